@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from rich.console import Console
-from tests.command import PRELOADED, environment
+from tests.command import COMMAND, PRELOADED, environment
 from tests.waiting import eventually
 
 from bkpy import connect
@@ -50,20 +50,27 @@ def script(monkeypatch: pytest.MonkeyPatch, name: str) -> ModuleType:
 
 
 @pytest.mark.parametrize(
-    ("workload", "api", "outstanding"),
-    [("append", "append", 20), ("append", "append_batch", 20), ("read", "read", None), ("read", "read_blocks", 20)],
+    ("workload", "api", "size", "outstanding"),
+    [
+        ("append", "append", 200, 20),
+        ("append", "append_batch", 200, 20),
+        ("read", "read", 5000, None),  # of what is written before, which is a number of bytes
+        ("read", "read_blocks", 5000, 20),
+    ],
 )
-def test_a_workload_on_a_given_cluster(cluster: LocalCluster, workload: str, api: str, outstanding: int | None) -> None:
+def test_a_workload_on_a_given_cluster(
+    cluster: LocalCluster, workload: str, api: str, size: int, outstanding: int | None
+) -> None:
     """One read is in flight unless asked for more."""
-    words = ["--connect", cluster.connect_string, "--workload", workload, "--api", api, "--size", "200"]
+    words = ["--connect", cluster.connect_string, "--workload", workload, "--api", api, "--size", str(size)]
     words += ["--seconds", "0.2"] if outstanding is None else SHORT
     result = json.loads(bench(*words).stdout)
-    expected = {"workload": workload, "api": api, "size": 200, "outstanding": outstanding or 1, "ledgers": 1}
+    expected = {"workload": workload, "api": api, "size": size, "outstanding": outstanding or 1, "ledgers": 1}
     expected["errors"] = 0
     assert {name: result[name] for name in expected} == expected
     assert all(result[name] > 0 for name in NUMBERS)
     assert result["p50_ms"] <= result["p99_ms"] <= result["p999_ms"]
-    assert result["mb_per_s"] == pytest.approx(result["entries_per_s"] * 200 / 1e6, abs=0.01)
+    assert result["mb_per_s"] == pytest.approx(result["entries_per_s"] * size / 1e6, abs=0.01)
     assert result["ceiling_mb_per_s"] is None
     assert result["ratio_to_ceiling"] is None
     assert result["storage_ceiling_mb_per_s"] is None
@@ -95,7 +102,7 @@ def test_appends_to_logs_that_roll(cluster: LocalCluster) -> None:
 
 
 def test_reads_after_a_restart_of_a_cluster_of_its_own_and_the_ceiling(tmp_path: Path) -> None:
-    done = bench("--workload", "read", "--restart", "--ceiling", "--size", "1000", "--dir", str(tmp_path), *SHORT)
+    done = bench("--workload", "read", "--restart", "--ceiling", "--size", "10000", "--dir", str(tmp_path), *SHORT)
     result = json.loads(done.stdout)
     assert result["restarted"] is True
     assert result["entries_per_s"] > 0
@@ -142,11 +149,19 @@ def test_failures_go_without_what_they_do_not_heed(cluster: LocalCluster) -> Non
 def test_the_table_of_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     table = script(monkeypatch, "table")
     monkeypatch.setenv("BKPY_CONNECT", "zk://127.0.0.1:1/elsewhere")  # of no account: each row has its own cluster
+    monkeypatch.setattr(subprocess, "run", forked)
     shown, (row,) = table.failures([table.load("recovery")], 1)
     assert shown.row_count == 1
     assert row["name"] == "recovery of 10,000 entries of 1 KB"
     assert (row["entries"], row["unconfirmed_entries"], row["size"]) == (10_000, 10_000, 1024)
     assert row["recoveries_ms"] == [row["recovery_ms"]]
+
+
+def forked(command: list[str], *, env: dict[str, str], **streams: object) -> subprocess.CompletedProcess[str]:
+    """A run of `python -m bkpy` whose output is wanted as text."""
+    assert (command[:3], streams) == (COMMAND, {"stdout": subprocess.PIPE, "text": True, "check": False})
+    done = PRELOADED.run(command[3:], stdin=b"", env=env, timeout_s=PATIENCE_S)
+    return subprocess.CompletedProcess(command, done.returncode, done.stdout.decode())
 
 
 def test_every_workload_is_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,7 +325,7 @@ async def test_what_is_stored_is_verified_on_each_bookie_while_entries_are_appen
         async def command(line: str) -> Any:
             return await healing.command(line.split())
 
-        assert await command("store 5 30 100000") == {"ledgers": 5}
+        assert await command("store 5 30 10000") == {"ledgers": 5}
         for bookie in cluster.bookies:
             assert await command(f"verify {bookie.id}") == {"ledgers": 5, "entries": 150}
         await command("pace 1000 100")

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tomllib
 import urllib.error
 import urllib.request
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.command import PRELOADED, environment
+from tests.command import PRELOADED, environment, start
 from tests.conftest import run_elsewhere
 from tests.hooks import children_started_by
 from tests.waiting import eventually
@@ -98,17 +97,17 @@ def test_a_bookie_that_waits_for_zookeeper_can_be_stopped(tmp_path: Path, number
     """And a hangup does nothing, for there is nothing to be read again."""
     uri = f"--metadata_uri=zk://127.0.0.1:{free_port()}/ledgers"
     directories = [f"--{name}_directories={tmp_path / name}" for name in ("journal", "ledger")]
-    words = [sys.executable, "-m", "bkpy", "bookie", "run", uri, f"--listen=127.0.0.1:{free_port()}", *directories]
-    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as running:
+    words = ["bookie", "run", uri, f"--listen=127.0.0.1:{free_port()}", *directories]
+    with start(*words, uri=None) as running:
         assert running.stderr is not None
         try:
-            assert "looks for its metadata" in running.stderr.readline()
+            assert b"looks for its metadata" in running.stderr.readline()
             running.send_signal(signal.SIGHUP)
-            assert "SIGHUP: the bookie starts, and reads its files anyway" in running.stderr.readline()
+            assert b"SIGHUP: the bookie starts, and reads its files anyway" in running.stderr.readline()
             running.send_signal(number)
             told = running.stderr.read()
             assert running.wait(DEADLINE_S) == 0, told
-            assert told.endswith(" stopped before it served\n")
+            assert told.endswith(b" stopped before it served\n")
         finally:
             running.kill()
     assert not any(tmp_path.iterdir())

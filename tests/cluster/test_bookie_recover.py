@@ -19,7 +19,6 @@ from bkpy.protocol.ledger_metadata import LedgerState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.preloaded import Fork
 

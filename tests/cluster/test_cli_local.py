@@ -32,8 +32,8 @@ def directory(tmp_path: Path) -> Path:
 
 def test_local_runs_until_it_is_told_to_stop_and_finds_its_data(directory: Path) -> None:
     ledger_id = -1
-    for number in (signal.SIGINT, signal.SIGTERM):
-        with start_real("local", "--dir", directory, "--bookies", 1, uri=None) as local:
+    for begin, number in ((start_real, signal.SIGINT), (start, signal.SIGTERM)):
+        with begin("local", "--dir", directory, "--bookies", 1, uri=None) as local:
             try:
                 assert local.stdout is not None
                 uri = local.stdout.readline().decode().strip()
@@ -41,7 +41,7 @@ def test_local_runs_until_it_is_told_to_stop_and_finds_its_data(directory: Path)
                 if ledger_id < 0:
                     ledger_id = write(uri, b"kept\n", "--ensemble", "1,1,1")
                 assert bkpy("ledger", "read", ledger_id, uri=uri).stdout == b"kept\n"
-                pids = running_below(local.pid)
+                pids = pids_of(directory).values()
                 assert len(pids) == 2
             finally:
                 local.send_signal(number)
@@ -117,10 +117,10 @@ def line_with(stream: object, *words: str) -> str:
 def test_what_dies_is_started_again_and_the_others_go_on(directory: Path) -> None:
     with running(directory) as (local, uri):
         ledger_id = write(uri, b"kept\n")
-        for victim, name in (("bookie-2", "bookie-2"), ("zookeeper", "ZooKeeper")):
+        for victim, name, deaths in (("bookie-2", "bookie-2", 2), ("zookeeper", "ZooKeeper", 1)):
             before = pids_of(directory)
             assert len(before) == 4
-            for _ in range(2):
+            for _ in range(deaths):
                 os.kill(pids_of(directory)[victim], signal.SIGKILL)
                 line_with(
                     local.stderr, f"{name} was ended by SIGKILL", f"{directory / victim}/", "starting it again in"
@@ -134,6 +134,7 @@ def test_what_dies_is_started_again_and_the_others_go_on(directory: Path) -> Non
 
 
 def test_what_can_not_start_is_tried_less_and_less_often_and_holds_up_nobody(directory: Path) -> None:
+    """Ctrl-C ends everything, also what rests before it starts again."""
     with running(directory) as (local, uri):
         config = directory / "bookie-2" / "bookie.toml"
         listen = next(line for line in config.read_text().splitlines() if line.startswith("listen"))
@@ -156,26 +157,28 @@ def test_what_can_not_start_is_tried_less_and_less_often_and_holds_up_nobody(dir
         assert {part: pid for part, pid in pids_of(directory).items() if part != "bookie-2"} == {
             part: pid for part, pid in before.items() if part != "bookie-2"
         }
-
-
-@pytest.mark.parametrize("moment", ["it rests", "it starts"])
-def test_ctrl_c_during_a_restart_ends_everything(directory: Path, moment: str) -> None:
-    with running(directory) as (local, _):
-        before = pids_of(directory)
         os.kill(before["bookie-1"], signal.SIGKILL)
         os.kill(before["bookie-3"], signal.SIGKILL)
         line_with(local.stderr, "was ended by SIGKILL")
-        if moment == "it starts":
-            eventually_here(lambda: pids_of(directory).get("bookie-1", before["bookie-1"]) != before["bookie-1"])
+    assert not pids_of(directory)
+
+
+def test_ctrl_c_while_bookies_start_again_ends_everything(directory: Path) -> None:
+    with running(directory, "--bookies", 2) as (local, _):
+        before = pids_of(directory)
+        os.kill(before["bookie-1"], signal.SIGKILL)
+        os.kill(before["bookie-2"], signal.SIGKILL)
+        line_with(local.stderr, "was ended by SIGKILL")
+        eventually_here(lambda: pids_of(directory).get("bookie-1", before["bookie-1"]) != before["bookie-1"])
     assert not pids_of(directory)
 
 
 def test_what_dies_stays_down_on_request(directory: Path) -> None:
-    with running(directory, "--no-restart") as (local, uri):
+    with running(directory, "--no-restart", "--bookies", 2) as (local, uri):
         before = pids_of(directory)
         os.kill(before["bookie-1"], signal.SIGKILL)
         line_with(local.stderr, "bookie-1 was ended by SIGKILL and stays down")
-        write(uri, b"with two\n", "--ensemble", "2,2,2")
+        write(uri, b"with one\n", "--ensemble", "1,1,1")
         assert set(pids_of(directory)) == set(before) - {"bookie-1"}
 
 

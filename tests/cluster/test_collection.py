@@ -233,7 +233,7 @@ async def test_two_bookies_collect_the_spare_copies_of_one_ledger_at_the_same_ti
         uri = cluster.connect_string
         keeper, *others = (bookie.id for bookie in cluster.bookies)
         async with library.connect(uri) as client:
-            ids = [await ledger(client) for _ in range(20)]
+            ids = [await ledger(client) for _ in range(10)]
             for ledger_id in ids:
                 change = {"fragments": (Fragment(0, (keeper,)),), "ensemble_size": 1}
                 await rewrite(client, ledger_id, **change, write_quorum=1, ack_quorum=1)
