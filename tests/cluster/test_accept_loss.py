@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-SESSION_S = 2.0
+SESSION_S = 4.0  # a busy machine may keep a process waiting for longer than a second or two
 
 
 @pytest.fixture
