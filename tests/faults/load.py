@@ -22,7 +22,7 @@ class Load:
 
     `async with Load(writer) as load: await load.more(1000)`; at the end of the block everything under way is waited
     for. The ledger is left as it is: close the writer, or recover the ledger, and then `oracle.check(load.promises)`.
-    Each of those calls begins up to `pause_s` after the one before.
+    Each of those calls begins up to `pause_s` after the one before; a test may change that at any time.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Load:
         self.longest_pause_s = 0.0  # between two acknowledgements, since the last `forget_pauses`
         self._outstanding = outstanding
         self._filler_bytes_max = filler_bytes_max
-        self._pause_s = pause_s
+        self.pause_s = pause_s
         self._rng = random.Random(seed)
         self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -113,8 +113,8 @@ class Load:
                 await self._rng.choice(ways)()
             except bkpy.BookKeeperError as e:
                 self.error = self.error or e
-            if self._pause_s:
-                await asyncio.sleep(self._rng.uniform(0, self._pause_s))
+            if self.pause_s:
+                await asyncio.sleep(self._rng.uniform(0, self.pause_s))
         self._progress.set()
 
     async def _append(self) -> None:

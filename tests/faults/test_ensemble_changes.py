@@ -17,7 +17,15 @@ from tests.waiting import eventually
 from .clusters import ProxiedCluster
 from .load import Load
 from .oracle import check, check_replicas
-from .test_network_cuts import OF_EACH_KIND, OF_OTHERS, Fault, each_fault, read_on, write_on
+from .test_network_cuts import (
+    OF_EACH_KIND,
+    OF_OTHERS,
+    Fault,
+    each_fault,
+    each_fault_of_a_writer,
+    read_on,
+    write_on,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,11 +41,11 @@ exhaustive = pytest.mark.exhaustive
 
 
 @pytest.mark.parametrize("sizes", [(3, 3, 3), pytest.param((4, 2, 2), marks=exhaustive)], ids=str)
-@each_fault(OF_OTHERS)
+@each_fault_of_a_writer(OF_OTHERS)
 async def test_a_bookie_that_the_ack_quorum_needs_is_replaced(
-    tmp_path: Path, fault: Fault, sizes: tuple[int, int, int]
+    tmp_path: Path, fault: Fault, pause_s: float, sizes: tuple[int, int, int]
 ) -> None:
-    await write_on(tmp_path, fault, sizes)
+    await write_on(tmp_path, fault, sizes, pause_s)
 
 
 @pytest.mark.scenario(42)
@@ -117,8 +125,8 @@ async def everything_was_kept(cluster: ProxiedCluster, load: Load) -> None:
             misfortune,
             ack_quorum,
             id=f"{misfortune.__name__}-{ack_quorum}",
-            # What a network does to a connection, others try on bookies that are no processes of their own.
-            marks=() if (misfortune, ack_quorum) in ((killed, 3), (stopped, 3), (suspended, 2)) else exhaustive,
+            # What a silent bookie and a network do, other tests try on bookies that are no processes of their own.
+            marks=() if (misfortune, ack_quorum) in ((killed, 3), (stopped, 3)) else exhaustive,
         )
         for misfortune in MISFORTUNES
         for ack_quorum in (2, 3)

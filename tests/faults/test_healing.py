@@ -31,7 +31,7 @@ LEDGERS = 10
 AUDITOR, WORKER, SOURCE, TARGET, ZOOKEEPER, SWITCH = "auditor", "worker", "source", "target", "zookeeper", "switch"
 DEATHS = (AUDITOR, WORKER, SOURCE, TARGET, ZOOKEEPER, SWITCH)
 ALL = list(itertools.product(DEATHS, Step))
-SOME = [(AUDITOR, Step.MARKED), (WORKER, Step.LOCKED), (ZOOKEEPER, Step.SWAPPED), (SWITCH, Step.UNMARKED)]
+ONE = [(WORKER, Step.LOCKED)]  # in simulated runs the others die as well
 
 
 class Round:
@@ -114,7 +114,7 @@ class Round:
 @pytest.mark.parametrize(
     ("seed", "deaths"),
     [
-        pytest.param(0, SOME, id="some"),
+        pytest.param(0, ONE, id="one"),
         *(
             pytest.param(
                 seed, ALL[seed - 1 :: 4], id=f"all, {seed}", marks=[pytest.mark.exhaustive, pytest.mark.timeout(900)]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 DEADLINE_S = 60.0
 ADD_TIMEOUT_S = 1.0
 LASTS_S = 1.5  # a fault: long enough for the client to give the bookie up
+PAUSE_S = 0.5  # of each of the writer's lanes meanwhile, unless it is to write as much as it can
 
 
 async def slow(proxy: Proxy) -> None:
@@ -106,26 +107,46 @@ def each_fault(always: Sequence[Fault] = FAULTS) -> pytest.MarkDecorator:
     )
 
 
-@each_fault(OF_EACH_KIND)
-async def test_writing_goes_on_without_one_bookie_and_nothing_is_lost(tmp_path: Path, fault: Fault) -> None:
-    await write_on(tmp_path, fault, (3, 3, 2))
+def each_fault_of_a_writer(always: Sequence[Fault]) -> pytest.MarkDecorator:
+    """All faults under full load in the full run, and these under little load in every run."""
+    return pytest.mark.parametrize(
+        ("fault", "pause_s"),
+        [
+            *(pytest.param(fault, 0.0, id=fault.__name__, marks=pytest.mark.exhaustive) for fault in FAULTS),
+            *(pytest.param(fault, PAUSE_S, id=f"{fault.__name__}, little load") for fault in always),
+        ],
+    )
 
 
-@each_fault(OF_STRIPED)
-async def test_writing_a_striped_ledger_goes_on_without_one_bookie(tmp_path: Path, fault: Fault) -> None:
-    await write_on(tmp_path, fault, (4, 3, 2))
+@each_fault_of_a_writer(OF_EACH_KIND)
+async def test_writing_goes_on_without_one_bookie_and_nothing_is_lost(
+    tmp_path: Path, fault: Fault, pause_s: float
+) -> None:
+    await write_on(tmp_path, fault, (3, 3, 2), pause_s)
 
 
-async def write_on(directory: Path, fault: Fault, sizes: tuple[int, int, int]) -> None:
-    """Write while the fault befalls a bookie of the ledger, and after it, and demand that every promise was kept."""
+@each_fault_of_a_writer(OF_STRIPED)
+async def test_writing_a_striped_ledger_goes_on_without_one_bookie(
+    tmp_path: Path, fault: Fault, pause_s: float
+) -> None:
+    await write_on(tmp_path, fault, (4, 3, 2), pause_s)
+
+
+async def write_on(directory: Path, fault: Fault, sizes: tuple[int, int, int], pause_s: float) -> None:
+    """Write while the fault befalls a bookie of the ledger, and after it, and demand that every promise was kept.
+
+    `pause_s`: of each lane of the load while the fault lasts.
+    """
     async with ProxiedNodes(directory, bookies=5) as cluster:
         client = await cluster.client(add_timeout_s=ADD_TIMEOUT_S, connect_timeout_s=1.0)
         writer = await client.create_ledger(ensemble_size=sizes[0], write_quorum=sizes[1], ack_quorum=sizes[2])
         async with Load(writer) as load:
             following = asyncio.create_task(load.follow(await client.open_ledger(writer.ledger_id)))
             await load.more(300)
+            load.pause_s = pause_s  # from the next calls on: those under way are as many as there can be
             await fault(cluster.proxies[writer.metadata.fragments[-1].bookies[0]])
             await asyncio.sleep(LASTS_S)
+            load.pause_s = 0.0
             await load.more(300)
             await cluster.heal()
             await load.more(300)
