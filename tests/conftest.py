@@ -39,6 +39,7 @@ hypothesis.settings.load_profile("bkpy")
 _FIRST = ("containers", "spark", "packaging")
 _LAST = "unit"  # what is left when the others are done is short, so that all processes end together
 _PACKAGES_SHARING = ("spark",)  # one session and one cluster for all modules
+_APART = "/apart/"  # but for these
 _READING_SOURCES = "tests/unit/test_"  # modules that read the source as text, once for all of their tests
 _MODULES_SHARING = ("cluster", "compat", "containers", "faults", "packaging")  # one cluster for the tests of a module
 
@@ -82,9 +83,9 @@ def _part(nodeid: str) -> str:
 def _scope(nodeid: str) -> str:
     """What runs in one process; the work of handing out grows with the square of the number of scopes."""
     part = _part(nodeid)
-    if part in _PACKAGES_SHARING:
+    if part in _PACKAGES_SHARING and _APART not in nodeid:
         return part
-    if part in _MODULES_SHARING or nodeid.startswith(_READING_SOURCES):
+    if part in (*_MODULES_SHARING, *_PACKAGES_SHARING) or nodeid.startswith(_READING_SOURCES):
         return nodeid.partition("::")[0]
     return nodeid.partition("[")[0] if part == _LAST else nodeid
 

@@ -38,7 +38,7 @@ MUTANTS: list[Mutant] = [
         "a ledger that should be deleted or exported is left out",
         "ids.update(range(first, last + 1))",
         "ids.update(range(first, max(last, first + 1)))",
-        (f"{COMMANDS}test_every_command_of_ledgers_takes_ids_and_ranges", "tests/spark/test_spark_options.py"),
+        (f"{COMMANDS}test_every_command_of_ledgers_takes_ids_and_ranges", "tests/spark/apart/test_spark_options.py"),
     ),
     Mutant(
         "a part that ends at once is started again without growing pauses",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tests.mutants import Mutant
 
-READING = "tests/spark/test_spark_reading.py::"
-PLANNING = "tests/spark/test_spark_planning.py::"
-LOCK = "tests/spark/test_spark_lock.py::"
-JVM = "tests/spark/test_spark_jvm.py::"
+READING = "tests/spark/apart/test_spark_reading.py::"
+PLANNING = "tests/spark/apart/test_spark_planning.py::"
+LOCK = "tests/spark/apart/test_spark_lock.py::"
+JVM = "tests/spark/apart/test_spark_jvm.py::"
 STREAM = "tests/spark/test_spark_stream.py::"
 ROWS = "tests/spark/test_spark_sink_rows.py::"
 SINK = "tests/spark/test_spark_sink.py::"
@@ -16,7 +16,7 @@ EXPORT = "tests/spark/test_spark_export.py::"
 EXPORT_LOG = "tests/spark/test_spark_export_log.py::"
 TRUNCATED_MEANWHILE = "test_truncation_while_a_batch_is_written_leaves_out_what_was_truncated_and_no_more[parquet-None]"
 POWER = "test_power_lost_at_any_step_costs_nothing_that_was_added[some]"
-DIRECTORY = "tests/spark/test_spark_export_directory.py::"
+DIRECTORY = "tests/spark/apart/test_spark_export_directory.py::"
 
 MUTANTS: list[Mutant] = [
     Mutant(

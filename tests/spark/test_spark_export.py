@@ -9,11 +9,9 @@ import errno
 import json
 import os
 import subprocess
-import sys
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
@@ -41,13 +39,13 @@ from bkpy.spark.manifest import ExportLayout, ExportSource, Moves, first_line
 from bkpy.spark.options import COLUMNS
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import SparkSession
     from tests.spark.conftest import Ledgers
 
 # Seconds, the start of a cluster and of Spark included. An interrupted call would also break all that follow.
 pytestmark = pytest.mark.timeout(900)
-
-PATIENCE_S = 250.0  # a JVM, two Python workers and a session with three bookies, on a machine that is busy otherwise
 
 
 def export(spark: SparkSession, ledgers: Ledgers, ids: str | list[int], to: Path, **arguments: Any) -> ExportSummary:
@@ -390,66 +388,3 @@ def test_the_text_of_an_unknown_error_is_its_cause() -> None:
     assert isinstance(full, DiskError)
     assert str(full).startswith("a disk is full")
     assert "file /out" in str(full)
-
-
-def command(*arguments: object, status: int = 0) -> subprocess.CompletedProcess[bytes]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("BKPY_")}
-    done = subprocess.run(
-        [sys.executable, "-m", "bkpy", "export", *map(str, arguments)],
-        capture_output=True,
-        timeout=PATIENCE_S,
-        env=environment,
-    )
-    assert done.returncode == status, done.stderr.decode()
-    return done
-
-
-def test_the_command(ledgers: Ledgers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LC_ALL", "C")  # which must not keep Java from a name like this
-    to = tmp_path / "out ü"
-    both = f"{ledgers.striped},{ledgers.awkward}"
-    chosen = ("--connect", ledgers.uri, "--ledgers", both, "--to", to)
-    summary = json.loads(command(*chosen, "--format", "csv", "--master", "local[1]", "--json").stdout)
-    assert summary["rows"] == len(ledgers.payloads[ledgers.striped]) + len(ledgers.payloads[ledgers.awkward])
-    assert (summary["ledgers"], summary["files"], summary["format"]) == (2, 2, "csv")
-    assert (summary["directory"], summary["skipped"]) == (str(to), [])
-    again = command(*chosen, "--format", "csv")
-    total = f"{summary['rows']:,} entries in 2 files"
-    assert (again.stdout.decode(), again.stderr.decode()) == (f"{to}\n", f"nothing new; {total}\n")
-    empty = command("--connect", ledgers.uri, "--ledgers", ledgers.empty, "--to", tmp_path / "empty")
-    assert empty.stderr.decode() == "there are no entries yet; the directory has the columns alone\n"
-    refused = command(*chosen, status=1).stderr.decode()
-    assert refused.startswith("bkpy: the directory holds csv files with payloads as base64, not parquet files ")
-
-
-@pytest.mark.parametrize("verbose", [pytest.param(True, marks=pytest.mark.exhaustive), False], ids=["verbose", "quiet"])
-def test_a_failed_command_tells_its_reason_last_and_in_one_line(
-    ledgers: Ledgers, tmp_path: Path, verbose: bool
-) -> None:
-    arguments = ["--connect", ledgers.uri, "--ledgers", ledgers.plain, "--to", tmp_path / "out", "--payload", "utf8"]
-    stderr = command(*arguments, *["--verbose"] * verbose, status=1).stderr.decode()
-    *before, reason = stderr.splitlines()
-    entry = next(i for i, payload in enumerate(ledgers.payloads[ledgers.plain]) if not is_text(payload))
-    what = "bkpy: a payload is not UTF-8 text, export it as base64"
-    assert reason == f"{what} [ledger {ledgers.plain}, entry {entry}]"
-    if verbose:
-        assert len(before) > 20
-    else:
-        (said,) = before
-        log = Path(said.removeprefix("What Spark itself printed is in "))
-        assert what.removeprefix("bkpy: ") in log.read_text()
-        log.unlink()
-
-
-def is_text(payload: bytes) -> bool:
-    try:
-        payload.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def test_a_command_line_without_a_target_is_refused(ledgers: Ledgers) -> None:
-    chosen = ("--connect", ledgers.uri, "--ledgers", "closed")
-    assert b"--to" in command(*chosen, status=2).stderr
-    assert b"NAME=VALUE" in command(*chosen, "--to", "x", "-o", "fetchBytes", status=2).stderr

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pyspark
 import pytest
+from tests.spark.apart.test_spark_interrupts import Program
+from tests.spark.apart.test_spark_lock import can_be_taken, lock
 from tests.spark.conftest import write
-from tests.spark.test_spark_interrupts import Program
-from tests.spark.test_spark_lock import can_be_taken, lock
 from tests.waiting import eventually_here
 
 from bkpy.local import LocalCluster

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
+from tests.spark.apart.test_spark_interrupts import Program
+from tests.spark.apart.test_spark_lock import can_be_taken, lock
 from tests.spark.logs import PATIENCE_S, TestLog, assert_exactly, entry
-from tests.spark.test_spark_interrupts import Program
-from tests.spark.test_spark_lock import can_be_taken, lock
 from tests.waiting import eventually_here
 
 if TYPE_CHECKING:

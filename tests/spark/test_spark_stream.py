@@ -305,7 +305,7 @@ def test_a_query_reads_what_is_available_and_the_next_one_what_is_new(
 def test_a_query_that_is_stopped_and_started_again_misses_and_doubles_nothing(
     spark: SparkSession, ledgers: Ledgers, tmp_path: Path
 ) -> None:
-    stop_and_start(spark, ledgers, tmp_path, seed=1, seconds=4)
+    stop_and_start(spark, ledgers, tmp_path, seed=1, seconds=2)
 
 
 @pytest.mark.exhaustive

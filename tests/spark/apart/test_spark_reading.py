@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructField, StructType
-from tests.spark.test_spark_batches import block_of
+from tests.spark.apart.test_spark_batches import block_of
 
 from bkpy.errors import BookKeeperError, CorruptDataError, DigestMismatchError, NoSuchEntryError, NoSuchLedgerError
 from bkpy.spark import source
