@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import subprocess
 import sys
@@ -9,14 +10,13 @@ import tarfile
 import zipfile
 from email.parser import HeaderParser
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import bkpy
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SOURCE = Path(__file__).parents[2]
 TIMEOUT_S = 600.0  # of a command: pip gets from elsewhere what bkpy needs, and compiles it, beside other tests
@@ -52,14 +52,48 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     return Built(wheel, sdist)
 
 
-@pytest.fixture(scope="module", params=["wheel", pytest.param("sdist", marks=pytest.mark.exhaustive)])
-def installed(request: pytest.FixtureRequest, built: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The programs of an environment in which this was installed, as users do it."""
+LINKED = "linked"
+
+
+@pytest.fixture(
+    scope="module", params=[LINKED, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in Built._fields)]
+)
+def installed(request: pytest.FixtureRequest, built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of an environment in which the wheel or the sdist was installed, as users do it.
+
+    `LINKED`: the wheel, and links to the installed packages that it requires; pip takes much longer to install these.
+    """
     to = tmp_path_factory.mktemp(request.param)
+    if request.param == LINKED:
+        run(sys.executable, "-m", "venv", "--without-pip", to / "venv", cwd=to)
+        python = to / "venv/bin/python"
+        run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", built.wheel, cwd=to)
+        link_requirements(
+            Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=to).strip())
+        )
+        return python.parent
     run(sys.executable, "-m", "venv", to / "venv", cwd=to)
     programs = to / "venv/bin"
     run(programs / "pip", "install", "--disable-pip-version-check", getattr(built, request.param), cwd=to)
     return programs
+
+
+def link_requirements(packages: Path) -> None:
+    """Add what the one distribution there requires, directly or not, as the interpreter of the tests has it."""
+    (own,) = importlib.metadata.distributions(path=[str(packages)])
+    wanted, linked = list(own.requires or ()), set[str]()
+    while wanted:
+        requirement = Requirement(wanted.pop())
+        name = canonicalize_name(requirement.name)
+        if name in linked or (requirement.marker and not requirement.marker.evaluate({"extra": ""})):
+            continue
+        assert not requirement.extras, requirement
+        found = importlib.metadata.distribution(requirement.name)
+        assert found.version in requirement.specifier
+        linked.add(name)
+        wanted += found.requires or ()
+        for entry in {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
+            (packages / entry).symlink_to(str(found.locate_file(entry)))
 
 
 def source_files() -> set[str]:
