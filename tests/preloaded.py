@@ -8,12 +8,15 @@ loaded isn't taken apart at its end.
 A run of a command that starts a cluster forks a process that forks its bookies: they are loaded as well, and end when
 the command does.
 
+`Preloaded(packages)` loads an earlier version, and runs that one's bookies and clients. If the first argument is the
+path of a script, a fork of either version runs the script instead of the command.
+
 Invariants: no fork outlives the process that loaded the command, which ends with the one that runs the tests; a fork
 that has ended keeps its process id until its exit status has been asked for.
 
-Requests come one at a time, as JSON. To start a run: its arguments and environment, with the descriptors of its
-standard streams and of what else it is to inherit; the answer is its process id. For the exit status of one that has
-ended: its process id; the answer is the status, minus the signal's number if one ended it.
+Requests come one at a time, as JSON. To start a run: its arguments, environment and directory, with the descriptors of
+its standard streams and of what else it is to inherit; the answer is its process id. For the exit status of one that
+has ended: its process id; the answer is the status, minus the signal's number if one ended it.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ import gc
 import importlib
 import json
 import os
+import pkgutil
+import runpy
 import select
 import signal
 import socket
@@ -40,6 +45,7 @@ if TYPE_CHECKING:
 
 REQUEST_BYTES_MAX = 1 << 17
 DESCRIPTORS_MAX = 16
+IN_DIRECTORY = ("env", "-C")  # before a directory and a command
 BOOKIE = (sys.executable, "-P", "-m", "bkpy", "bookie", "run")  # as a local cluster starts one
 SMALL_JOURNAL = "--journal_max_size_mb=4"  # each file is allocated in full, and read back at a start
 STARTS_CLUSTERS = frozenset({"bench", "local"})  # commands
@@ -82,6 +88,8 @@ LOADED = (  # what runs load, most of it when they need it
     "rich.table",
     "rich.text",
 )
+EARLIER = ("bkpy.bookie", "bkpy.client", "bkpy.metadata")  # packages that every version has, and loads most of
+SCRIPT = ".py"
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
@@ -159,15 +167,25 @@ class Fork:
 
 
 class Preloaded:
-    """The process, from the first run on. It ends when this one does. `requests`: one that runs serves them there."""
+    """The process, from the first run on. It ends when this one does.
 
-    def __init__(self, requests: socket.socket | None = None) -> None:
+    `packages`: those of an earlier version are in that directory. `requests`: one that runs serves them there.
+    """
+
+    def __init__(self, packages: Path | None = None, *, requests: socket.socket | None = None) -> None:
+        self._packages = packages
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._requests = requests
 
     def start(
-        self, arguments: Sequence[str], *, env: Mapping[str, str], streams: Sequence[int], inherited: Sequence[int] = ()
+        self,
+        arguments: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        streams: Sequence[int],
+        inherited: Sequence[int] = (),
+        directory: str | None = None,
     ) -> Fork:
         """Start the command; `streams` are the descriptors of its standard input, output and error, or `CLOSED`.
 
@@ -175,7 +193,7 @@ class Preloaded:
         """
         opened = [fd for fd in streams if fd != CLOSED]
         names = [name for name, fd in enumerate(streams) if fd != CLOSED]
-        return Fork(self, self._ask([list(arguments), dict(env), names], [*opened, *inherited]))
+        return Fork(self, self._ask([list(arguments), dict(env), directory, names], [*opened, *inherited]))
 
     def popen(
         self,
@@ -209,10 +227,13 @@ class Preloaded:
     def bookie(
         self, command: Sequence[str], *, log: IO[bytes], env: Mapping[str, str], pass_fds: Sequence[int]
     ) -> Fork | None:
-        """The run, if it is one of a bookie, for which a local cluster gives this command.
+        """The run, if it is one of a bookie, for which a local cluster gives this command, or that in some directory.
 
         Its journal files are small unless the cluster's settings give their size.
         """
+        directory = None
+        if tuple(command[: len(IN_DIRECTORY)]) == IN_DIRECTORY:
+            directory, *command = command[len(IN_DIRECTORY) :]
         if tuple(command[: len(BOOKIE)]) != BOOKIE:
             return None
         arguments = [*command[BOOKIE.index("bookie") :]]
@@ -220,17 +241,24 @@ class Preloaded:
             arguments.append(SMALL_JOURNAL)
         with open(os.devnull, "rb") as nothing:
             streams = [nothing.fileno(), log.fileno(), log.fileno()]
-            return self.start(arguments, env=env, streams=streams, inherited=pass_fds)
+            return self.start(arguments, env=env, streams=streams, inherited=pass_fds, directory=directory)
 
     def run(
-        self, arguments: Sequence[str], *, stdin: bytes, env: Mapping[str, str], timeout_s: float
+        self,
+        arguments: Sequence[str],
+        *,
+        stdin: bytes,
+        env: Mapping[str, str],
+        timeout_s: float,
+        directory: str | None = None,
     ) -> subprocess.CompletedProcess[bytes]:
         """Run the command to its end. If it takes longer than it may, it is killed and that is a `TimeoutError`."""
         source, sink = os.pipe()
         feeding = threading.Thread(target=_feed, args=(sink, stdin))
         with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
             try:
-                fork = self.start(arguments, env=env, streams=[source, stdout.fileno(), stderr.fileno()])
+                streams = [source, stdout.fileno(), stderr.fileno()]
+                fork = self.start(arguments, env=env, streams=streams, directory=directory)
             finally:
                 os.close(source)
                 feeding.start()  # which closes the other end
@@ -254,9 +282,14 @@ class Preloaded:
         with self._lock:
             if self._requests is None:
                 self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                arguments, env = [str(theirs.fileno())], dict(os.environ)
+                if self._packages is not None:
+                    arguments.append("earlier")
+                    env["PYTHONPATH"] = str(self._packages)
                 with theirs:
                     self._process = subprocess.Popen(
-                        [sys.executable, "-P", __file__, str(theirs.fileno())],
+                        [sys.executable, "-P", __file__, *arguments],
+                        env=env,
                         stdin=subprocess.DEVNULL,
                         pass_fds=[theirs.fileno()],
                         start_new_session=True,
@@ -277,13 +310,19 @@ def _feed(sink: int, data: bytes) -> None:
         pass  # the command has not read all of it
 
 
-def _load() -> None:
-    for name in LOADED:
-        importlib.import_module(name)
-    sys.path.insert(0, str(Path(__file__).parents[1]))
-    importlib.import_module("tests.hooks")
-    importlib.import_module("tests.zookeeper_classes")
-    del sys.path[0]
+def _load(*, earlier: bool) -> None:
+    if earlier:
+        importlib.import_module("bkpy.cli.bookie")
+        for package in map(importlib.import_module, EARLIER):
+            for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+                importlib.import_module(module.name)
+    else:
+        for name in LOADED:
+            importlib.import_module(name)
+        sys.path.insert(0, str(Path(__file__).parents[1]))
+        importlib.import_module("tests.hooks")
+        importlib.import_module("tests.zookeeper_classes")
+        del sys.path[0]
     gc.collect()
     gc.freeze()  # a fork's collections neither look through what is loaded nor get copies of its pages by that
 
@@ -327,18 +366,23 @@ def _fork_for_bookies(prctl: Callable[..., int], fds: list[int]) -> Preloaded:
             _serve(theirs)
         os._exit(0)
     theirs.close()
-    return Preloaded(ours)
+    return Preloaded(requests=ours)
 
 
 def _run(
-    arguments: list[str], env: dict[str, str], names: list[int], fds: list[int], bookies: Preloaded | None
+    arguments: list[str],
+    env: dict[str, str],
+    directory: str | None,
+    names: list[int],
+    fds: list[int],
+    bookies: Preloaded | None,
 ) -> None:
     """Never returns."""
     from bkpy.cli import main
-    from tests.hooks import children_started_by, zookeepers_with
-    from tests.zookeeper_classes import OPTIONS
 
     os.setsid()
+    if directory is not None:
+        os.chdir(directory)
     for fd in range(3):
         os.close(fd)
     for name, fd in zip(names, fds, strict=False):
@@ -351,7 +395,17 @@ def _run(
     os.environ.clear()
     os.environ.update(env)
     try:
-        with children_started_by(bookies and bookies.bookie), zookeepers_with(*OPTIONS):
+        with contextlib.ExitStack() as hooks:
+            if "tests.hooks" in sys.modules:  # they need this version
+                from tests.hooks import children_started_by, zookeepers_with
+                from tests.zookeeper_classes import OPTIONS
+
+                hooks.enter_context(children_started_by(bookies and bookies.bookie))
+                hooks.enter_context(zookeepers_with(*OPTIONS))
+            if arguments[:1] and arguments[0].endswith(SCRIPT):
+                sys.argv = arguments
+                runpy.run_path(arguments[0], run_name="__main__")
+                sys.exit(0)
             main(arguments)
     except SystemExit as ending:
         if not isinstance(ending.code, int):
@@ -392,5 +446,5 @@ def _end(status: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    _load()
+    _load(earlier="earlier" in sys.argv[2:])
     _serve(socket.socket(fileno=int(sys.argv[1])))

@@ -61,6 +61,7 @@ SCRUBBED: dict[str, Any] = {
     "scrub_save_interval_s": 0.1,
 }
 
+PAUSE_S = 0.05  # between two looks at a page: each takes the bookie some time
 SETTINGS: dict[str, dict[str, Any]] = {
     "two": {**TWO, **SMALL},  # stopped, collected and compacted
     "kept": {**SMALL},  # killed in a round of the scrub; large batches stayed in its journal files
@@ -187,7 +188,7 @@ async def collect(bookie: BookieProcess) -> dict[str, Any]:
         run = (await ask(bookie, "gc"))["run"]
         return bool(run["outcome"] != "running")
 
-    await eventually(ended)
+    await eventually(ended, pause_s=PAUSE_S)
     assert run["outcome"] == "done", run
     told: dict[str, Any] = run
     return told
@@ -201,7 +202,7 @@ async def reclaimed(bookie: BookieProcess) -> None:
         living, stored = told["bkpy_bookie_living_bytes"], told["bkpy_bookie_entry_log_bytes"]
         return not told["bkpy_bookie_deleted_ledgers"] and living >= 0.75 * stored
 
-    await eventually(done)
+    await eventually(done, pause_s=PAUSE_S)
 
 
 def as_of_another_boot(index: str) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -16,6 +18,9 @@ from bkpy.config.loading import ENVIRONMENT_PREFIX
 from bkpy.local.process import ManagedProcess, accepts_connections, free_port, poll
 from bkpy.metadata import paths
 from bkpy.metadata.store import MetadataStore, NodeExists, NoNode
+from tests.command import PRELOADED
+from tests.hooks import children_started_by
+from tests.preloaded import Fork, Preloaded
 
 STATES = Path(__file__).parent / "states"
 DEADLINE_S = 60.0
@@ -43,9 +48,19 @@ class Software(NamedTuple):
         return cls(wheel.parent.name, to)
 
     @property
+    def preloaded(self) -> Preloaded:
+        """What its bookies and clients are forked from."""
+        return PRELOADED if self == Software.today() else _earlier(self.directory)
+
+    @property
     def environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)}
         return {**kept, "PYTHONPATH": str(self.directory)}
+
+
+@functools.cache
+def _earlier(packages: Path) -> Preloaded:
+    return Preloaded(packages)
 
 
 class RemoteError(Exception):
@@ -59,23 +74,26 @@ class RemoteError(Exception):
 class RemoteClient:
     """A client of some version in a process of its own: `await client.do("append", ledger_id=1, entries=["x"])`."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: Fork, answers: asyncio.StreamReader, pipe: asyncio.ReadTransport) -> None:
         self._process = process
+        self._answers = answers
+        self._pipe = pipe
 
     @classmethod
     async def start(cls, software: Software, uri: str, **settings: Any) -> RemoteClient:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-P",  # its own directory, where this file is, must not come first
-            str(_REMOTE_CLIENT),
-            uri,
-            json.dumps(settings),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
+        process = await asyncio.to_thread(  # the first one loads the version
+            software.preloaded.popen,
+            [str(_REMOTE_CLIENT), uri, json.dumps(settings)],
             env=software.environment,
-            limit=_LINE_BYTES_MAX,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=sys.__stderr__.fileno(),
         )
-        client = cls(process)
+        answers = asyncio.StreamReader(_LINE_BYTES_MAX)
+        pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(answers), process.stdout
+        )
+        client = cls(process, answers, pipe)
         where = await client._answer()
         assert Path(where).is_relative_to(software.directory), f"{where} is not {software.name}'s"
         return client
@@ -83,12 +101,12 @@ class RemoteClient:
     async def do(self, operation: str, **arguments: Any) -> Any:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"do": operation, **arguments}).encode() + b"\n")
+        await asyncio.to_thread(self._process.stdin.flush)
         return await self._answer()
 
     async def _answer(self) -> Any:
-        assert self._process.stdout is not None
         async with asyncio.timeout(DEADLINE_S):
-            line = await self._process.stdout.readline()
+            line = await self._answers.readline()
         assert line, "the client's process has ended; see what it wrote to standard error"
         answer = json.loads(line)
         if "error" in answer:
@@ -97,17 +115,16 @@ class RemoteClient:
 
     async def kill(self) -> None:
         """As a crash would end it."""
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
-        await self._process.wait()
+        self._process.kill()
+        await asyncio.to_thread(self._process.wait, DEADLINE_S)
+        self._pipe.close()
 
     async def stop(self) -> None:
         """Its writers' ledgers stay open."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
-            async with asyncio.timeout(DEADLINE_S):
-                await self._process.wait()
+            await asyncio.to_thread(self._process.wait, DEADLINE_S)
         finally:
             await self.kill()
 
@@ -134,7 +151,8 @@ class BookieProcess:
         config.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items()))
         self.directory.mkdir(exist_ok=True)
         command = [sys.executable, "-P", "-m", "bkpy", "bookie", "run", "--config", str(config)]
-        self._process.spawn(["env", "-C", str(self.directory), *command], env=software.environment)
+        with children_started_by(software.preloaded.bookie):
+            self._process.spawn(["env", "-C", str(self.directory), *command], env=software.environment)
 
         async def ready_or_dead() -> bool:
             registered = await store.exists(registrations[0]) or await store.exists(registrations[1])

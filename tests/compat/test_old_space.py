@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 import tarfile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +16,7 @@ import bkpy
 from bkpy.local.process import free_port
 from bkpy.metadata.connect import connect_store
 from bkpy.runtime.system import real_runtime
+from tests.command import PATIENCE_S, PRELOADED, environment
 from tests.conftest import run_elsewhere
 from tests.waiting import eventually
 
@@ -112,9 +111,13 @@ def left(
 
 async def check_files(bookie: BookieProcess) -> None:
     """Nothing in the stopped bookie's directories is wrong."""
-    command = [sys.executable, "-P", "-m", "bkpy", "bookie", "check", "--json", "--config", f"../{bookie.id}.toml"]
     done = await asyncio.to_thread(
-        subprocess.run, command, cwd=bookie.directory, env=Software.today().environment, capture_output=True, text=True
+        PRELOADED.run,
+        ["bookie", "check", "--json", "--config", f"../{bookie.id}.toml"],
+        stdin=b"",
+        env=environment(None),
+        timeout_s=PATIENCE_S,
+        directory=str(bookie.directory),
     )
     assert done.returncode == 0, (bookie.id, done.stdout, done.stderr)
 
