@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from tests.waiting import eventually
 
 import bkpy
@@ -38,6 +39,7 @@ async def bookie(uri: str, directory: Path, name: str) -> AsyncIterator[BookieNo
         await store.close()
 
 
+@pytest.mark.exhaustive
 async def test_the_loss_of_any_one_zookeeper_server(tmp_path: Path) -> None:
     ensemble = ZooKeeperEnsemble(tmp_path / "zookeeper", servers=3)
     await ensemble.start()

@@ -87,6 +87,7 @@ async def _not_running(server: ZooKeeperServer) -> bool:
     return server.pid is None
 
 
+@pytest.mark.exhaustive
 async def test_three_servers_elect_a_leader_and_survive_one(tmp_path: Path) -> None:
     async with ZooKeeperEnsemble(tmp_path) as ensemble:
         store, _ = await connect_store(f"zk://{ensemble.connect_string}", real_runtime())

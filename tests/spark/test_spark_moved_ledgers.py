@@ -83,6 +83,7 @@ def waiting_at(started: Path, go: Path) -> Callable[[Iterator[pa.RecordBatch]], 
     return digests
 
 
+@pytest.mark.exhaustive
 @pytest.mark.scenario(41)
 def test_tasks_go_on_and_those_that_begin_later_read_what_was_moved(spark: SparkSession, tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path / "cluster", bookies=4)

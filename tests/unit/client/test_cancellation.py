@@ -245,7 +245,7 @@ async def new_client(cluster: InProcess, fault: Any = nothing) -> Client:
 @pytest.mark.parametrize(
     ("new_loop", "fault"),
     [
-        (asyncio.new_event_loop, nothing),
+        pytest.param(asyncio.new_event_loop, nothing, marks=pytest.mark.exhaustive),
         (uvloop.new_event_loop, nothing),
         (virtual_loop, a_bookie_lost),
         (virtual_loop, a_bookie_hung),
