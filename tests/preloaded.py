@@ -243,6 +243,14 @@ class Preloaded:
             streams = [nothing.fileno(), log.fileno(), log.fileno()]
             return self.start(arguments, env=env, streams=streams, inherited=pass_fds, directory=directory)
 
+    def script(
+        self, command: Sequence[str], *, log: IO[bytes], env: Mapping[str, str], pass_fds: Sequence[int]
+    ) -> Fork:
+        """The run of a script, for which the command is this interpreter and the script's path and arguments."""
+        with open(os.devnull, "rb") as nothing:
+            streams = [nothing.fileno(), log.fileno(), log.fileno()]
+            return self.start(command[1:], env=env, streams=streams, inherited=pass_fds)
+
     def run(
         self,
         arguments: Sequence[str],

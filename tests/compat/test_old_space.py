@@ -21,7 +21,7 @@ from tests.conftest import run_elsewhere
 from tests.waiting import eventually
 
 from . import raw
-from .make_space import HURRIED, SPACES, ask, collect, reclaimed
+from .make_space import HURRIED, PAUSE_S, SPACES, ask, collect, reclaimed
 from .software import BookieProcess, Software, restore_tree
 from .test_old_data import VERSIONS, entries_of, inherit
 
@@ -145,9 +145,13 @@ async def test_the_scrub_goes_on_where_it_was_and_finds_nothing(left: Left) -> N
         file = archive.extractfile("kept/ledgers/scrub.json")
         assert file is not None
         stored = json.load(file)
-    told = (await ask(left.bookies["kept"], "scrub"))["directories"][0]
     assert stored["round"]["ledger_id"] > 0
-    assert told["rounds"] + told["running"] > 0, "nobody has asked for a round since the start"
+
+    async def resumed() -> bool:
+        directory = (await ask(left.bookies["kept"], "scrub"))["directories"][0]
+        return bool(directory["rounds"] or directory["running"])
+
+    await eventually(resumed, "the stored round goes on, and no request starts one", pause_s=PAUSE_S)
     for bookie in left.bookies.values():
 
         async def through(bookie: BookieProcess = bookie) -> bool:
@@ -156,7 +160,7 @@ async def test_the_scrub_goes_on_where_it_was_and_finds_nothing(left: Left) -> N
 
         if not await through():
             await ask(bookie, "scrub", {})
-        await eventually(through)
+        await eventually(through, pause_s=PAUSE_S)
         assert (await ask(bookie, "scrub"))["damages"] == [], bookie.id
 
 

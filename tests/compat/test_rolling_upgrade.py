@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 VERSIONS = sorted(path.name for path in STATES.iterdir())
 ENSEMBLE = {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2}
-BETWEEN = 200  # entries that each writer writes while a version is as it is
+BETWEEN = 100  # entries that each writer writes while a version is as it is
+OLD_PAUSE_S = 0.02  # between two batches of the old client: what matters is that some are under way at any time
 BATCH = [f"entry {i} " * (i % 9) for i in range(20)]
 # Of every version; the journals are taken over with what no checkpoint has.
 SETTINGS: dict[str, Any] = {"journal_max_size_mb": 4, "session_timeout_s": CONFIG["session_timeout_s"]}
@@ -80,7 +81,7 @@ class Rolling:
 
 
 class OldWriter:
-    """A client of the earlier version that appends without a pause."""
+    """A client of the earlier version that appends all the time."""
 
     def __init__(self, client: RemoteClient, ledger_id: int) -> None:
         self.ledger_id = ledger_id
@@ -98,6 +99,7 @@ class OldWriter:
             entries = [f"{len(self.acknowledged) + i}: {entry}" for i, entry in enumerate(BATCH)]
             await self._client.do("append", ledger_id=self.ledger_id, entries=entries)
             self.acknowledged += entries
+            await asyncio.sleep(OLD_PAUSE_S)
 
     async def more(self, count: int) -> None:
         wanted = len(self.acknowledged) + count
@@ -122,7 +124,7 @@ async def test_a_cluster_is_upgraded_bookie_by_bookie_under_load(
     rolling = Rolling(version, tmp_path, zookeeper)
     async with (
         rolling.running() as (store, root),
-        bkpy.connect(rolling.uri, add_timeout_s=2.0) as client,
+        bkpy.connect(rolling.uri, add_timeout_s=10.0) as client,
         _old_client(rolling) as old,
     ):
         healing = Healing(rolling.uri, client)
@@ -130,7 +132,7 @@ async def test_a_cluster_is_upgraded_bookie_by_bookie_under_load(
         # Those that are upgraded would soon take one that is away for lost, and close what is being written on it.
         await asyncio.to_thread(command, "autorecovery", "disable", uri=rolling.uri)
         writing = await OldWriter.start(old, ["a", "b", "c"])
-        async with Load(await client.create_ledger(**ENSEMBLE), outstanding=4, pause_s=0.01) as load:
+        async with Load(await client.create_ledger(**ENSEMBLE), outstanding=4, pause_s=0.04) as load:
             following = asyncio.create_task(load.follow(await client.open_ledger(load.writer.ledger_id)))
             versions = dict.fromkeys(rolling.bookies, version)
             assert await asyncio.to_thread(_versions, rolling.uri) == versions
@@ -183,7 +185,7 @@ async def _read(client: bkpy.Client, ledger_id: int) -> list[str]:
 
 @contextlib.asynccontextmanager
 async def _old_client(rolling: Rolling) -> AsyncIterator[RemoteClient]:
-    old = await RemoteClient.start(rolling.old, rolling.uri, add_timeout_s=2.0)
+    old = await RemoteClient.start(rolling.old, rolling.uri, add_timeout_s=10.0)
     try:
         yield old
     finally:

@@ -1,6 +1,6 @@
 """A process that writes one ledger until it is killed or its writer fails, and logs what it is promised meanwhile.
 
-    python -m tests.faults.writing URI FILE [LEDGER OPTIONS AS JSON]
+    PYTHONPATH=. python tests/faults/writing.py URI FILE [LEDGER OPTIONS AS JSON]
 
 The file is what `Promises.load` reads. If the writer fails, the process prints the error's class and exits with 3.
 """
@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 import bkpy
 from bkpy.local.process import ManagedProcess, poll
-
-from .load import Load
-from .oracle import Promises
+from tests.command import PRELOADED
+from tests.faults.load import Load
+from tests.faults.oracle import Promises
+from tests.hooks import children_started_by
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 WRITER_FAILED = 3
 DEADLINE_S = 60.0
+ADD_TIMEOUT_S = 5.0  # ends the wait for a silent bookie; none that only is on a busy machine takes so long
 
 
 class WritingProcess:
@@ -40,8 +42,9 @@ class WritingProcess:
 
     def start(self) -> None:
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
-        command = [sys.executable, "-m", "tests.faults.writing", self._uri, str(self._path), self._options]
-        self.process.spawn([*self._prefix, *command], env={**os.environ, "PYTHONPATH": path})
+        command = [sys.executable, __file__, self._uri, str(self._path), self._options]
+        with children_started_by(None if self._prefix else PRELOADED.script):
+            self.process.spawn([*self._prefix, *command], env={**os.environ, "PYTHONPATH": path})
 
     async def acknowledged(self, count: int) -> None:
         """Return when it has been promised that many entries."""
@@ -67,7 +70,7 @@ class WritingProcess:
 
 
 async def write(uri: str, path: Path, options: dict[str, int]) -> int:
-    async with bkpy.connect(uri, add_timeout_s=1.0) as client:
+    async with bkpy.connect(uri, add_timeout_s=ADD_TIMEOUT_S) as client:
         load = Load(await client.create_ledger(**options))
         load.promises.log_to(path)
         load.start()

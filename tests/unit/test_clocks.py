@@ -38,6 +38,7 @@ ALLOWED = {
     ("cluster/test_metadata_zookeeper_faults.py", "tick"): "counts turns of a loop that must not be blocked",
     ("compat/make_space.py", "_killed_in_scrub"): "a program that makes directories of old software",
     ("compat/make_space.py", "run"): "a program that makes directories of old software",
+    ("compat/test_rolling_upgrade.py", "_write"): "the pace of a load",
     ("faults/load.py", "_append_nowait"): "the pace of a load",
     ("faults/load.py", "_lane"): "the pace of a load",
     ("faults/network.py", "_pass"): "a network that delays: its clock is what it is about",
