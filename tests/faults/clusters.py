@@ -11,6 +11,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
+import bkpy
 from bkpy.bookie.node import BookieNode
 from bkpy.client.client import Client, open_client
 from bkpy.config.client import client_settings
@@ -20,6 +21,8 @@ from bkpy.local.process import free_port
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.memory import MemoryStore
 from bkpy.runtime.system import real_runtime
+from tests.hooks import pool_of
+from tests.waiting import eventually
 
 from .proxy import HOST, Proxy
 
@@ -164,3 +167,14 @@ class ProxiedCluster(LocalCluster):
 
     async def _stop_proxies(self) -> None:
         await asyncio.gather(*(proxy.stop() for proxy in self.proxies.values()))
+
+
+async def reached(client: bkpy.Client, bookie: LocalBookie) -> None:
+    """Wait until the client is connected to the bookie."""
+    channel = pool_of(client).channel(bookie.id)
+
+    async def connected() -> bool:
+        await channel.connect()
+        return channel.up
+
+    await eventually(connected, f"{bookie.id} is reached", meanwhile=bkpy.BookieUnavailableError)

@@ -10,7 +10,7 @@ import pytest_asyncio
 
 import bkpy
 
-from .clusters import ProxiedCluster
+from .clusters import ProxiedCluster, reached
 from .oracle import Contents, Promises, check, check_replicas
 from .writing import WritingProcess
 
@@ -121,15 +121,16 @@ async def test_bookies_are_killed_and_started_one_after_the_other_during_recover
             flow.delay(0.2)  # so that recovery takes longer than the restart of a bookie
     over = False
 
-    async def restart_bookies() -> None:
+    async def restart_bookies(client: bkpy.Client) -> None:
         while not over:
             for bookie in cluster.bookies:
                 await bookie.kill()
                 await bookie.start()
+                await reached(client, bookie)  # before the next one goes: else no quorum is there for long
 
     async with bkpy.connect(cluster.connect_string, read_timeout_s=3.0, add_timeout_s=3.0) as client:
-        restarting = asyncio.create_task(restart_bookies())
-        async with asyncio.timeout(DEADLINE_S):
+        restarting = asyncio.create_task(restart_bookies(client))
+        async with asyncio.timeout(3 * DEADLINE_S):  # most tries meet a bookie that has just gone
             while not over:
                 try:
                     await client.recover_ledger(promises.ledger_id)

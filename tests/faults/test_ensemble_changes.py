@@ -11,10 +11,8 @@ import pytest_asyncio
 
 import bkpy
 from bkpy.local import LocalBookie
-from tests.hooks import pool_of
-from tests.waiting import eventually
 
-from .clusters import ProxiedCluster
+from .clusters import ProxiedCluster, reached
 from .load import Load
 from .oracle import check, check_replicas
 from .test_network_cuts import (
@@ -184,17 +182,6 @@ async def test_too_few_bookies_are_left_and_nothing_acknowledged_is_lost(
             await writer.close()
         assert (await client.ledger_metadata(writer.ledger_id)).last_entry == writer.last_add_confirmed
     await everything_was_kept(cluster, load)
-
-
-async def reached(client: bkpy.Client, bookie: LocalBookie) -> None:
-    """Wait until the client is connected to the bookie."""
-    channel = pool_of(client).channel(bookie.id)
-
-    async def connected() -> bool:
-        await channel.connect()
-        return channel.up
-
-    await eventually(connected, f"{bookie.id} is reached", meanwhile=bkpy.BookieUnavailableError)
 
 
 @pytest.mark.parametrize("ack_quorum", [pytest.param(2, marks=exhaustive), 3])

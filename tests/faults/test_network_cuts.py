@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 DEADLINE_S = 60.0
 ADD_TIMEOUT_S = 1.0
 LASTS_S = 1.5  # a fault: long enough for the client to give the bookie up
-PAUSE_S = 0.5  # of each of the writer's lanes meanwhile, unless it is to write as much as it can
+PAUSE_S = 1.0  # of each of the writer's lanes meanwhile, unless it is to write as much as it can
 
 
 async def slow(proxy: Proxy) -> None:
