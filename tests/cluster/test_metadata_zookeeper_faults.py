@@ -33,12 +33,12 @@ from tests.hooks import pretend_seen
 from tests.waiting import eventually
 
 from bkpy.errors import FrameTooLargeError, MetadataUnavailableError, UnauthorizedError
-from bkpy.local.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 from bkpy.metadata.store import Create, SessionState
 from bkpy.metadata.zookeeper.store import ZooKeeperStore
 from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
+    from bkpy.local.zookeeper import ZooKeeperServer
     from bkpy.runtime.interfaces import Runtime
 
 LONG_SESSION_S = 60.0  # twice the deadline of any wait
@@ -126,29 +126,30 @@ async def test_d1_the_end_of_a_connection_fails_its_writes_and_reconnects_at_onc
 
 
 @pytest.mark.scenario(64)
-async def test_d1_all_calls_in_flight_end_when_the_server_is_killed(tmp_path: Path, open_store: OpenStore) -> None:
-    async with ZooKeeperServer(tmp_path) as server:
-        proxy = ZooKeeperProxy(server.port)
-        await proxy.start()
-        store = await open_store(proxy)
-        node = await store.create("/a", b"", ephemeral=True)
-        session = store.session_id
-        server.suspend()  # so that the calls are in flight when it dies
-        await eventually(lambda: all_threads_stopped(server.pid), "the server has stopped")
+async def test_d1_all_calls_in_flight_end_when_the_server_is_killed(
+    proxy: ZooKeeperProxy, zookeeper: ZooKeeperServer, open_store: OpenStore
+) -> None:
+    store = await open_store(proxy)
+    node = await store.create("/in-flight-", b"", ephemeral=True, sequential=True)
+    session = store.session_id
+    zookeeper.suspend()  # so that the calls are in flight when it dies
+    try:
+        await eventually(lambda: all_threads_stopped(zookeeper.pid), "the server has stopped")
         writes = [asyncio.create_task(store.put(node, b"x", 0)) for _ in range(20)]
         read = asyncio.create_task(store.get(node))
         await eventually(lambda: proxy.requests[SET_DATA] == 20, "the writes are on their way")
-        await server.kill()
+        await zookeeper.kill()
         async with asyncio.timeout(DEADLINE_S):
             for error in await asyncio.gather(*writes, return_exceptions=True):
                 assert isinstance(error, MetadataUnavailableError)
                 assert error.outcome_unknown
         await eventually(lambda: store.state is SessionState.SUSPENDED, "suspended")
-        await server.start()
-        value, version = await read  # a read is simply made again
-        assert (value, version) in [(b"", 0), (b"x", 1)]
-        assert store.session_id == session
-        await proxy.stop()
+    finally:
+        await zookeeper.kill()
+        await zookeeper.start()
+    value, version = await read  # a read is simply made again
+    assert (value, version) in [(b"", 0), (b"x", 1)]
+    assert store.session_id == session
 
 
 # --- D2 -------------------------------------------------------------------------------------------------------
@@ -194,14 +195,13 @@ async def test_d2_a_server_that_never_answers_while_watches_are_set_again_is_giv
 
 
 @pytest.mark.scenario(64)
-async def test_d2_ten_thousand_watches_are_set_again_in_pieces(proxy: ZooKeeperProxy, open_store: OpenStore) -> None:
+async def test_d2_watches_over_a_mebibyte_are_set_again_in_pieces(proxy: ZooKeeperProxy, open_store: OpenStore) -> None:
     store = await open_store(proxy)
     parent = await new_node(store)
-    watched = [f"{parent}/{'long' * 35}-{number}" for number in range(10_000)]
+    watched = [f"{parent}/{'long' * 175}-{number}" for number in range(2000)]
     assert sum(map(len, watched)) > 1 << 20
     watches = [store.watch(path) for path in watched]
-    for start in range(0, len(watches), 1000):
-        await asyncio.gather(*(anext(watch) for watch in watches[start : start + 1000]))
+    await asyncio.gather(*map(anext, watches))
     await store.create(watched[0], b"")
     await anext(watches[0])  # now it waits for a change of a node that is there
     await proxy.reset()
@@ -209,7 +209,7 @@ async def test_d2_ten_thousand_watches_are_set_again_in_pieces(proxy: ZooKeeperP
     await connected(store)
     assert proxy.requests[SET_WATCHES] > 4
     assert proxy.largest_request < 1 << 20
-    for number in (1, 5_000, 9_999):
+    for number in (1, 1000, 1999):
         waiting = asyncio.create_task(anext(watches[number]))
         await store.create(watched[number], b"")
         async with asyncio.timeout(DEADLINE_S):
@@ -508,7 +508,7 @@ async def test_d10_tls(zookeeper: ZooKeeperServer) -> None:
     await proxy.stop()
 
 
-# --- deadlines, limits, fail-over -----------------------------------------------------------------------------
+# --- deadlines, limits -----------------------------------------------------------------------------
 
 
 async def test_no_server_is_an_error_that_says_where_it_looked(proxy: ZooKeeperProxy) -> None:
@@ -546,37 +546,6 @@ async def test_a_request_over_the_servers_limit_is_refused_here(proxy: ZooKeeper
         await store.create("/large", bytes(1 << 20))
     assert await store.exists("/")
     assert proxy.accepted == 1
-
-
-async def test_of_three_servers_any_one_may_be_killed(tmp_path: Path, open_store: OpenStore) -> None:
-    async with ZooKeeperEnsemble(tmp_path) as ensemble:
-        store = await open_store(*ensemble.servers, session_timeout_s=20.0)
-        counter = await store.create("/counter", b"", ephemeral=True)
-        session = store.session_id
-        version = 0
-        for server in ensemble.servers:
-            watch = store.watch(counter)
-            await anext(watch)
-            await server.kill()
-            async with asyncio.timeout(DEADLINE_S):
-                version = await put_somehow(store, counter, version)
-                await anext(watch)
-            watch.close()
-            await server.start()
-        assert await store.get(counter) == (b"x", version)
-        assert version == 3
-        assert store.session_id == session
-
-
-async def put_somehow(store: ZooKeeperStore, path: str, version: int) -> int:
-    """Put until it is certain that it was done once."""
-    while True:
-        try:
-            return await store.put(path, b"x", version)
-        except MetadataUnavailableError:
-            await store.sync(path)
-            if (await store.get(path))[1] == version + 1:
-                return version + 1
 
 
 def test_it_runs_on_uvloop(zookeeper: ZooKeeperServer) -> None:

@@ -1,4 +1,4 @@
-"""The real ZooKeeper of a local cluster: start, restart, failures of starting, ensembles, and where Java comes from."""
+"""The real ZooKeeper of a local cluster: start, restart, failures of starting, and where Java comes from."""
 
 from __future__ import annotations
 
@@ -9,18 +9,23 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from tests.conftest import alive
+from tests.conftest import alive, run_elsewhere
 
 from bkpy.errors import ConfigError, MetadataUnavailableError
 from bkpy.local import java
 from bkpy.local.process import ManagedProcess, free_port, poll, port_is_free
-from bkpy.local.zookeeper import ZooKeeperEnsemble, ZooKeeperServer, opens_session
+from bkpy.local.zookeeper import ZooKeeperServer, opens_session
 from bkpy.metadata.connect import connect_store
 from bkpy.runtime.system import real_runtime
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 PATIENCE_S = 60.0
+NAME = "a b\\tc ü 漢 🙂 #!=:"
 
 
 async def ended(pid: int) -> bool:
@@ -30,85 +35,66 @@ async def ended(pid: int) -> bool:
     return await poll(gone, PATIENCE_S)
 
 
-async def test_data_and_port_survive_a_kill(tmp_path: Path) -> None:
-    async with ZooKeeperServer(tmp_path) as server:
-        port, pid = server.port, server.pid
-        store, _ = await connect_store(f"zk://{server.connect_string}", real_runtime())
-        await store.create("/kept", b"value")
-        await store.close()
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    """A server of this module's, in a directory whose name is hard to write into its configuration."""
+    server = ZooKeeperServer(tmp_path_factory.mktemp("zookeeper") / NAME)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LC_ALL", "C")
+        run_elsewhere(server.start())
+    try:
+        yield server
+    finally:
+        run_elsewhere(server.kill())
 
-        await server.kill()
-        assert server.pid is None
-        assert not await opens_session("127.0.0.1", port)
 
-        await server.start()
-        assert server.port == port
-        assert server.pid not in (None, pid)
-        store, _ = await connect_store(f"zk://{server.connect_string}", real_runtime())
-        assert (await store.get("/kept"))[0] == b"value"
-        await store.close()
+async def test_data_and_port_survive_a_kill(server: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the locale, before and after."""
+    port, pid = server.port, server.pid
+    store, _ = await connect_store(f"zk://{server.connect_string}", real_runtime())
+    await store.create("/kept", b"value")
+    await store.close()
+
+    await server.kill()
     assert server.pid is None
-    assert port_is_free(port)
+    assert not await opens_session("127.0.0.1", port)
+
+    monkeypatch.setenv("LC_ALL", "C.UTF-8")
+    await server.start()
+    assert server.port == port
+    assert server.pid not in (None, pid)
+    store, _ = await connect_store(f"zk://{server.connect_string}", real_runtime())
+    assert (await store.get("/kept"))[0] == b"value"
+    await store.close()
 
 
-@pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
-async def test_data_stay_in_their_directory_whatever_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locale: str
-) -> None:
-    monkeypatch.setenv("LC_ALL", locale)
-    name = "a b\\tc ü 漢 🙂 #!=:"
-    async with ZooKeeperServer(tmp_path / name):
-        assert (tmp_path / name / "data" / "version-2").is_dir()
-        assert os.listdir(tmp_path) == [name]
+async def test_data_stay_in_their_directory_whatever_its_name(server: ZooKeeperServer) -> None:
+    assert (server.directory / "data" / "version-2").is_dir()
+    assert os.listdir(server.directory.parent) == [NAME]
 
 
-async def test_a_suspended_server_opens_no_session_until_it_is_resumed(tmp_path: Path) -> None:
-    async with ZooKeeperServer(tmp_path) as server:
-        server.suspend()
-        assert not await opens_session("127.0.0.1", server.port)
-        server.resume()
-        await server.wait_ready()
-        server.suspend()
-        await server.stop()  # also a suspended server can be stopped
-        assert server.pid is None
-
-
-async def test_a_failed_start_shows_the_log(tmp_path: Path) -> None:
-    async with ZooKeeperServer(tmp_path / "a") as server:
-        other = ZooKeeperServer(tmp_path / "b", port=server.port)
-        # The first server's session answers for the port, so what tells is the end of the process.
-        other.launch()
-        assert await poll(lambda: _not_running(other), PATIENCE_S)
-        with pytest.raises(MetadataUnavailableError, match="Address already in use"):
-            await other.wait_ready()
+async def test_a_failed_start_shows_the_log(server: ZooKeeperServer, tmp_path: Path) -> None:
+    other = ZooKeeperServer(tmp_path, port=server.port)
+    # The first server's session answers for the port, so what tells is the end of the process.
+    other.launch()
+    assert await poll(lambda: _not_running(other), PATIENCE_S)
+    with pytest.raises(MetadataUnavailableError, match="Address already in use"):
+        await other.wait_ready()
 
 
 async def _not_running(server: ZooKeeperServer) -> bool:
     return server.pid is None
 
 
-@pytest.mark.exhaustive
-async def test_three_servers_elect_a_leader_and_survive_one(tmp_path: Path) -> None:
-    async with ZooKeeperEnsemble(tmp_path) as ensemble:
-        store, _ = await connect_store(f"zk://{ensemble.connect_string}", real_runtime())
-        await store.create("/kept", b"value")
-        await store.close()
-        await ensemble.servers[0].kill()
-        rest = ",".join(server.connect_string for server in ensemble.servers[1:])
-
-        async def readable() -> bool:
-            try:
-                store, _ = await connect_store(f"zk://{rest}", real_runtime())
-                try:
-                    return (await store.get("/kept"))[0] == b"value"
-                finally:
-                    await store.close()
-            except MetadataUnavailableError:
-                return False
-
-        assert await poll(readable, PATIENCE_S)
-        await ensemble.servers[0].start()
-    assert all(server.pid is None for server in ensemble.servers)
+async def test_a_suspended_server_opens_no_session_until_it_is_resumed(server: ZooKeeperServer) -> None:
+    server.suspend()
+    assert not await opens_session("127.0.0.1", server.port)
+    server.resume()
+    await server.wait_ready()
+    server.suspend()
+    await server.stop()  # also a suspended server can be stopped
+    assert server.pid is None
+    assert port_is_free(server.port)
 
 
 def test_without_java_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
