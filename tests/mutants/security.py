@@ -87,6 +87,13 @@ MUTANTS: list[Mutant] = [
         (f"{_RIGHTS}::test_no_request_of_a_reader_changes_anything_whatever_it_is_called",),
     ),
     Mutant(
+        "the text of what is nested too deeply depends on the stack",
+        "a bookie logs the same mistake again at each look",
+        'raise ValueError("it is nested too deeply") from None',
+        "raise",
+        ("tests/unit/bookie/test_rights.py::test_an_error_of_the_file_has_the_same_text_wherever_it_is_read",),
+    ),
+    Mutant(
         "a file of rights that makes no sense gives all rights",
         "a slip in an editor lets everybody write",
         "        try:\n            self._rules = AccessRules(read_access_file(path))",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from typing import TYPE_CHECKING, Final
 
+from bkpy.config.toml_file import read_toml
 from bkpy.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,11 +17,10 @@ _LISTS: Final = ("read", "write", "administer", "bookies")
 def read_access_file(path: str) -> Mapping[str, list[str]]:
     """The lists by name. `ConfigError` if the file can't be read, has another list, or one with other than text."""
     try:
-        with open(path, "rb") as file:
-            found = tomllib.load(file)
+        found = read_toml(path)
     except OSError as e:
         raise ConfigError(f"the file of rights can't be read: {e.strerror}", path=path) from None
-    except (ValueError, RecursionError) as e:  # also of bytes that are no text, numbers too long, and deep nesting
+    except ValueError as e:  # also of bytes that are no text, numbers too long, and deep nesting
         raise ConfigError(f"the file of rights is not TOML: {e}", path=path) from None
     for name, rules in found.items():
         if name not in _LISTS:

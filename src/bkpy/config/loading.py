@@ -7,7 +7,6 @@ it came from.
 from __future__ import annotations
 
 import re
-import tomllib
 import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 from bkpy.config.bookie import BookieSettings
 from bkpy.config.checking import build, check_name, check_names
 from bkpy.config.client import ClientSettings
+from bkpy.config.toml_file import read_toml
 from bkpy.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -118,11 +118,10 @@ def _kind(annotation: Any) -> type:
 
 def _read_toml(path: str) -> dict[str, Any]:
     try:
-        with open(path, "rb") as file:
-            return tomllib.load(file)
+        return read_toml(path)
     except OSError as e:
         raise ConfigError(f"file {path}: {e.strerror}") from e
-    except (ValueError, RecursionError) as e:  # also of bytes that are no text, numbers too long, and deep nesting
+    except ValueError as e:  # also of bytes that are no text, numbers too long, and deep nesting
         raise ConfigError(f"file {path}: not TOML: {e}") from e
 
 

@@ -267,6 +267,23 @@ async def test_a_file_that_makes_no_sense_takes_no_right_and_gives_none(
         await stranger.create_ledger()
 
 
+def test_an_error_of_the_file_has_the_same_text_wherever_it_is_read(tmp_path: Path) -> None:
+    """Or a bookie logs it again at each look."""
+    path = tmp_path / "rights.toml"
+    path.write_text("read = " + "[" * 100_000)
+
+    def text(depth: int) -> str:
+        if depth:
+            return text(depth - 1)
+        with pytest.raises(ConfigError) as caught:
+            read_access_file(str(path))
+        return str(caught.value)
+
+    assert {text(depth) for depth in range(20)} == {
+        f"the file of rights is not TOML: it is nested too deeply [file {path}]"
+    }
+
+
 async def test_rights_are_read_again_though_the_certificate_can_not_be(
     guarded: Guarded, caplog: pytest.LogCaptureFixture
 ) -> None:
