@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import signal
 import socket
@@ -11,17 +12,21 @@ import ssl
 import subprocess
 import urllib.request
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.certificates import Authority
 from tests.cluster.test_autorecovery import SOON, names
 from tests.command import COMMAND, environment, start
 from tests.command import bkpy as command
+from tests.conftest import run_elsewhere
 
 import bkpy
 from bkpy.local import LocalCluster
 from bkpy.local.process import free_port, poll
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 DEADLINE_S = 90.0
 RIGHTS = 'write = ["cn:writer"]\nread = ["cn:reader"]\nbookies = ["cn:bookie"]\n'
@@ -33,13 +38,27 @@ def config(ca: Authority, directory: Path, **others: Any) -> dict[str, Any]:
     return {**ca.settings(ca.issue("bookie")), "access_file": str(rights), **others}
 
 
-async def test_bookies_show_each_other_their_certificates_when_they_heal(tmp_path: Path) -> None:
-    ca = Authority(tmp_path / "ca")
+@pytest.fixture(scope="module")
+def ca(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("ca"))
+
+
+@pytest.fixture(scope="module")
+def secured(ca: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Four bookies with TLS and rights, whose pages have TLS too. Only a signal gives them new certificates."""
+    directory = tmp_path_factory.mktemp("secured")
+    settings = config(ca, directory, metrics_port=0, metrics_tls=True, tls_reload_interval_s=3600.0, **SOON)
+    local = LocalCluster(directory / "cluster", 4, settings)
+    try:
+        run_elsewhere(local.start())
+        yield local
+    finally:
+        run_elsewhere(local.stop())
+
+
+async def test_bookies_show_each_other_their_certificates_when_they_heal(secured: LocalCluster, ca: Authority) -> None:
     mine = ca.settings(ca.issue("writer"))
-    async with (
-        LocalCluster(tmp_path / "cluster", 4, config(ca, tmp_path, **SOON)) as cluster,
-        bkpy.connect(cluster.connect_string, **mine) as client,
-    ):
+    async with bkpy.connect(secured.connect_string, **mine) as client:
         lines = [b"%d" % i for i in range(200)]
         async with await client.create_ledger() as writer:
             await writer.append_batch(lines)
@@ -47,7 +66,7 @@ async def test_bookies_show_each_other_their_certificates_when_they_heal(tmp_pat
         await left_open.append(b"x")
         left_open.abandon()
         named = await names(client, writer.ledger_id)
-        victim = next(bookie for bookie in cluster.bookies if bookie.id in named)
+        victim = next(bookie for bookie in secured.bookies if bookie.id in named)
         await victim.kill()
 
         async def healed() -> bool:
@@ -56,61 +75,56 @@ async def test_bookies_show_each_other_their_certificates_when_they_heal(tmp_pat
         assert await poll(healed, DEADLINE_S)
         reader = await client.open_ledger(writer.ledger_id)
         assert [entry.data async for entry in reader.read()] == lines
+    await victim.start()
 
 
-async def test_commands_show_certificates(tmp_path: Path) -> None:
-    ca = Authority(tmp_path / "ca")
+async def test_commands_show_certificates(secured: LocalCluster, ca: Authority) -> None:
     variables = {
         name: {f"BKPY_{setting.upper()}": value for setting, value in ca.settings(ca.issue(name)).items()}
         for name in ("writer", "reader", "stranger")
     }
     variables["nameless"] = {"BKPY_TLS_CA_FILE": str(ca.file)}
-    async with LocalCluster(tmp_path / "cluster", 2, config(ca, tmp_path)) as cluster:
-        uri = cluster.connect_string
+    uri = secured.connect_string
 
-        def run(name: str, *words: str, stdin: bytes = b"", status: int = 0) -> bytes:
-            done = command(*words, uri=uri, stdin=stdin, status=status, **variables.get(name, {}))
-            return done.stderr if status else done.stdout
+    def run(name: str, *words: str, stdin: bytes = b"", status: int = 0) -> bytes:
+        done = command(*words, uri=uri, stdin=stdin, status=status, **variables.get(name, {}))
+        return done.stderr if status else done.stdout
 
-        def tried() -> None:
-            sizes = ("--ensemble", "2,2,2")
-            ledger_id = run("writer", "ledger", "write", *sizes, stdin=b"one\ntwo\n").decode().strip()
-            assert run("reader", "ledger", "read", ledger_id) == b"one\ntwo\n"
-            assert b"does not give cn:stranger" in run("stranger", "ledger", "read", ledger_id, status=1)
-            assert b"takes only clients with a certificate" in run("nameless", "ledger", "read", ledger_id, status=1)
-            assert b"TLS only" in run("", "ledger", "read", ledger_id, status=1)
-            assert b"file of rights" in run("reader", "ledger", "write", *sizes, stdin=b"x\n", status=1)
+    def tried() -> None:
+        sizes = ("--ensemble", "2,2,2")
+        ledger_id = run("writer", "ledger", "write", *sizes, stdin=b"one\ntwo\n").decode().strip()
+        assert run("reader", "ledger", "read", ledger_id) == b"one\ntwo\n"
+        assert b"does not give cn:stranger" in run("stranger", "ledger", "read", ledger_id, status=1)
+        assert b"takes only clients with a certificate" in run("nameless", "ledger", "read", ledger_id, status=1)
+        assert b"TLS only" in run("", "ledger", "read", ledger_id, status=1)
+        assert b"file of rights" in run("reader", "ledger", "write", *sizes, stdin=b"x\n", status=1)
 
-        await asyncio.to_thread(tried)
+    await asyncio.to_thread(tried)
 
 
-@pytest.mark.usefixtures("real_bookies")
-async def test_the_health_of_a_bookie_whose_page_has_tls(tmp_path: Path) -> None:
-    ca = Authority(tmp_path / "ca")
-    port = free_port()
+async def test_the_health_of_a_bookie_whose_page_has_tls(secured: LocalCluster, ca: Authority) -> None:
+    pages = re.findall(r"metrics at https://127.0.0.1:(\d+)/", secured.bookies[0].log_path.read_text())
+    port = pages[-1]  # of its last run
     variables = {f"BKPY_{name.upper()}": value for name, value in ca.settings(ca.issue("probe", hosts=())).items()}
-    variables |= {"BKPY_METRICS_PORT": str(port), "BKPY_METRICS_TLS": "true"}
-    settings = config(ca, tmp_path, metrics_port=port, metrics_tls=True)
-    async with LocalCluster(tmp_path / "cluster", 1, settings):
+    variables |= {"BKPY_METRICS_PORT": port, "BKPY_METRICS_TLS": "true"}
 
-        def asked() -> None:
-            ready = b"bookie bookie-1 is ready\n"
-            assert command("bookie", "health", "--ready", **variables).stdout == ready
-            assert command("bookie", "health", "--admin", f"https://127.0.0.1:{port}", **variables).stdout == ready
-            told = command("bookie", "health", "--admin", f"127.0.0.1:{port}", status=1, **variables).stderr
-            assert b"no bookie answers" in told
+    def asked() -> None:
+        ready = b"bookie bookie-1 is ready\n"
+        assert command("bookie", "health", "--ready", **variables).stdout == ready
+        assert command("bookie", "health", "--admin", f"https://127.0.0.1:{port}", **variables).stdout == ready
+        told = command("bookie", "health", "--admin", f"127.0.0.1:{port}", status=1, **variables).stderr
+        assert b"no bookie answers" in told
 
-        await asyncio.to_thread(asked)
+    await asyncio.to_thread(asked)
 
 
-def test_metrics_of_a_process_without_a_bookie_can_be_kept_from_others(cluster: LocalCluster, tmp_path: Path) -> None:
-    ca = Authority(tmp_path / "ca")
+def test_metrics_of_a_process_without_a_bookie_can_be_kept_from_others(secured: LocalCluster, ca: Authority) -> None:
     mine = ca.settings(ca.issue("prometheus"))
     variables = {f"BKPY_{name.upper()}": value for name, value in ca.settings(ca.issue("page")).items()}
     words = ("autorecovery", "run", "--metrics_port=0", "--metrics_tls")
-    assert b"metrics_tls needs" in command(*words, uri=cluster.connect_string, status=1).stderr
-    env = {**environment(cluster.connect_string), **variables}
-    with start(*words, uri=cluster.connect_string, env=env) as running:
+    assert b"metrics_tls needs" in command(*words, uri=secured.connect_string, status=1).stderr
+    env = {**environment(secured.connect_string), **variables}
+    with start(*words, uri=secured.connect_string, env=env) as running:
         try:
             assert running.stderr is not None
             url = running.stderr.readline().decode().removeprefix("metrics at ").strip()
@@ -126,9 +140,8 @@ def test_metrics_of_a_process_without_a_bookie_can_be_kept_from_others(cluster: 
             running.wait(DEADLINE_S)
 
 
-def test_the_signal_ends_no_bookie_that_is_still_starting(tmp_path: Path) -> None:
+def test_the_signal_ends_no_bookie_that_is_still_starting(ca: Authority, tmp_path: Path) -> None:
     """Here it waits for ZooKeeper. What becomes of a signal is seen in /proc, whenever it would arrive."""
-    ca = Authority(tmp_path / "ca")
     words = [f"--{name}={value}" for name, value in ca.settings(ca.issue("bookie")).items()]
     words += [f"--{kind}_directories={tmp_path / kind}" for kind in ("journal", "ledger")]
     words += [f"--metadata_uri=zk://127.0.0.1:{free_port()}/l", "--bookie_id=a", f"--listen=127.0.0.1:{free_port()}"]
@@ -144,12 +157,8 @@ def test_the_signal_ends_no_bookie_that_is_still_starting(tmp_path: Path) -> Non
         bookie.communicate()
 
 
-@pytest.mark.usefixtures("real_bookies")
-async def test_a_signal_gives_new_certificates_to_new_connections(tmp_path: Path) -> None:
+async def test_a_signal_gives_new_certificates_to_new_connections(secured: LocalCluster, ca: Authority) -> None:
     """Under load, on uvloop: what is connected goes on."""
-    ca = Authority(tmp_path / "ca")
-    of_bookies = ca.issue("bookie")
-    settings = {**config(ca, tmp_path, tls_reload_interval_s=3600.0), **ca.settings(of_bookies)}
     mine = ca.settings(ca.issue("writer"))
 
     def serial(port: int) -> str:
@@ -163,10 +172,7 @@ async def test_a_signal_gives_new_certificates_to_new_connections(tmp_path: Path
             assert certificate is not None
             return str(certificate["serialNumber"])
 
-    async with (
-        LocalCluster(tmp_path / "cluster", 3, settings) as cluster,
-        bkpy.connect(cluster.connect_string, **mine) as client,
-    ):
+    async with bkpy.connect(secured.connect_string, **mine) as client:
         writer = await client.create_ledger(ack_quorum=3)
         written, stopping = 0, False
 
@@ -177,16 +183,16 @@ async def test_a_signal_gives_new_certificates_to_new_connections(tmp_path: Path
                 written += 100
 
         writing = asyncio.ensure_future(write())
-        before = {await asyncio.to_thread(serial, bookie.port) for bookie in cluster.bookies}
+        before = {await asyncio.to_thread(serial, bookie.port) for bookie in secured.bookies}
         new = ca.issue("bookie", file="renewed")
-        for source, target in ((new.certificate, of_bookies.certificate), (new.key, of_bookies.key)):
-            shutil.copy(source, target)
-        for bookie in cluster.bookies:
+        shutil.copy(new.certificate, ca.directory / "bookie.pem")
+        shutil.copy(new.key, ca.directory / "bookie-key.pem")
+        for bookie in secured.bookies:
             assert bookie.pid is not None
             os.kill(bookie.pid, signal.SIGHUP)
 
         async def renewed() -> bool:
-            found = {await asyncio.to_thread(serial, bookie.port) for bookie in cluster.bookies}
+            found = {await asyncio.to_thread(serial, bookie.port) for bookie in secured.bookies}
             return len(found) == 1 and not found & before
 
         assert await poll(renewed, DEADLINE_S)

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.conftest import alive, run_elsewhere
+from tests.conftest import alive, all_threads_stopped, run_elsewhere
+from tests.waiting import eventually
 
 from bkpy.errors import ConfigError, MetadataUnavailableError
 from bkpy.local import java
@@ -88,6 +89,7 @@ async def _not_running(server: ZooKeeperServer) -> bool:
 
 async def test_a_suspended_server_opens_no_session_until_it_is_resumed(server: ZooKeeperServer) -> None:
     server.suspend()
+    await eventually(lambda: all_threads_stopped(server.pid), "the server has stopped")
     assert not await opens_session("127.0.0.1", server.port)
     server.resume()
     await server.wait_ready()

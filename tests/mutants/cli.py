@@ -66,7 +66,7 @@ MUTANTS: list[Mutant] = [
         "who kept one believes that it does not run, and can't stop it",
         "bookie = known.get(bookie_id) or LocalBookie(self, bookie_id, port)",
         "bookie = LocalBookie(self, bookie_id, port)",
-        (f"{LOCAL}test_its_bookies_are_the_same_objects_after_stop_and_start",),
+        (f"{LOCAL}test_it_grows_and_its_bookies_are_the_same_objects_after_stop_and_start",),
     ),
     Mutant(
         "a password file may be empty",
