@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.command import start
-from tests.conftest import alive
+from tests.conftest import alive, run_elsewhere
 from tests.hooks import children_started_by
 from tests.waiting import eventually_here
 
@@ -21,6 +22,8 @@ from bkpy.errors import BookieUnavailableError
 from bkpy.local import LocalCluster
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from bkpy.local import LocalBookie
 
 PATIENCE_S = 60
@@ -55,41 +58,62 @@ def opened(entry: Path) -> str:
         return ""
 
 
-async def test_a_fork_is_given_what_a_bookie_is_given_and_ends_as_it_does(tmp_path: Path) -> None:
-    async with LocalCluster(tmp_path, bookies=1) as cluster:
-        bookie = cluster.bookies[0]
-        assert is_fork(bookie)
-        forked = facts(bookie)
-        await bookie.kill()
-        ends = [bookie.exit_status]
-        logs = [bookie.log_path.read_text()]
-        with children_started_by(None):
-            await bookie.start()
-        assert not is_fork(bookie)
-        assert facts(bookie) == forked
-        await bookie.kill()
-        ends.append(bookie.exit_status)
-        assert ends == [-signal.SIGKILL, -signal.SIGKILL]
-        logs.append(bookie.log_path.read_text())
-        assert logs[1].startswith(logs[0])  # a log keeps what all runs have written
-
-        await bookie.start()
-        assert is_fork(bookie)
-        bookie.suspend()
-        await bookie.stop()
-        assert bookie.exit_status == 0
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    # The size is given: else a fork's files are smaller.
+    cluster = LocalCluster(tmp_path_factory.mktemp("local"), bookies=1, config={"journal_max_size_mb": 4})
+    try:
+        run_elsewhere(cluster.start())
+        yield cluster
+    finally:
+        run_elsewhere(cluster.stop())
 
 
-async def test_a_fork_that_can_not_start_is_told_of_as_others_are(tmp_path: Path) -> None:
-    async def refusal(directory: Path) -> str:
-        with pytest.raises(BookieUnavailableError) as caught:
-            await LocalCluster(directory, bookies=1, config={"journal_max_size_mb": -1}).start()
-        assert "journal_max_size_mb" in str(caught.value)
-        return re.sub(r"127\.0\.0\.1:\d+", "", str(caught.value)).replace(str(directory), "")
-
-    forked = await refusal(tmp_path / "one")
+async def test_a_fork_is_given_what_a_bookie_is_given_and_ends_as_it_does(local: LocalCluster) -> None:
+    bookie = local.bookies[0]
+    assert is_fork(bookie)
+    forked = facts(bookie)
+    await bookie.kill()
+    ends = [bookie.exit_status]
+    logs = [bookie.log_path.read_text()]
     with children_started_by(None):
-        assert await refusal(tmp_path / "two") == forked
+        await bookie.start()
+    assert not is_fork(bookie)
+    assert facts(bookie) == forked
+    await bookie.kill()
+    ends.append(bookie.exit_status)
+    assert ends == [-signal.SIGKILL, -signal.SIGKILL]
+    logs.append(bookie.log_path.read_text())
+    assert logs[1].startswith(logs[0])  # a log keeps what all runs have written
+
+    await bookie.start()
+    assert is_fork(bookie)
+    bookie.suspend()
+    await bookie.stop()
+    assert bookie.exit_status == 0
+    await bookie.start()
+
+
+async def test_a_fork_that_can_not_start_is_told_of_as_others_are(local: LocalCluster) -> None:
+    bookie = local.bookies[0]
+    await bookie.stop()
+
+    async def refusal() -> str:
+        with pytest.raises(BookieUnavailableError) as caught:
+            await bookie.start()
+        assert "in use" in str(caught.value)
+        return re.sub(r"\d{4}-\d{2}-\d{2}T?\s?[\d:.,]+", "", str(caught.value))
+
+    host, port = bookie.address.split(":")
+    squatter = await asyncio.start_server(lambda reader, writer: writer.close(), host, int(port))
+    try:
+        forked = await refusal()
+        with children_started_by(None):
+            assert await refusal() == forked
+    finally:
+        squatter.close()
+        await squatter.wait_closed()
+    await bookie.start()
 
 
 def test_bookies_of_a_forked_command_are_forks_and_die_with_it(tmp_path: Path) -> None:
@@ -104,25 +128,23 @@ def test_bookies_of_a_forked_command_are_forks_and_die_with_it(tmp_path: Path) -
 
 
 PARENT = """\
-import asyncio, sys
-from bkpy.local import LocalCluster
-from tests.hooks import children_started_by
+import sys, time
+from subprocess import DEVNULL
 from tests.preloaded import Preloaded
 
-async def main():
-    with children_started_by(Preloaded().bookie):
-        async with LocalCluster(sys.argv[1], bookies=1) as cluster:
-            print(cluster.bookies[0].pid, flush=True)
-            await asyncio.sleep(1000)
-
-asyncio.run(main())
+print(Preloaded().popen([sys.argv[1]], env={}, stdout=DEVNULL, stderr=DEVNULL).pid, flush=True)
+time.sleep(1000)
 """
 
 
 def test_forks_die_with_the_process_that_runs_the_tests(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", PARENT, str(tmp_path)]
+    """A bookie ends by itself when it loses its ZooKeeper, so this fork runs a script."""
+    script = tmp_path / "fork.py"
+    script.write_text("import time\ntime.sleep(1000)\n")
     root = str(Path(__file__).parents[2])
-    with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as parent:
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT, script], cwd=root, stdout=subprocess.PIPE, text=True
+    ) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         assert alive(pid)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import shutil
 import signal
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.cluster.test_cli_identity import Commands
-from tests.command import PATIENCE_S, environment
+from tests.command import PATIENCE_S, PRELOADED, environment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,12 +38,13 @@ STEPS = [pytest.param(range(1, 40, 9), id="some"), pytest.param(range(40), id="a
 
 def killed(one: Commands, step: int, *words: str) -> bool:
     """Run the command, and kill it before it changes a file once more after `step` times; whether it came to that."""
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(one.root), str(step), "bookie", *words, "--config", str(one.path)],
-        capture_output=True,
+    script = one.root.with_suffix(".py")  # not among the files that are looked at
+    script.write_text(KILLED)
+    done = PRELOADED.run(
+        [str(script), str(one.root), str(step), "bookie", *words, "--config", str(one.path)],
+        stdin=b"",
         env=environment(None),
-        timeout=PATIENCE_S,
-        check=False,
+        timeout_s=PATIENCE_S,
     )
     assert done.returncode in (0, -signal.SIGKILL), done.stderr.decode()
     return done.returncode != 0
