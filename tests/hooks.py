@@ -639,6 +639,11 @@ def children_started_by(start: Callable[..., Any] | None) -> Iterator[None]:
         process._spawner = before
 
 
+def java_of_zookeepers() -> tuple[tuple[str, ...], str]:
+    """The options and the class path with which this process starts ZooKeepers."""
+    return zookeeper._JVM_OPTIONS, zookeeper._classpath()
+
+
 @contextlib.contextmanager
 def zookeepers_with(*options: str) -> Iterator[None]:
     """Meanwhile the ZooKeepers that this process starts are given further options of Java."""

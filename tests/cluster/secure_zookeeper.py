@@ -6,6 +6,8 @@ import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.hooks import java_of_zookeepers
+
 from bkpy.local.java import find_java
 from bkpy.local.process import ManagedProcess, free_port, poll
 from bkpy.local.zookeeper import opens_session
@@ -59,9 +61,10 @@ class SecureZooKeeper:
         assert spec.origin is not None
         jars = Path(spec.origin).parent / "jars"
         main = "org.apache.zookeeper.server.ZooKeeperServerMain"
-        options = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=ERROR"]
         java = str(find_java().executable)
-        self._process.spawn([java, *options, "-cp", f"{jars}/*", main, str(self._config)])
+        options, classpath = java_of_zookeepers()  # an archive fits only a class path that begins with it
+        netty = map(str, sorted(jars.glob("netty-*.jar")))
+        self._process.spawn([java, *options, "-cp", ":".join([classpath, *netty]), main, str(self._config)])
 
         async def ready_or_dead() -> bool:
             return not self._process.running or await opens_session("127.0.0.1", self.plain_port)

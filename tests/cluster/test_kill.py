@@ -157,7 +157,7 @@ async def test_killed_again_and_again(cluster: LocalCluster) -> None:
 
 
 async def test_a_suspended_bookie_stops_nobody_and_is_caught_up_with(cluster: LocalCluster) -> None:
-    async with bkpy.connect(cluster.connect_string, add_timeout_s=1.0) as client:
+    async with bkpy.connect(cluster.connect_string, add_timeout_s=60.0) as client:
         writer = await client.create_ledger()
         acknowledged: dict[int, bytes] = {}
         stop = asyncio.Event()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.command import PATIENCE_S, start
 from tests.unit.recovery.repairing import whole
+from tests.waiting import eventually
 
 import bkpy
 from bkpy.errors import BookKeeperError
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 LINES = [b"%d" % i * 50 for i in range(300)]
 DEADLINE_S = 120.0
+PAUSE_S = 0.2  # to read all ledgers leaves the processor to the copying
 
 
 @contextlib.contextmanager
@@ -37,7 +39,7 @@ def local(directory: Path) -> Iterator[str]:
             assert b"Traceback" not in running.stderr.read()
 
 
-async def written(uri: str, count: int = 8) -> list[int]:
+async def written(uri: str, count: int = 4) -> list[int]:
     ledgers = []
     async with bkpy.connect(uri) as client:
         for _ in range(count):
@@ -61,7 +63,7 @@ async def on_three_bookies(uri: str, ledgers: list[int]) -> None:
             assert all(len(set(fragment.bookies)) == 3 for metadata in found for fragment in metadata.fragments)
             return True
 
-        assert await poll(healed, DEADLINE_S)
+        await eventually(healed, pause_s=PAUSE_S, deadline_s=DEADLINE_S)
         for ledger_id in ledgers:
             reader = await client.open_ledger(ledger_id)
             assert [entry.data async for entry in reader.read()] == LINES

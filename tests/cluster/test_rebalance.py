@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
     from tests.preloaded import Fork
 
-SESSION_S = 2.0
+SESSION_S = 2.0  # of the command that is killed: its locks are held as long
 LEDGERS = 8
 ENTRIES = 50
 
 
 @pytest.fixture
 def local(tmp_path: Path) -> Iterator[LocalCluster]:
-    cluster = LocalCluster(tmp_path, bookies=3, config={"session_timeout_s": SESSION_S, "journal_max_size_mb": 4})
+    cluster = LocalCluster(tmp_path, bookies=3, config={"journal_max_size_mb": 4})
     try:
         run_elsewhere(cluster.start())
         yield cluster
