@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[1]
-ORDER = "BKPY_TESTS_ORDER"  # the seed of the order of modules; tests/conftest.py reads it
+# The variable with the seed of the order of modules, for tests/conftest.py. Commands refuse unknown names of BKPY_.
+ORDER = "TESTS_MODULE_ORDER"
 _BURN = "while True: pass"
 _USUAL = ["-m", "not exhaustive and not privileged"]
 

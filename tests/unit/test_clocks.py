@@ -35,6 +35,8 @@ ALLOWED = {
         "cluster/test_cli_log.py",
         "test_what_is_written_is_read_back_byte_for_byte",
     ): "entries have the time at which they were written",
+    ("cluster/test_kill.py", "write_until_told"): "the pace of a load",
+    ("cluster/test_replaced_disk.py", "denies_nothing"): "the pace of a load",
     ("cluster/test_metadata_zookeeper_faults.py", "tick"): "counts turns of a loop that must not be blocked",
     ("compat/make_space.py", "_killed_in_scrub"): "a program that makes directories of old software",
     ("compat/make_space.py", "run"): "a program that makes directories of old software",
