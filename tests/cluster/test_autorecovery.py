@@ -47,6 +47,7 @@ async def names(client: Client, ledger_id: int) -> set[str]:
     return {bookie for fragment in metadata.fragments for bookie in fragment.bookies}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.scenario(57)
 async def test_a_killed_auditors_ledgers_are_copied_by_the_others(tmp_path: Path) -> None:
     soon = {**SOON, "metrics_port": 0, "worker_report_interval_s": 0.2}

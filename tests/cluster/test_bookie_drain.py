@@ -48,6 +48,7 @@ def draining(uri: str, bookie_id: str) -> Fork:
     return start(*words, uri=uri)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.scenario(60)
 async def test_a_bookie_leaves_under_load_though_it_is_cancelled_and_killed_in_the_middle(local: LocalCluster) -> None:
     uri = local.connect_string

@@ -85,6 +85,7 @@ def recovering(uri: str, bookie_id: str, *options: object) -> Fork:
     return start(*words, uri=uri)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.scenario(59)
 async def test_what_a_killed_bookie_had_is_copied_whatever_dies_meanwhile(local: LocalCluster) -> None:
     uri = local.connect_string

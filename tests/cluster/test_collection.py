@@ -115,6 +115,7 @@ async def test_every_layout(zookeeper: ZooKeeperServer, tmp_path: Path, layout: 
         assert await store.children(f"{root}/underreplication/locks") == []
 
 
+@pytest.mark.exhaustive
 @pytest.mark.scenario(51)
 async def test_a_server_that_lags_behind_lists_only_when_it_has_caught_up(
     lagging: Lagging, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.mark.exhaustive
 async def test_a_bookie_and_a_writer_are_killed_and_nothing_is_lost(tmp_path: Path) -> None:
     flights = demo.load_flights()
     year = [line for month in flights.values() for line in month]

@@ -81,6 +81,7 @@ def test_a_directory_may_have_any_name(spark: SparkSession, ledgers: Ledgers, tm
     assert (again.rows, again.files, again.total) == (0, 0, summary.total)
 
 
+@pytest.mark.exhaustive
 def test_csv_and_json_as_text(spark: SparkSession, ledgers: Ledgers, tmp_path: Path) -> None:
     texts = [payload.decode() for payload in ledgers.payloads[ledgers.awkward]]
     export(spark, ledgers, [ledgers.awkward], tmp_path / "csv", format="csv", payload="utf8")
@@ -129,6 +130,7 @@ def test_of_two_exports_into_one_directory_one_is_refused(
     assert summary.rows == pq.read_table(tmp_path / "out").num_rows == count
 
 
+@pytest.mark.exhaustive
 def test_a_uri_is_exported_to_once(spark: SparkSession, ledgers: Ledgers, tmp_path: Path) -> None:
     """What only Spark can write to: Hadoop's view of file systems, with this one in it."""
     spark.conf.set("fs.viewfs.mounttable.cluster.link./data", tmp_path.as_uri())
@@ -186,6 +188,7 @@ def test_each_run_adds_what_has_been_closed_since(spark: SparkSession, ledgers: 
     assert spark.read.parquet(str(tmp_path / "out")).count() == len(rows)
 
 
+@pytest.mark.exhaustive
 def test_ledgers_of_several_days_go_to_several_folders(spark: SparkSession, ledgers: Ledgers, tmp_path: Path) -> None:
     ids = [ledgers.plain, ledgers.striped, ledgers.awkward]
     given = {"metadataServiceUri": ledgers.uri, "ledgers": ",".join(map(str, ids))}
@@ -203,6 +206,7 @@ def test_ledgers_of_several_days_go_to_several_folders(spark: SparkSession, ledg
     assert len(list((tmp_path / "out").glob("day=2026-11-2?/*.parquet"))) == 3
 
 
+@pytest.mark.exhaustive
 def test_a_ledger_is_deleted_while_closed_ones_are_exported(
     spark: SparkSession, ledgers: Ledgers, tmp_path: Path
 ) -> None:
@@ -226,6 +230,7 @@ def test_a_ledger_is_deleted_while_closed_ones_are_exported(
         export(spark, ledgers, [named], tmp_path / "named", progress=remove)
 
 
+@pytest.mark.exhaustive
 def test_what_was_committed_gets_its_names_also_when_nothing_is_new(
     spark: SparkSession, ledgers: Ledgers, tmp_path: Path
 ) -> None:
@@ -313,6 +318,7 @@ def test_ledgers_with_a_password_are_named_or_left_out(spark: SparkSession, ledg
             ledgers.delete(ledger_id)
 
 
+@pytest.mark.exhaustive
 def test_options_of_the_source(spark: SparkSession, ledgers: Ledgers, tmp_path: Path) -> None:
     least = dict.fromkeys(
         ("maxBytesPerPartition", "fetchBytes", "prefetchDepth", "maxBytesPerBatch", "metadataRequests"), "1"

@@ -107,7 +107,14 @@ def test_what_was_truncated_before_it_was_exported_is_not_passed_over_in_silence
         assert sorted(row["position"] for row in rows(to)) == [*range(120, 300), *range(350, 600)]
 
 
-@pytest.mark.parametrize(("form", "payload"), [("parquet", None), ("csv", "utf8"), ("json", "base64")])
+@pytest.mark.parametrize(
+    ("form", "payload"),
+    [
+        ("parquet", None),
+        pytest.param("csv", "utf8", marks=pytest.mark.exhaustive),
+        pytest.param("json", "base64", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_truncation_while_a_batch_is_written_leaves_out_what_was_truncated_and_no_more(
     spark: SparkSession, ledgers: Ledgers, tmp_path: Path, form: str, payload: str | None
 ) -> None:
@@ -146,6 +153,7 @@ def test_truncation_while_a_batch_is_written_is_an_error_that_names_what_is_gone
         assert_exactly(rows(to), 0, 100)
 
 
+@pytest.mark.exhaustive
 def test_entries_that_are_missing_and_were_not_truncated_end_an_export_that_skips_truncated_ones(
     spark: SparkSession, ledgers: Ledgers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,6 +229,7 @@ def test_a_log_that_is_truncated_to_its_end_is_dealt_with_once(
     assert (third.rows, third.truncated) == (0, 0)
 
 
+@pytest.mark.exhaustive
 def test_a_log_with_an_accepted_loss_is_exported_and_the_gap_named(
     spark: SparkSession, ledgers: Ledgers, tmp_path: Path
 ) -> None:
@@ -264,6 +273,7 @@ def test_a_gap_before_which_everything_was_truncated_is_no_truncation(ledgers: L
             LedgerSourceReader.of(given | offsets, schema).partitions()
 
 
+@pytest.mark.exhaustive
 def test_another_log_of_the_name_is_not_exported_in_place_of_the_planned_one(
     spark: SparkSession, ledgers: Ledgers, tmp_path: Path
 ) -> None:

@@ -321,7 +321,7 @@ def test_a_batch_query(spark: SparkSession, log: Written) -> None:
     assert "Task" not in str(caught.value)
 
 
-@pytest.mark.parametrize("case_sensitive", ["false", "true"])
+@pytest.mark.parametrize("case_sensitive", ["false", pytest.param("true", marks=pytest.mark.exhaustive)])
 def test_a_second_column_of_payloads_is_refused(spark: SparkSession, log: Written, case_sensitive: str) -> None:
     before = spark.conf.get("spark.sql.caseSensitive")
     assert before is not None
@@ -336,6 +336,7 @@ def test_a_second_column_of_payloads_is_refused(spark: SparkSession, log: Writte
     assert log.unlisted() == set()
 
 
+@pytest.mark.exhaustive
 def test_a_stream_from_log_to_log(spark: SparkSession, ledgers: Ledgers, log: Written, tmp_path: Path) -> None:
     with TestLog(ledgers.uri, roll_entries=100) as source:
         source.append(250, 50)

@@ -57,6 +57,7 @@ def by_ledger(rows: DataFrame) -> dict[int, list[bytes]]:
     return {ledger_id: [entries[i] for i in range(len(entries))] for ledger_id, entries in found.items()}
 
 
+@pytest.mark.exhaustive
 def test_a_task_waits_for_a_zookeeper_that_is_being_restarted(ledgers: Ledgers) -> None:
     async def read_meanwhile() -> list[bytes]:
         proxy = ZooKeeperProxy(ledgers.cluster.zookeeper.port)
@@ -134,7 +135,7 @@ def test_columns_and_their_order(spark: SparkSession, ledgers: Ledgers) -> None:
         own.schema("length string").option("ledgers", ledgers.awkward).load().collect()
 
 
-@pytest.mark.parametrize("pushdown", ["true", "false"])
+@pytest.mark.parametrize("pushdown", ["true", pytest.param("false", marks=pytest.mark.exhaustive)])
 def test_conditions_give_the_same_rows_with_and_without_pushdown(
     spark: SparkSession, ledgers: Ledgers, pushdown: str
 ) -> None:
@@ -162,6 +163,7 @@ def test_sql(spark: SparkSession, ledgers: Ledgers) -> None:
     }
 
 
+@pytest.mark.exhaustive
 def test_a_table(spark: SparkSession, ledgers: Ledgers) -> None:
     spark.sql(f"CREATE TABLE kept USING bkpy OPTIONS (metadataServiceUri '{ledgers.uri}', ledgers '{ledgers.striped}')")
     try:
@@ -216,6 +218,7 @@ def test_wrong_options_are_refused(spark: SparkSession, ledgers: Ledgers, option
         read(spark, ledgers, "closed", **options)
 
 
+@pytest.mark.exhaustive
 def test_a_dead_bookie_is_read_around_and_dead_ones_are_named(spark: SparkSession, ledgers: Ledgers) -> None:
     bookies = ledgers.cluster.bookies
     try:

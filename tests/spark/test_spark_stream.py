@@ -302,6 +302,7 @@ def test_a_query_reads_what_is_available_and_the_next_one_what_is_new(
     assert_exactly(files(spark, tmp_path), 0, 750)
 
 
+@pytest.mark.exhaustive
 def test_a_query_that_is_stopped_and_started_again_misses_and_doubles_nothing(
     spark: SparkSession, ledgers: Ledgers, tmp_path: Path
 ) -> None:
@@ -334,6 +335,7 @@ def stop_and_start(spark: SparkSession, ledgers: Ledgers, directory: Path, *, se
         assert_exactly(files(spark, directory), 0, end + 10)
 
 
+@pytest.mark.exhaustive
 def test_truncation_ends_a_query_with_an_error_that_names_it(spark: SparkSession, log: TestLog, tmp_path: Path) -> None:
     log.append(100)
     finish(spark, log, tmp_path)

@@ -99,6 +99,7 @@ def test_the_lock_of_a_dead_process_is_forgotten(uri: str, tmp_path: Path) -> No
     asyncio.run(poll(lambda: asyncio.to_thread(can_be_taken, lock(uri, tmp_path)), None))
 
 
+@pytest.mark.exhaustive
 async def test_a_lost_lock_is_told_and_fails_what_it_was_for(zookeeper: ZooKeeperServer, uri: str) -> None:
     """The holder is cut off until the store has forgotten it, and somebody else has the lock."""
     proxy = ZooKeeperProxy(zookeeper.port)
