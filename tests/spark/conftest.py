@@ -98,6 +98,7 @@ def ledgers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledgers]:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     config = {
         "spark.sql.shuffle.partitions": "2",
+        "spark.python.daemon.module": "tests.spark.loaded_workers",
         "spark.sql.warehouse.dir": tmp_path_factory.mktemp("warehouse").as_uri(),
     }
     # Its own handler of Ctrl-C, unlike PySpark's, doesn't speak to a Java process that is just being spoken to.
