@@ -54,7 +54,7 @@ test-full: $(VENV)/.dev $(VENV)/zookeeper.jsa
 	$(BIN)/python -m tests.mutants --jobs $(WORKERS)
 
 test-fast: $(VENV)/.dev
-	$(PYTEST) tests/unit tests/sim -m "not exhaustive and not privileged"
+	$(PYTEST) tests/unit tests/sim -m "not thorough and not exhaustive and not privileged"
 
 flakes: $(VENV)/.dev $(VENV)/zookeeper.jsa
 	$(BIN)/python -m tests.flakes --runs $(RUNS) --load $(LOAD) --workers $(WORKERS) $(if $(ORDER),--seed $(ORDER)) $(TESTS)

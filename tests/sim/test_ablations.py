@@ -84,6 +84,7 @@ def collected_ledgers_forgotten() -> Iterator[None]:
         yield
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("scenario", "without", "seeds"),
     [

@@ -43,6 +43,7 @@ def test_what_is_drawn_is_not_the_default(
         assert default not in bound.small or bound.chance == 1.0, name
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("scenario", "seeds"),
     [

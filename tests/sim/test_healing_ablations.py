@@ -136,6 +136,7 @@ def missing_those_that_nobody_knows() -> AbstractContextManager[Any]:
     return patch.object(auditor, "look_at_bookies", look_at_known)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("without", "seeds"),
     [

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(22)
 @pytest.mark.scenario(59)
 @pytest.mark.scenario(60)

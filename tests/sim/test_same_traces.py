@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from .runs import RUNS
 
 # Of each run, one that takes little time.
@@ -45,6 +47,7 @@ def traces_elsewhere() -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.thorough
 def test_a_seed_gives_the_same_trace_in_every_process() -> None:
     assert SEEDS.keys() == RUNS.keys()
     assert traces_elsewhere() == [trace_of(*run) for run in SEEDS.items()]

@@ -11,6 +11,7 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import pytest
 from tests.unit.conftest import VIRTUAL
 from tests.unit.test_virtual_time import REAL
 
@@ -220,6 +221,7 @@ def found() -> list[Found]:
     return every
 
 
+@pytest.mark.thorough
 def test_no_test_in_real_time_sleeps_or_compares_a_clock_or_waits_by_itself() -> None:
     new = [
         f"tests/{one.path}:{one.line} {one.function} {one.what}: wait for a condition with tests.waiting"

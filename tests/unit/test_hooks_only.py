@@ -70,6 +70,7 @@ def reaches(source: str) -> dict[str, int]:
     return {name: line for line, name in sorted(found, reverse=True) if name not in own}
 
 
+@pytest.mark.thorough
 def test_no_test_reaches_into_an_object_but_through_a_hook() -> None:
     found = {
         str(path.relative_to(TESTS)): names

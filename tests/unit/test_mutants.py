@@ -82,6 +82,7 @@ def mutant(name: str) -> Mutant:
     return Mutant(name, "everything", find, replace, (f"tests/test_tiny.py::{test}",))
 
 
+@pytest.mark.thorough
 def test_each_kind_of_mutant_is_told(tiny: Path) -> None:
     project = Project(tiny, timeout_s=60.0, test_timeout_s=2.0)
     mutants = [mutant(name) for name in TINY if name != "endless"]
@@ -136,6 +137,7 @@ def test_a_whole_line_is_not_taken_for_a_part_of_another(tiny: Path) -> None:
     assert locate(Mutant("", "", "result = 0", "result = 1", ()), tiny / "src").first == 4
 
 
+@pytest.mark.thorough
 def test_every_mutant_still_applies() -> None:
     problems: dict[str, str] = {}
     modules = modules_of(ROOT / "src")
@@ -159,6 +161,7 @@ def test_the_tests_of_all_mutants_are_there_with_their_parameters() -> None:
     assert done.returncode == 0, "\n".join(line for line in done.stdout.splitlines() if line.startswith("ERROR"))
 
 
+@pytest.mark.thorough
 def test_a_test_that_is_gone_is_told() -> None:
     check_test_id("tests/unit/test_mutants.py::test_a_test_that_is_gone_is_told", ROOT)
     with pytest.raises(DoesNotApply, match="has no test_of_something_else"):

@@ -41,6 +41,7 @@ def test_marks_are_found_wherever_a_test_can_have_them(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "source",
     [

@@ -33,6 +33,7 @@ async def test_errors_that_mean_not_yet_are_waited_out_and_others_are_raised() -
     assert not left
 
 
+@pytest.mark.thorough
 async def test_a_failure_shows_the_condition_and_what_it_saw_last() -> None:
     have = ["one", "two"]
     with pytest.raises(AssertionError) as failed:

@@ -177,6 +177,7 @@ def heads(draw: st.DrawFn) -> Any:
     return head
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(68)
 def test_no_head_ends_a_connection_or_goes_unanswered(tmp_path: Path) -> None:
     """Whatever whole frames a client sends, its next request is answered as if nothing had been."""

@@ -75,6 +75,7 @@ ENDINGS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ending", ENDINGS)
 async def test_a_closed_connection_is_freed_without_the_cycle_collector(cluster: InProcess, ending: str) -> None:
     await make_ledger(cluster, KEY)

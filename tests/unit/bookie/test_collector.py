@@ -488,6 +488,7 @@ async def check_collected_or_whole(cluster: Collecting, client: Client, ledger_i
         assert await ask(client, ledger_id) == DENIED
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(51)
 @pytest.mark.parametrize("kind", ["gone", "spare"])
 @pytest.mark.parametrize("trouble", ["away", "expired", "request lost", "reply lost"])

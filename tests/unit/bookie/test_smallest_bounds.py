@@ -64,6 +64,7 @@ async def test_ledgers_are_written_and_read_within_the_smallest_bounds(tmp_path:
     await cluster.stop()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("names", [["memory_bytes_max"], list(SMALLEST)], ids=["memory", "all"])
 async def test_the_largest_entries_go_through_the_smallest_budget(tmp_path: Path, names: list[str]) -> None:
     """Each is more than all bounds together. One byte more is refused, in words, and nothing hangs."""

@@ -334,6 +334,7 @@ async def test_a_client_that_reads_none_of_its_answers_is_held_back(secure: Secu
     raw.close()
 
 
+@pytest.mark.thorough
 async def test_what_is_not_read_from_a_client_waits_in_its_own_socket(secure: Secure) -> None:
     most = 16 << 10
     await secure.start(tls_buffer_bytes_max=most)

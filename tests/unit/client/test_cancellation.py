@@ -242,6 +242,7 @@ async def new_client(cluster: InProcess, fault: Any = nothing) -> Client:
 
 
 # Not every fault with every loop: the faults are there for the client's ways, and the loops for what is below them.
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("new_loop", "fault"),
     [
@@ -275,6 +276,7 @@ def test_whatever_is_cancelled_leaves_a_client_and_a_writer_that_go_on(
     on_a_cluster(new_loop, tmp_path, test)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("new_loop", "fault"), [(virtual_loop, a_bookie_lost), (uvloop.new_event_loop, nothing)])
 def test_a_client_that_is_closed_ends_whatever_is_under_way(new_loop: Any, fault: Any, tmp_path: Path) -> None:
     async def ended(cluster: InProcess, name: str, at: int, late: bool) -> bool:

@@ -126,6 +126,7 @@ async def play(cluster: InProcess, name: str, at: int, trouble: str, **settings:
     return reached
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # of clients that are closed with writers in trouble
 @pytest.mark.parametrize("attempts", [1, pytest.param(3, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(

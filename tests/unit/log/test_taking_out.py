@@ -46,6 +46,7 @@ async def written(client: Client, count: int, *, per_ledger: int = 5) -> None:
             assert await log.append(entry(position)) == position
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(66)
 async def test_readers_see_what_there_is_or_that_it_is_truncated(cluster: InProcess) -> None:
     """A writer that rolls and truncates, and readers that begin and follow anywhere: entries, or `TruncatedError`."""

@@ -422,6 +422,7 @@ async def calls_of(act: str) -> int:
     return world.troubled.calls
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(66)
 @pytest.mark.parametrize("trouble", [AWAY, CLOSED, REQUEST_LOST, REPLY_LOST])
 @pytest.mark.parametrize("act", ACTS)
@@ -459,6 +460,7 @@ async def test_one_lost_request_or_reply_is_got_over(act: str, trouble: str) -> 
         assert world.ledgers() == expected(act, world), call
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(66)
 @pytest.mark.parametrize("other", ["rolls", "registers", "truncates", "deletes", "replaces"])
 @pytest.mark.parametrize("act", ACTS)

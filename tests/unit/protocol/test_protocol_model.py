@@ -174,6 +174,7 @@ def test_nothing_acknowledged_is_lost(schedule: bytes) -> None:
     Run(schedule, Safeguards())()
 
 
+@pytest.mark.thorough
 def test_nothing_acknowledged_is_lost_in_long_schedules() -> None:
     assert first_violation(Safeguards(), range(400)) is None
 
@@ -184,6 +185,7 @@ def test_nothing_acknowledged_is_lost_in_very_many_schedules() -> None:
     assert first_violation(Safeguards(), range(1_000, 8_000)) is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rule", [rule.name for rule in dataclasses.fields(Safeguards)])
 def test_without_this_rule_data_are_lost(rule: str) -> None:
     assert first_violation(Safeguards(**{rule: False}), range(4_000)) is not None

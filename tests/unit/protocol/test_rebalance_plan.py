@@ -108,6 +108,7 @@ def nearest(bookies: tuple[str, ...], name: str, racks: dict[str, str]) -> int:
     return min((min((i - place) % size, (place - i) % size) for i in others), default=size)
 
 
+@pytest.mark.thorough
 @settings(max_examples=300, deadline=None)
 @given(clusters())
 def test_every_move_is_needed_and_allowed(

@@ -209,6 +209,7 @@ class Naive:
         return Fate.PRESENT, last + 1
 
 
+@pytest.mark.thorough
 @given(truth=truths(), data=st.data())
 @settings(max_examples=400, deadline=None)
 def test_decisions_are_true_in_order_and_as_early_as_possible(truth: Truth, data: st.DataObject) -> None:

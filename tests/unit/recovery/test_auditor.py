@@ -452,6 +452,7 @@ Trouble = str
 TROUBLES = ["killed", "expired", "suspended", "deposed", REQUEST_LOST, REPLY_LOST, AWAY]
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(57)
 @pytest.mark.parametrize("trouble", TROUBLES)
 @pytest.mark.parametrize("after", range(0, 60, 3))

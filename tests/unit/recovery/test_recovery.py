@@ -358,6 +358,7 @@ async def test_recovery_while_the_writer_closes(cluster: InProcess) -> None:
 SIZES = [(e, w, a) for e in range(1, 6) for w in range(1, e + 1) for a in range(1, w + 1)]
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(17)
 @pytest.mark.parametrize("read_bytes", [1, 3 * 60, 13 * 60])
 async def test_a_dead_bookie_at_every_size_and_with_windows_of_one_three_and_thirteen_entries(
@@ -534,6 +535,7 @@ async def test_bookies_restart_one_after_the_other_during_recovery(tmp_path: Pat
     await five.stop()
 
 
+@pytest.mark.thorough
 async def test_ten_thousand_unconfirmed_entries(cluster: InProcess) -> None:
     client, other = await cluster.client(), await cluster.client()
     writer = await client.create_ledger()

@@ -129,6 +129,7 @@ def test_what_was_written_is_sound(tmp_path: Path) -> None:
         assert state_of(tmp_path / f"{commits}") == rows
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("learned", [False, True])
 def test_flips_are_noticed_or_harmless(tmp_path: Path, learned: bool) -> None:
     rng = random.Random(2)

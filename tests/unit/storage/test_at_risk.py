@@ -283,6 +283,7 @@ async def crash_and_check(mode: dict[str, Any], nth: int, then: dict[str, Any]) 
     return crashed
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(55)
 @pytest.mark.parametrize("mode", [UNWRITTEN, UNSYNCED])
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.exhaustive)])
@@ -327,6 +328,7 @@ def test_a_crash_at_every_operation_of_the_start_in_limbo(mode: dict[str, Any]) 
     assert nth > 10
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("end", ["crash", "power cut", "stop"])
 def test_the_settings_may_change_between_any_two_runs(end: str) -> None:
     """The verdict is on how the last run acknowledged, not on how this one will."""

@@ -93,6 +93,7 @@ def operations() -> int:
     return host.disk.operations - before
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(35)
 @pytest.mark.parametrize("nth", range(1, operations() + 1))
 async def test_what_was_forced_is_there_after_a_crash_at_any_operation(nth: int) -> None:

@@ -241,6 +241,7 @@ async def test_a_crash_at_every_operation_of_a_first_start_and_of_adding_a_direc
         await storage.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("added", [False, True])
 async def test_what_a_start_leaves_that_dies_is_synced_before_anything_is_stored(added: bool) -> None:
     """The next start finds it in the page cache, and a power cut behind that one takes what was never synced."""

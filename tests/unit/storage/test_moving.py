@@ -90,6 +90,7 @@ async def test_directories_that_were_moved_are_used_where_they_are(moves: dict[s
     assert host.cookie == before
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("moves", MOVES[2:], ids=str)
 def test_a_crash_at_every_operation_of_a_start_after_a_move(moves: dict[str, str]) -> None:
     original = asyncio.run(used(clean=False))

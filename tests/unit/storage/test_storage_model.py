@@ -112,6 +112,7 @@ def test_one_journal_and_one_ledger_directory(script: list[tuple[str, object]]) 
     asyncio.run(run(script, 1, 1))
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(47)
 @given(actions)
 @settings(max_examples=40, deadline=None)
@@ -119,12 +120,14 @@ def test_two_journals_and_three_ledger_directories(script: list[tuple[str, objec
     asyncio.run(run(script, 2, 3))
 
 
+@pytest.mark.thorough
 @given(actions, st.integers(1, 2), st.sampled_from((0.0, 0.7)))
 @settings(max_examples=60, deadline=None)
 def test_batches_of_any_size_stay_in_the_journal(script: list[tuple[str, object]], journals: int, share: float) -> None:
     asyncio.run(run(script, journals, 1, journal_run_bytes_min=1, journal_run_share_min=share, journal_max_backups=0))
 
 
+@pytest.mark.thorough
 @given(actions)
 @settings(max_examples=30, deadline=None)
 def test_every_bound_at_its_smallest(script: list[tuple[str, object]]) -> None:

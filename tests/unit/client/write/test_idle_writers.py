@@ -147,6 +147,7 @@ async def test_what_is_told_is_what_is_confirmed_by_then(cluster: InProcess, mon
     assert {ledger_id for _, ledger_id, _ in told} == {first.ledger_id, second.ledger_id}
 
 
+@pytest.mark.thorough
 @pytest.mark.real("what objects of the real loop take")
 async def test_an_idle_writer_is_small(cluster: InProcess) -> None:
     """What the metadata store in memory keeps of its ledger, about 850 bytes, is in the figure."""

@@ -80,6 +80,7 @@ async def test_a_bookie_that_runs() -> None:
     del storage
 
 
+@pytest.mark.thorough
 async def test_every_flip_in_a_log_is_told_or_harmless() -> None:
     host = await lived()
     rng = random.Random(1)

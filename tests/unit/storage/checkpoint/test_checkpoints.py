@@ -373,6 +373,7 @@ async def check_grown(host: Host) -> LedgerStorage:
     return storage
 
 
+@pytest.mark.thorough
 def test_a_crash_at_every_operation_of_adding_a_directory_to_a_used_bookie() -> None:
     host = Host(settings=bookie_settings(ledgers=2, journal_max_backups=0))
     asyncio.run(worn(host))

@@ -427,6 +427,7 @@ def operations() -> list[str]:
 LIFE = operations()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("part", range(4))
 def test_a_crash_at_every_operation_while_batches_stay(part: int) -> None:
     assert "link" in LIFE

@@ -65,6 +65,7 @@ async def crash_and_check(nth: int, cuts: int) -> None:
 OPERATIONS = operations_of(lambda host: whole_life(host, Told()), new_host())
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(45)
 @pytest.mark.scenario(48)
 @pytest.mark.parametrize("part", range(4))
@@ -113,6 +114,7 @@ async def crash_rolling(nth: int, in_place: bool) -> bool:
     return crashed
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("step", [29, pytest.param(1, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(("in_place", "expected"), [(False, "rename"), (True, "link")])
 def test_a_crash_while_files_roll_and_are_recycled(step: int, in_place: bool, expected: str) -> None:
@@ -148,6 +150,7 @@ def unclean(*, power: bool = True) -> tuple[Host, Told]:
     return host, told
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(55)
 @pytest.mark.parametrize("power", [True, False])
 def test_a_crash_at_every_operation_of_a_restart(power: bool) -> None:
@@ -235,6 +238,7 @@ async def nothing_is_acknowledged(storage: LedgerStorage) -> None:
     assert not future.done()
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(44)
 @pytest.mark.parametrize(
     ("error", "repeat"),

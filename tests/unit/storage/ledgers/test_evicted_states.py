@@ -306,6 +306,7 @@ class Life:
                 self.host.disk.crash()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(3, 24))]
 )

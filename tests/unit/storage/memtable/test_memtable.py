@@ -240,6 +240,7 @@ async def test_a_read_ends_although_more_arrives_all_the_time() -> None:
     await writing
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("batches", [1, 3, 100])
 def test_no_less_is_counted_than_is_held(batches: int) -> None:
     """However small the frames are that batches come in. What they were received into is counted elsewhere, too."""

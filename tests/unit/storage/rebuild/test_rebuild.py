@@ -412,6 +412,7 @@ class DamagedLogs:
         return builder.row, tuple(builder.damages), builder.lost, rows, reads
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("clean", [True, False])
 async def test_damaged_logs_lead_to_unknown_entries(clean: bool) -> None:
     logs, rng = await DamagedLogs.written(clean=clean), random.Random(1)

@@ -379,6 +379,7 @@ async def compact_all(host: Host) -> LedgerStorage:
     return storage
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(50)
 @pytest.mark.parametrize("part", range(3))
 @pytest.mark.parametrize("fault", ["crash", "EIO"])

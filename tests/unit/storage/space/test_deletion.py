@@ -754,6 +754,7 @@ async def survive(fault: str, nth: int) -> bool:
     return struck
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(46)
 @pytest.mark.parametrize("fault", ["crash", "EIO"])
 def test_a_fault_at_every_operation_revives_nothing_and_loses_nothing(fault: str) -> None:

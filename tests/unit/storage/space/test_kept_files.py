@@ -272,6 +272,7 @@ async def compact_all(host: Host) -> None:
         raise StorageFailedError("failed") from storage.failed.exception()
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(50)
 @pytest.mark.parametrize("part", range(3))
 @pytest.mark.parametrize("fault", ["crash", "EIO", "ENOSPC"])
