@@ -7,6 +7,7 @@ cluster is bound to a loop: tests may use them from loops of any scope.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import random
 import threading
@@ -42,6 +43,7 @@ _PACKAGES_SHARING = ("spark",)  # one session and one cluster for all modules
 _APART = "/apart/"  # but for these
 _READING_SOURCES = "tests/unit/test_"  # modules that read the source as text, once for all of their tests
 _MODULES_SHARING = ("cluster", "compat", "containers", "faults", "packaging")  # one cluster for the tests of a module
+_SHARED_DESCRIPTORS_MAX = 30  # that a cluster or a session of Spark takes, which later modules share
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -128,6 +130,30 @@ def all_threads_stopped(pid: int | None) -> bool:
     """Whether SIGSTOP has reached the whole process: those of its threads that run on other processors stop later."""
     states = [path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")]
     return bool(states) and all(state in "TtZX" for state in states)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def closed_descriptors() -> Iterator[None]:
+    """What a module opens it closes: `select`, which some libraries use, knows no descriptor above 1,023."""
+    before = _descriptors()
+    yield
+    if _descriptors() - before >= _SHARED_DESCRIPTORS_MAX:
+        gc.collect()
+    opened = _descriptors() - before
+    assert opened < _SHARED_DESCRIPTORS_MAX, f"{opened} files or sockets more are open than before this module"
+
+
+def _descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    """For tests that go to the limit of recursion: no finalizer of another test's garbage has to run up there."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -312,8 +312,10 @@ class ExportDirectory:
         """Leave the directory, without what was written and is no part of the export."""
         if self._fd < 0:
             return
-        if not self._committing:
-            with suppress(OSError):  # who comes next will do it
-                self._disk.remove_tree(self._hidden / f"staging-{self._token}")
-        os.close(self._fd)
-        self._fd = -1
+        try:
+            if not self._committing:
+                with suppress(OSError):  # who comes next will do it
+                    self._disk.remove_tree(self._hidden / f"staging-{self._token}")
+        finally:
+            os.close(self._fd)
+            self._fd = -1

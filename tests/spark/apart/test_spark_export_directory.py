@@ -54,11 +54,18 @@ class SteppedDisk(Disk):
         self._at = at
         self._what = what
         self._torn = torn
+        self._dead = False
 
     def _step(self) -> None:
+        if self._dead:  # the kernel closes a dead process' files, and does nothing else for it
+            raise KilledError
         self.steps += 1
         if self.steps == self._at + 1:
-            self._what()
+            try:
+                self._what()
+            except KilledError:
+                self._dead = True
+                raise
 
     def create(self, path: Path, data: bytes) -> int:
         self._step()
@@ -95,6 +102,8 @@ class SteppedDisk(Disk):
         super().unlink(path)
 
     def remove_tree(self, path: Path) -> None:
+        if self._dead:
+            raise KilledError
         try:
             self._step()
         except BaseException:
@@ -140,10 +149,8 @@ def run(
             directory.commit(staging, Runs.of(ids), rows=len(ids), bytes=10 * len(ids), ledgers=len(ids))
             if added is not None:
                 added += ids
-    except Exception:
+    finally:
         directory.close()
-        raise
-    directory.close()
 
 
 def seen(path: Path) -> list[int]:

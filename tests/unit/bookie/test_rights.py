@@ -267,6 +267,7 @@ async def test_a_file_that_makes_no_sense_takes_no_right_and_gives_none(
         await stranger.create_ledger()
 
 
+@pytest.mark.usefixtures("no_collection")
 def test_an_error_of_the_file_has_the_same_text_wherever_it_is_read(tmp_path: Path) -> None:
     """Or a bookie logs it again at each look."""
     path = tmp_path / "rights.toml"
@@ -358,6 +359,7 @@ async def test_commands_over_tls_are_for_those_who_may_administer(pages: Guarded
     assert "not TOML" in told["error"]
 
 
+@pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize("body", [b"{", b"[]", b"[" * 100_000, b'{"dry_run": 1}'], ids=lambda body: body[:9])
 async def test_a_command_that_makes_no_sense_is_refused(pages: Guarded, body: bytes) -> None:
     assert (await ask(pages, "POST", "/gc", "operator", body))[0] == 400

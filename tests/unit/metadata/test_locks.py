@@ -76,6 +76,7 @@ async def test_one_holder_at_a_time(tree: MemoryStore, cluster: Cluster) -> None
     assert (await taken(second)).path == lock.path
 
 
+@pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize(
     "value", [b"", b"{", b"[]", b'{"since_ms": "x"}', b"\xff", b"[" * 100_000], ids=lambda value: value[:9]
 )
