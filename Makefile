@@ -16,7 +16,7 @@ LOAD ?= 0
 test test-fast test-full flakes coverage mutants: export PYTHONDONTWRITEBYTECODE :=
 PYTEST = $(BIN)/python -m pytest $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS))
 
-.PHONY: help demo test test-fast flakes coverage test-full test-privileged test-containers test-pythons mutants check golden scenarios settings sim bench bench-export bench-housekeeping bench-memory bench-peers bench-streaming bench-tls clean
+.PHONY: help demo test test-fast flakes coverage test-full test-long test-privileged test-containers test-pythons mutants check golden scenarios settings sim bench bench-export bench-housekeeping bench-memory bench-peers bench-streaming bench-tls clean
 
 help:
 	@echo "make demo       store a year of flights on a local cluster, read them back, query and stream them with Spark"
@@ -25,6 +25,7 @@ help:
 	@echo "make flakes     the tests many times over, and which of them fail now and then (RUNS=10 LOAD=2 ORDER=7 TESTS=tests/unit)"
 	@echo "make coverage   the tests, and which lines and branches of src/bkpy none of them reaches"
 	@echo "make test-full  these, the exhaustive and the privileged ones, and the mutants (an hour)"
+	@echo "make test-long  what takes longer still, and runs alone: a part of the tests on each other Python"
 	@echo "make test-privileged  the privileged ones that are short: needs root and loop devices"
 	@echo "make test-containers  docker-compose.yml on a Docker daemon of their own: needs root, docker.io, docker-compose, debootstrap"
 	@echo "make test-pythons  unit tests, and a part of those of a cluster, on each other Python 3.11 to 3.14 that is here or, as root with debootstrap, comes from Debian (PYTHONS='/path ...': on these)"
@@ -50,7 +51,7 @@ test: $(VENV)/.dev $(VENV)/zookeeper.jsa
 	$(PYTEST) -m "not exhaustive and not privileged"
 
 test-full: $(VENV)/.dev $(VENV)/zookeeper.jsa
-	$(PYTEST) --durations=40
+	$(PYTEST) -m "not long" --durations=40
 	$(BIN)/python -m tests.mutants --jobs $(WORKERS)
 
 test-fast: $(VENV)/.dev
@@ -67,6 +68,9 @@ test-privileged: $(VENV)/.dev
 
 test-containers: $(VENV)/.dev
 	$(BIN)/python -m pytest -m containers
+
+test-long: $(VENV)/.dev
+	$(BIN)/python -m pytest -m long
 
 test-pythons: $(VENV)/.dev
 	$(BIN)/python -m tests.pythons $(PYTHONS)

@@ -14,6 +14,7 @@ SOURCE = Path(__file__).parents[2]
 TIMEOUT_S = 3000.0  # of three interpreters, each with its packages and some minutes of tests
 
 
+@pytest.mark.long
 @pytest.mark.exhaustive
 @pytest.mark.timeout(TIMEOUT_S + 60)
 def test_a_part_of_the_tests_passes_on_each_other_python(capsys: pytest.CaptureFixture[str]) -> None:

@@ -103,6 +103,7 @@ def test_bytecode_of_what_was_there_before_does_not_hide_a_mutant(tiny: Path) ->
     assert result.outcome is Outcome.NOTICED
 
 
+@pytest.mark.thorough
 def test_tests_that_never_end_count_as_noticed(tiny: Path) -> None:
     """Those that pytest can end fail; where it is stuck itself, it is killed."""
     (ended,) = try_all(Project(tiny, timeout_s=60.0, test_timeout_s=1.0), [mutant("endless")], 1)

@@ -242,6 +242,7 @@ async def test_reading_without_trust_fails_as_soon(secure: Secure) -> None:
             await contents(stranger, writer.ledger_id)
 
 
+@pytest.mark.thorough
 async def test_a_certificate_whose_names_are_no_text_is_refused_with_a_line_now_and_then(
     secure: Secure, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -73,6 +73,7 @@ async def watched(parts: list[Shell], lines: int, **settings: float | bool) -> l
     return said[:lines]  # there may be more, said while the watch was ended
 
 
+@pytest.mark.thorough
 async def test_the_pause_grows_up_to_its_bound_while_a_process_ends_at_once(tmp_path: Path) -> None:
     part = Shell(tmp_path, "hasty", "exit 3")
     said = await watched([part], 10, pause_min_s=0.01, pause_max_s=0.05)

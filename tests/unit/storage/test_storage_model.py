@@ -105,6 +105,7 @@ async def run(script: list[tuple[str, object]], journals: int, ledgers: int, **b
     assert not host.reports.damages
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(47)
 @given(actions)
 @settings(max_examples=60, deadline=None)

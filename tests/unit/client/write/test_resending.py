@@ -142,6 +142,7 @@ def runs(ledger_id: int, count: int) -> list[RecoveredEntry]:
     return [RecoveredEntry(header.entry_id, view[header.offset : header.end], header.length) for header in walk(view)]
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(24)
 async def test_mending_takes_work_in_proportion_to_what_is_pending(
     five: InProcess, monkeypatch: pytest.MonkeyPatch

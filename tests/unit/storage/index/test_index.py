@@ -65,6 +65,7 @@ def stored(store: OrderedStore) -> dict[int, int]:
     return found
 
 
+@pytest.mark.thorough
 @given(st.lists(st.tuples(sets, st.booleans()), min_size=1, max_size=12), st.integers(0, 200), st.integers(0, 60))
 @settings(max_examples=300, deadline=None)
 def test_a_block_takes_over_exactly_its_ids(blocks: list[tuple[Ids, bool]], first: int, length: int) -> None:
