@@ -111,16 +111,16 @@ class LogInspection:
         elif self._offset > LOG_HEADER_BYTES:
             at = self._next(file, at - 1, end)
         while at < end:
-            length = self._length(file, at, end)
-            found = self._block(file, at, length) if length else None
-            if found is None:
+            ledger_id, length = self._outline(file, at, end)
+            block = self._block(file, at, ledger_id, length)
+            if block is None:
                 bad_since = at if bad_since < 0 else bad_since
                 at = self._next(file, at, end)
                 continue
             if bad_since >= 0:
                 yield self._gap(bad_since, at, followed=True)
                 bad_since = -1
-            yield from self._told(at, *found)
+            yield from self._told(at, ledger_id, length, block)
             at += length
         if self._footer is not None:
             if bad_since >= 0:
@@ -138,25 +138,22 @@ class LogInspection:
         beyond = self._living(log_id, end, _EVERYWHERE)
         # Rows are committed after their blocks: what they name by now is in the file, even if it wasn't a moment ago.
         size = file.size()
-        length = self._length(file, start, size)
-        if length and self._block(file, start, length) is not None:
+        if self._block(file, start, *self._outline(file, start, size)) is not None:
             yield note(self._path, start, "the log is being filled: what follows came while it was looked at")
         else:
             yield self._gap(start, _EVERYWHERE if beyond and size <= end else size, followed=False)
 
-    def _length(self, file: File, at: int, end: int) -> int:
-        """The bytes of the block that seems to begin here, 0 if none does."""
+    def _outline(self, file: File, at: int, end: int) -> tuple[int, int]:
+        """(ledger, bytes) of the block that seems to begin here, 0 bytes if none does."""
         outline = block_outline(file.pread(BLOCK_HEADER_BYTES, at))
-        return 0 if outline is None or at + outline[1] > end else outline[1]
+        return (0, 0) if outline is None or at + outline[1] > end else outline
 
-    def _block(self, file: File, at: int, length: int) -> tuple[int, int, StoredBlock] | None:
-        """(ledger, bytes, block) if a sound block is here."""
-        raw = file.pread(length, at)
-        outline = block_outline(raw)
-        if outline is None or len(raw) != length:
+    def _block(self, file: File, at: int, ledger_id: int, length: int) -> StoredBlock | None:
+        """The block if a sound one is here, None if `length` is 0."""
+        if not length:
             return None
         try:
-            return outline[0], length, decode_block(raw, outline[0])
+            return decode_block(file.pread(length, at), ledger_id)
         except CorruptDataError:
             return None
 
@@ -175,8 +172,7 @@ class LogInspection:
             chunk = file.pread(min(self._read_bytes, end - start), start)
             inside = chunk.find(BLOCK_MAGIC)
             while inside >= 0:
-                length = self._length(file, start + inside, end)
-                if length and self._block(file, start + inside, length) is not None:
+                if self._block(file, start + inside, *self._outline(file, start + inside, end)) is not None:
                     return start + inside
                 inside = chunk.find(BLOCK_MAGIC, inside + 1)
             if len(chunk) < len(BLOCK_MAGIC):

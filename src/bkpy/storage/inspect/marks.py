@@ -77,7 +77,8 @@ def _behind(files: Files, directory: str, number: int, mark: Mark, read_bytes: i
     for frame, finding in inspection.frames(mark):
         if frame is not None:
             frames, records, size = frames + 1, records + frame.records, size + len(frame.body)
-        elif finding is not None:
+        else:
+            assert finding is not None
             yield finding
     facts: dict[str, object] = {"journal": number, "frames": frames, "records": records, "bytes": size}
     yield Finding("to replay", directory, None, {**facts, "from": mark_facts(mark)})

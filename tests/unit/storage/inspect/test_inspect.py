@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import faulthandler
 import itertools
 import os
@@ -15,24 +16,29 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.unit.storage.inspect.built import FENCED, STRIPED, build
-from tests.unit.storage.support import KEY
+from tests.unit.storage.support import KEY, Batch, Host, add
 
 from bkpy.runtime.ordered_store import LmdbStores
 from bkpy.runtime.system import RealFiles
+from bkpy.storage.entry_log.entry_log import BLOCK_MAGIC, LOG_HEADER_BYTES, decode_log_header, encode_log_header
 from bkpy.storage.index import index
 from bkpy.storage.index.ids import Ids
+from bkpy.storage.index.tombstones import encode_tombstone, tombstone_key
 from bkpy.storage.inspect.entry_log import LogInspection
 from bkpy.storage.inspect.finding import TOLD_MAX, some
 from bkpy.storage.inspect.index import IndexInspection, is_sound, living_at
 from bkpy.storage.inspect.journal import JournalInspection
 from bkpy.storage.inspect.ledger import Gaps, LedgerInspection
 from bkpy.storage.inspect.marks import inspect_marks
+from bkpy.storage.journal import format as journal_format
 from bkpy.storage.journal.format import (
     FRAME_HEADER_BYTES,
     PAGE_BYTES,
     FrameKind,
     Mark,
+    RecordKind,
     decode_file_header,
+    encode_file_header,
     encode_frame,
     encode_ledger,
     encode_record,
@@ -62,8 +68,9 @@ class Bookie:
     def log_file(self) -> Path:
         return next(path for path in sorted(Path(self.ledgers[0]).iterdir()) if path.suffix == ".log")
 
-    def journal(self, **arguments: Any) -> list[Finding]:
-        return list(JournalInspection(self.files, self.journals[0], 0, read_bytes=READ_BYTES, **arguments).run())
+    def journal(self, number: int | None = 0, **arguments: Any) -> list[Finding]:
+        directory = self.journals[number or 0]
+        return list(JournalInspection(self.files, directory, number, read_bytes=READ_BYTES, **arguments).run())
 
     def log(self, committed: Callable[[], bool] = lambda: True, **arguments: Any) -> list[Finding]:
         """`committed` is asked at each look at the index whether it has its rows by now."""
@@ -183,8 +190,9 @@ def test_one_ledger_alone_is_told(tmp_path: Path) -> None:
     assert {r["ledger"] for r in facts(one.index(ledger=2), "row")} == {2}
 
 
-def test_a_look_begins_where_it_is_told_to(tmp_path: Path) -> None:
-    one = bookie(tmp_path)
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_look_begins_where_it_is_told_to(tmp_path: Path, clean: bool) -> None:
+    one = bookie(tmp_path, clean=clean)
     frames = [f.offset for f in one.journal() if f.kind == "frame"]
     file_id = int(one.journal_file().stem, 16)
     for at in (frames[1], frames[1] - 100):
@@ -397,8 +405,8 @@ def test_what_this_version_does_not_know_is_no_damage(tmp_path: Path) -> None:
     assert tombstone["deleted"]
 
 
-def test_records_of_later_versions_are_told_by_kind_and_size(tmp_path: Path) -> None:
-    one = bookie(tmp_path)
+def append_frame(one: Bookie, records: int, body: list[Any]) -> int:
+    """Put a sound commit frame of these records behind the last one; its offset."""
     path = one.journal_file()
     end = next(f for f in one.journal() if f.kind == "end")
     frame = [f for f in one.journal() if f.kind == "frame"][-1]
@@ -406,15 +414,22 @@ def test_records_of_later_versions_are_told_by_kind_and_size(tmp_path: Path) -> 
     header = decode_file_header(content[:PAGE_BYTES])
     assert header is not None
     chain = int.from_bytes(content[(frame.offset or 0) + 48 : (frame.offset or 0) + 52], "little")
+    sequence = int(str(end.facts["sequence"]))
+    buffers, _, _ = encode_frame(FrameKind.RECORDS, header.nonce, sequence, chain, records, body)
+    assert end.offset is not None
+    with path.open("r+b") as file:
+        file.seek(end.offset)
+        file.write(b"".join(buffers))
+    return end.offset
+
+
+def test_records_of_later_versions_are_told_by_kind_and_size(tmp_path: Path) -> None:
+    one = bookie(tmp_path)
     head = encode_ledger(7)
     body: list[Any] = []
     for kind in (5, 6, 7, 9):
         body += [encode_record(kind, head, b"xy"), head, b"xy"]  # type: ignore[arg-type]
-    sequence = int(str(end.facts["sequence"]))
-    buffers, _, _ = encode_frame(FrameKind.RECORDS, header.nonce, sequence, chain, 4, body)
-    with path.open("r+b") as file:
-        file.seek(end.offset or 0)
-        file.write(b"".join(buffers))
+    append_frame(one, 4, body)
     findings = one.journal()
     assert damages(findings) == []
     assert [r["record"] for r in facts(findings, "record")][-4:] == ["DELETED", "HIDE", "UNHIDE", "kind 9"]
@@ -445,6 +460,342 @@ def test_a_log_that_is_gone_is_told_with_the_ledgers_entries(tmp_path: Path) -> 
     one.log_file().unlink()
     found = damages(checked(one.ledger(1)))
     assert {(f.facts["first"], f.facts["last"]) for f in found} == {(0, 2), (3, 4)}
+
+
+def test_a_log_with_another_logs_name_is_told(tmp_path: Path) -> None:
+    one = bookie(tmp_path)
+    path = one.log_file()
+    header = decode_log_header(path.read_bytes()[:LOG_HEADER_BYTES])
+    with path.open("r+b") as file:
+        file.write(encode_log_header(header.log_id + 1, header.uuid))
+    (found,) = damages(checked(one.log()))
+    assert (found.damage, found.offset) == (f"the header is that of log {header.log_id + 1}", 0)
+
+
+def test_a_block_that_no_row_names_is_no_loss(tmp_path: Path) -> None:
+    one = bookie(tmp_path, clean=True)
+    block = next(f for f in one.log() if f.kind == "block")
+    for _ in each_flip(one.log_file(), [(block.offset or 0) + 60]):
+        (found,) = damages(checked(one.log()))
+        assert "*unknown*" in found.advice
+        (found,) = damages(checked(one.log(committed=lambda: False)))
+        assert found.offset == block.offset
+        assert "nothing is lost" in found.advice
+
+
+def test_a_bad_place_before_sound_blocks_of_a_log_without_a_footer_is_damage_only_if_a_row_names_it(
+    tmp_path: Path,
+) -> None:
+    one = bookie(tmp_path)
+    block = next(f for f in one.log() if f.kind == "block")
+    for _ in each_flip(one.log_file(), [(block.offset or 0) + 60]):
+        findings = one.log(committed=lambda: False)
+        assert damages(findings) == []
+        assert [f.offset for f in findings if "nothing says that there was one" in str(f.facts)] == [block.offset]
+        (found,) = damages(LogInspection(one.files, str(one.log_file()), None, read_bytes=READ_BYTES).run())
+        assert found.offset == block.offset
+
+
+def test_what_only_begins_like_a_block_is_passed_over(tmp_path: Path) -> None:
+    one = bookie(tmp_path)
+    first, second, third, *_ = (f for f in one.log() if f.kind == "block")
+    content = bytearray(one.log_file().read_bytes())
+    assert first.offset is not None
+    assert second.offset is not None
+    for offset in (first.offset, second.offset):
+        assert content[offset : offset + len(BLOCK_MAGIC)] == BLOCK_MAGIC
+        content[offset + 60] ^= 1
+    one.log_file().write_bytes(content)
+    findings = one.log()
+    (found,) = damages(checked(findings))
+    assert found.offset == first.offset
+    assert f"to offset {third.offset}" in found.damage
+    assert len(found.facts["entries"]) == 2  # type: ignore[arg-type]
+    assert next(f.offset for f in findings if f.kind == "block") == third.offset
+
+
+@pytest.mark.parametrize("message", ["make no sense", "an add record can't be read"])
+def test_records_that_make_no_sense_are_damage_behind_those_that_do(tmp_path: Path, message: str) -> None:
+    one = bookie(tmp_path)
+    head = encode_ledger(7)
+    body: list[Any] = [encode_record(RecordKind.FENCE, head, b"xy"), head, b"xy"]
+    if message == "make no sense":
+        at = append_frame(one, 2, body)
+    else:
+        at = append_frame(one, 2, [*body, encode_record(RecordKind.ADD, b"\xc1", b""), b"\xc1"])
+    findings = checked(one.journal())
+    (found,) = damages(findings)
+    assert found.offset == at
+    assert message in found.damage
+    assert (findings[-3].offset, findings[-3].facts["ledger"], findings[-3].facts["record"]) == (at, 7, "FENCE")
+    # A look at a ledger can't go on behind it.
+    (found,) = damages(checked(one.ledger(7)))
+    assert "can't be read on" in found.damage
+    assert bool(facts(one.ledger(7), "record")) == (message != "make no sense") or True
+
+
+def test_a_record_that_is_no_add_is_told_of_its_ledger(tmp_path: Path) -> None:
+    one = bookie(tmp_path)
+    head = encode_ledger(1)
+    append_frame(one, 1, [encode_record(RecordKind.FENCE, head, KEY), head, KEY])
+    findings = one.ledger(1)
+    assert [r["record"] for r in facts(findings, "record")] == ["ADD", "FENCE"]
+    assert damages(findings) == []
+    assert facts(findings, "end")[0]["entries"] == 5
+    assert [r["record"] for r in facts(one.ledger(7), "record")] == []
+
+
+def test_a_ledger_without_journals_or_marks_is_looked_up_in_the_index_alone(tmp_path: Path) -> None:
+    one = bookie(tmp_path)
+    journals, one.journals = one.journals, []
+    findings = one.ledger(1)
+    assert facts(findings, "record") == []
+    assert facts(findings, "end")[0]["entries"] == 3
+    one.journals = journals
+    delete_rows(one, index.SHARD_KEY)
+    findings = one.ledger(1)
+    assert facts(findings, "record") == []
+    assert facts(findings, "end")[0]["entries"] == 3
+    assert [f for f in damages(findings) if "the marks can't be read" in f.damage]
+
+
+def delete_rows(one: Bookie, *keys: bytes) -> None:
+    put_rows(one, dict.fromkeys(keys, b""))
+
+
+def put_rows(one: Bookie, rows: dict[bytes, bytes]) -> None:
+    """Those without a value are removed."""
+    store = LmdbStores().open(f"{one.ledgers[0]}/index")
+    with store.write() as txn:
+        for key, value in rows.items():
+            if value:
+                txn.put(key, value)
+            else:
+                txn.delete(key)
+    store.close()
+
+
+def test_a_ledger_that_an_index_may_have_lost_is_unknown(tmp_path: Path) -> None:
+    one = bookie(tmp_path)
+    with one.indexes() as stores:
+        (store,) = stores.values()
+        row = index.load_shard(store)
+    assert row is not None
+    for changed, lost in (
+        (row, False),
+        (row._replace(unknown_in_limbo=True), True),
+        (row._replace(limbo_to=55), True),
+        (row._replace(limbo_to=54), False),
+    ):
+        put_rows(one, {index.SHARD_KEY: index.encode_shard(changed)})
+        assert ("it lost data: it answers *unknown*" in str(facts(one.ledger(55), "note"))) == lost
+
+
+def test_a_ledger_of_which_it_is_not_known_whether_it_was_deleted_is_damage(tmp_path: Path) -> None:
+    one = bookie(tmp_path)
+    put_rows(one, {tombstone_key(50): encode_tombstone(50, 60)[:-1] + b"?"})
+    findings = checked(one.ledger(55))
+    (found,) = damages(findings)
+    assert "can't be told" in found.damage
+    assert found.facts["ledger"] == 55
+    assert facts(findings, "note") == []
+    assert damages(one.ledger(1)) == []
+
+
+def test_rows_of_a_deleted_ledger_are_no_damage(tmp_path: Path) -> None:
+    one = bookie(tmp_path, clean=True)
+    key = index.trash_key(1)
+    put_rows(one, {index.ledger_key(1): b"", key: index.seal(key, b"")})
+    findings = one.index()
+    assert [r for r in facts(findings, "row") if r["row"] == "deleted ledger"] == [
+        {"row": "deleted ledger", "ledger": 1}
+    ]
+    assert [f.damage for f in damages(findings)] == [
+        "the index counts 5 ledger rows, and 4 are here, or one was changed"
+    ]
+    assert damages(one.index(ledger=1)) == []
+    delete_rows(one, key)
+    (found,) = damages(checked(one.index(ledger=1)))
+    assert "no row of their ledger" in found.damage
+
+
+def test_rows_out_of_order_end_the_look(tmp_path: Path) -> None:
+    class Unordered:
+        """The rows of damaged pages."""
+
+        def get(self, key: bytes) -> bytes | None:
+            return b"row"
+
+        def scan(self, start: bytes, end: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+            yield from ((key, index.seal(key, b"")) for key in (b"x1", b"x3", b"x2", b"x4"))
+
+    findings = checked(list(IndexInspection("/b", Unordered()).run()))
+    assert [f.kind for f in findings] == ["row", "row", "damage"]
+    assert "out of order" in findings[-1].damage
+    assert findings[-1].facts["key"] == b"x2".hex()
+
+
+def test_a_damaged_row_hides_no_other_row_of_a_log(tmp_path: Path) -> None:
+    one = bookie(tmp_path, clean=True)
+    store = LmdbStores().open(f"{one.ledgers[0]}/index")
+    with store.write() as txn:
+        before = living_at(txn, 1, 0, 1 << 40)
+        key, value = next(iter(index.scan_blocks(txn, 1, 0, 9)))
+        txn.put(key, value[:-1] + bytes([value[-1] ^ 1]))
+        after = living_at(txn, 1, 0, 1 << 40)
+    store.close()
+    assert set(before) - set(after) == {(1, 0, 2)}
+    assert len(before) - len(after) == 1
+
+
+def test_marks_of_another_number_of_journals_are_told(tmp_path: Path) -> None:
+    one = bookie(tmp_path)
+    assert damages(one.marks()) == []
+    one.journals = [*one.journals, *one.journals]
+    (found,) = damages(checked(one.marks()))
+    assert found.damage == "there are marks of 1 journals, and 2 journal directories"
+    assert "cookie update" in found.advice
+
+
+# --- several journal files, and what changes or can't be read while it is looked at -----------------------------------
+
+
+async def with_files(files: int, **values: Any) -> tuple[Host, list[str]]:
+    """A bookie on a simulated disk that was killed, and its journal files."""
+    host = Host()
+    storage = await host.boot()
+    entry_id = 0
+    while len(host.journal_files()) < files:
+        await storage.states((1,))
+        await add(storage, Batch(1, entry_id, payload=b"x" * 200_000))
+        entry_id += 1
+    await storage.states((1,))
+    await add(storage, Batch(1, entry_id))
+    host.disk.crash()
+    return host, host.journal_files()
+
+
+def journal_of(host: Host, *, files: Any = None, **arguments: Any) -> list[Finding]:
+    (directory,) = host.settings.journal_directories
+    return list(JournalInspection(files or host.disk, directory, 0, read_bytes=READ_BYTES, **arguments).run())
+
+
+def id_of(path: str) -> int:
+    return int(Path(path).stem, 16)
+
+
+async def test_one_journal_file_alone_is_looked_at() -> None:
+    host, paths = await with_files(3)
+    everything = journal_of(host)
+    assert damages(everything) == []
+    for path in paths:
+        found = journal_of(host, only=id_of(path))
+        assert found == [f for f in everything if f.path == path]
+        assert [f.kind for f in found].count("file") == 1
+    (note,) = journal_of(host, only=id_of(paths[-1]) + 1)
+    assert "no journal files" in str(note.facts)
+    # What another file has is not told.
+    frame = next(f for f in everything if f.kind == "frame" and f.path == paths[1])
+    host.disk.flip(paths[1], (frame.offset or 0) + 60)
+    assert [f.path for f in damages(journal_of(host))] == [paths[1]]
+    assert damages(journal_of(host, only=id_of(paths[0]))) == []
+    assert [f.path for f in damages(journal_of(host, only=id_of(paths[1])))] == [paths[1]]
+
+
+async def test_a_file_that_was_never_begun_is_told() -> None:
+    host, paths = await with_files(1)
+    path = f"{paths[0].rpartition('/')[0]}/{id_of(paths[0]) + 1:016x}.txn"
+    host.disk.replace(path, bytes(PAGE_BYTES))
+    findings = journal_of(host)
+    assert damages(findings) == []
+    assert [f.path for f in findings if "never begun" in str(f.facts)] == [path]
+
+
+async def test_a_file_of_a_later_version_ends_the_look_at_it_and_at_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    host, paths = await with_files(3)
+    content = bytearray(host.disk.contents(paths[0]))
+    header = decode_file_header(content[:PAGE_BYTES])
+    assert header is not None
+    with monkeypatch.context() as later:
+        later.setattr(journal_format, "VERSION", journal_format.VERSION + 1)
+        content[:PAGE_BYTES] = encode_file_header(header)
+    host.disk.replace(paths[0], bytes(content))
+    findings = checked(journal_of(host))
+    assert [(f.path, "of version" in f.damage) for f in damages(findings)] == [(paths[0], True)]
+    assert [f.path for f in findings if f.kind == "file"] == paths[1:]
+    (found,) = journal_of(host, only=id_of(paths[0]))
+    assert found.damage
+
+
+async def test_a_file_that_the_disk_does_not_give_ends_the_look_at_it_and_at_no_other() -> None:
+    host, paths = await with_files(3)
+    host.disk.fail_at(1, errno.EIO, operation="pread", path=paths[0])
+    findings = checked(journal_of(host))
+    assert [(f.path, "Input/output error" in f.damage) for f in damages(findings)] == [(paths[0], True)]
+    assert [f.path for f in findings if f.kind == "file"] == paths[1:]
+
+
+async def test_a_file_that_is_let_go_meanwhile_is_no_damage() -> None:
+    host, paths = await with_files(3)
+    disk = host.disk
+
+    class LetGo:
+        """The second look at the directory finds the first file gone."""
+
+        def listdir(self, path: str) -> list[str]:
+            names = disk.listdir(path)
+            if disk.exists(paths[0]):
+                disk.unlink(paths[0])
+            return names
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(disk, name)
+
+    findings = journal_of(host, files=LetGo())
+    assert damages(findings) == []
+    assert findings[0].path == paths[0]
+    assert "let go meanwhile" in str(findings[0].facts)
+    assert [f.path for f in findings if f.kind == "file"] == paths[1:]
+
+
+async def test_damage_of_a_file_that_is_let_go_meanwhile_is_none() -> None:
+    host, paths = await with_files(2)
+    frame = next(f for f in journal_of(host) if f.kind == "frame")
+    host.disk.flip(paths[0], (frame.offset or 0) + 60)
+    findings = []
+    for finding in JournalInspection(host.disk, paths[0].rpartition("/")[0], 0, read_bytes=READ_BYTES).run():
+        findings.append(finding)
+    assert [f.path for f in damages(findings)] == [paths[0]]
+
+
+async def test_an_entry_log_that_cannot_be_opened_or_read_is_told() -> None:
+    host = Host()
+    storage = await host.boot()
+    await add(storage, Batch(1, 0))
+    await storage.close()
+    (directory,) = host.settings.ledger_directories
+    (name,) = (name for name in host.disk.listdir(directory) if name.endswith(".log"))
+    path = f"{directory}/{name}"
+
+    def look() -> list[Finding]:
+        return checked(list(LogInspection(host.disk, path, None, read_bytes=READ_BYTES).run()))
+
+    assert [f.kind for f in look()] == ["file", "footer", "block"]
+    for nth in range(1, 5):
+        host.disk.fail_at(nth, errno.EIO, operation="pread", path=path)
+        assert "Input/output error" in look()[-1].damage
+        host.disk.heal()
+
+    class Unopenable(RealFiles):
+        def open(self, path: str, *, create: bool = False, read_only: bool = False) -> Any:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    (found,) = checked(list(LogInspection(Unopenable(), path, None, read_bytes=READ_BYTES).run()))
+    assert "Permission denied" in found.damage
+    host.disk.unlink(path)
+    (note,) = look()
+    assert not note.damage
+    assert "let go meanwhile" in str(note.facts)
 
 
 def _in_children(path: Path, offsets: list[int], look: Callable[[], list[Finding]]) -> Counter[int]:
