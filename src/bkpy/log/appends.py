@@ -12,6 +12,7 @@ goes alone); once an append has failed, so has everything behind it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -249,14 +250,9 @@ class LogAppends:
         self._stopped = self.pending.slow_path = True
         while self.error is None and (self._admitted or self.pending.has_unsent):
             self._moved.clear()
-            if self._admitted:
-                await asyncio.sleep(0)  # they are assigned their positions in the event loop's next turn
-                continue
-            try:
+            with contextlib.suppress(TimeoutError):  # nothing tells when they have left
                 async with asyncio.timeout(self._settings.metadata_write_pause_s):
                     await self._moved.wait()
-            except TimeoutError:
-                continue
         if self.error is not None:
             raise self.failure()
 

@@ -18,7 +18,6 @@ from bkpy.client.creation import NewLedger
 from bkpy.client.read.reader import LedgerReader
 from bkpy.errors import (
     BookKeeperError,
-    ConfigError,
     CorruptDataError,
     LogLockedError,
     MetadataConflictError,
@@ -197,11 +196,7 @@ class Opening:
         wanted = begun(ready, ledger_id, ready.sealed_end, begun_ms, self._token, self._parts.label)
         self._created = None  # whoever ends here doesn't know whether the list names it
         check = self._logs.ledger_check(ledger_id, created.version)
-        try:
-            outcome = await self._logs.write(self._name, wanted, version, check)
-        except ConfigError:  # the list is too long: nothing was written
-            self._created = created
-            raise
+        outcome = await self._logs.write(self._name, wanted, version, check)
         what, says = told_of(outcome), ListSays.NOTHING
         if AFTER_OPENING[what, says] is Act.LOOK:
             wanted, version, says = await self._look(wanted, ledger_id)
@@ -306,9 +301,6 @@ async def drop_lease(name: str, uid: str, token: str, logs: LogStore) -> None:
 
 async def discard(ledger_id: int, name: str, parts: LogParts) -> None:
     """Delete a ledger that no list names. Where that fails, somebody who looks for such ledgers will."""
-    try:
-        outcome = await parts.catalog.delete(ledger_id)
-    except BookKeeperError as error:
-        outcome = NotDone(error)
+    outcome = await parts.catalog.delete(ledger_id)
     if isinstance(outcome, NotDone | Unknown):
         log.info("ledger %d, made for log %s and not used, is still there: %s", ledger_id, name, outcome.error)

@@ -103,7 +103,7 @@ class Roller:
         self._ending: asyncio.Task[None] | None = None
         self._unsealed: dict[int, SegmentEnd] = {}  # ledgers that are CLOSED there, as the list has yet to say
         self._rolling: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = self._armed()
         self._stopped = False  # it has failed, or is being closed: no further roll is begun
         self._upkeep = LogUpkeep(parts.logs, parts.catalog)
         self._rolled = asyncio.Event()
@@ -112,7 +112,6 @@ class Roller:
         self._watch = self._logs.watch(name)
         self._hearing = self._runtime.spawn(self._hear(), name=f"news of log {name}", on_death=self._died)
         self.appends.begin(self._present.pending, self.lst.segments[-1].first_position, *self._due)
-        self._arm()
 
     @property
     def ledger_id(self) -> int:
@@ -130,14 +129,14 @@ class Roller:
     def _due(self) -> tuple[int, int]:
         return self._limits.entries - 1, self._limits.bytes
 
-    def _arm(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._limits.seconds, self._is_old)
+    def _armed(self) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(self._limits.seconds, self._is_old)
 
     def _is_old(self) -> None:
         if self._present.pending.next_id:
             self._is_due()
         else:
-            self._arm()
+            self._timer = self._armed()
 
     def _is_due(self) -> None:
         """The present ledger is large or old enough: roll, unless that is under way."""
@@ -214,9 +213,8 @@ class Roller:
         self._ending = self._runtime.spawn(
             self._end(self._former), name=f"end of ledger {self._former.ledger_id}", on_death=self._died
         )
-        if self._timer is not None:
-            self._timer.cancel()
-        self._arm()
+        self._timer.cancel()
+        self._timer = self._armed()
 
     async def _add(self, created: Created) -> None:
         """Have the list name the ledger, behind what was appended.
@@ -461,8 +459,7 @@ class Roller:
         self._keeping.cancel()
         self._hearing.cancel()
         self._watch.close()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
 
     def _let_go(self) -> None:
         for writer in (self._former, self._present):

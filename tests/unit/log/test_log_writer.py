@@ -72,3 +72,71 @@ async def test_a_log_that_would_roll_after_nothing_is_refused_by_the_name_of_the
     with pytest.raises(ConfigError, match=f"{name} must be more than 0, not 0"):
         await client.open_log("orders", create=True, **{name: 0})  # type: ignore[arg-type]
     assert [log async for log in client.list_logs()] == []
+
+
+async def test_a_writer_says_which_log_it_writes(cluster: InProcess) -> None:
+    client = await cluster.client()
+    async with await client.open_log("orders", create=True) as log:
+        await log.append(b"0")
+        assert log.name == "orders"
+        assert repr(log) == "<LogWriter log=orders next_position=1>"
+
+
+async def test_a_writer_takes_whatever_holds_bytes_and_keeps_a_copy(cluster: InProcess) -> None:
+    client = await cluster.client()
+    async with await client.open_log("orders", create=True) as log:
+        data = bytearray(b"0")
+        appending = [
+            asyncio.create_task(log.append(data)),
+            asyncio.create_task(log.append_batch([memoryview(b"1")])),
+        ]
+        await asyncio.sleep(0)
+        pending = log.append_nowait(data)
+        data[:] = b"x"
+        assert [await one for one in (*appending, pending)] == [0, range(1, 2), 2]
+        for refused in ("text", 1):
+            with pytest.raises(ConfigError, match="an entry is bytes, not"):
+                await log.append(refused)  # type: ignore[arg-type]
+    assert await contents(client, "orders") == [b"0", b"1", b"0"]
+
+
+async def test_an_empty_batch_is_an_empty_range_and_changes_nothing(cluster: InProcess) -> None:
+    client = await cluster.client()
+    async with await client.open_log("orders", create=True) as log:
+        assert await log.append_batch([b"0"]) == range(1)
+        assert await log.append_batch([]) == range(1, 1)
+        assert log.next_position == 1
+
+
+async def test_an_error_in_the_body_abandons_the_writer(cluster: InProcess) -> None:
+    """The next writer finds out where the log ends: what is pending may be of no use without what did not come."""
+    client = await cluster.client()
+    log = await client.open_log("orders", create=True)
+
+    async def fail_in_the_body() -> None:
+        async with log:
+            await log.append(b"0")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail_in_the_body()
+    lst, _ = await client.logs.read("orders")
+    assert lst.writer
+    assert positions_of(lst) == [(0, -1)]
+    assert not log.usable
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "refused"),
+    [
+        ("digest", "md5", "digest 'md5' is not one of"),
+        ("retention_bytes", -1, "retention_bytes must not be negative, and is -1"),
+    ],
+)
+async def test_a_log_is_not_made_with_what_makes_no_sense(
+    cluster: InProcess, field: str, value: object, refused: str
+) -> None:
+    client = await cluster.client()
+    with pytest.raises(ConfigError, match=refused):
+        await client.open_log("orders", create=True, **{field: value})  # type: ignore[arg-type]
+    assert [log async for log in client.list_logs()] == []

@@ -17,13 +17,18 @@ from tests.unit.log.test_takeovers import FAST, faulty_client
 from tests.waiting import eventually
 
 from bkpy.errors import (
+    BookKeeperError,
+    ClientClosedError,
     ConfigError,
+    FrameTooLargeError,
     LogFencedError,
     LogLockedError,
     MetadataUnavailableError,
     UnauthorizedError,
     WouldBlock,
 )
+from bkpy.log.appends import LogAppends
+from bkpy.protocol.records import STAMP_BYTES
 
 if TYPE_CHECKING:
     from bkpy.protocol.messages import AddColumns
@@ -403,3 +408,144 @@ async def test_closing_does_not_wait_for_a_roll_that_the_store_holds_up(cluster:
     await log.close()
     await rolling
     assert await contents(client, "orders") == [b"0", b"1"]
+
+
+# --- the window, and what waits ---------------------------------------------------------------------------------------
+
+
+async def test_an_append_larger_than_the_window_goes_alone(cluster: InProcess) -> None:
+    client = await cluster.client(write_window_bytes=100)
+    async with await client.open_log("orders", create=True) as log:
+        async with asyncio.timeout(DEADLINE_S):
+            assert await log.append(bytes(200)) == 0
+            assert await log.append_batch([bytes(200)] * 2) == range(1, 3)
+
+
+async def test_an_entry_over_the_limit_is_refused_by_what_its_caller_gave(cluster: InProcess) -> None:
+    """The time that is stored with it is none of the caller's bytes."""
+    client = await cluster.client()
+    async with await client.open_log("orders", create=True) as log:
+        limit = present_of(log).pending.replication.entry_bytes_max - STAMP_BYTES
+        refused = f"an entry of {limit + 1} bytes is over the limit of {limit} bytes"
+        for append in (log.append, log.append_nowait):
+            with pytest.raises(FrameTooLargeError, match=refused) as failed:
+                await append(bytes(limit + 1))
+            assert not failed.value.outcome_unknown
+        with pytest.raises(FrameTooLargeError, match=refused):
+            await log.append_batch([b"0", bytes(limit + 1)])
+        assert await log.append(bytes(limit)) == 0
+
+
+async def test_closing_waits_for_the_appends_that_wait_for_room(cluster: InProcess) -> None:
+    client = await cluster.client(write_window_entries=1)
+    log = await client.open_log("orders", create=True)
+    appending = [asyncio.create_task(log.append(b"%d" % i)) for i in range(5)]
+    await asyncio.sleep(0)
+    async with asyncio.timeout(DEADLINE_S):
+        await log.close()
+        assert await asyncio.gather(*appending) == list(range(5))
+    assert await contents(client, "orders") == [b"%d" % i for i in range(5)]
+
+
+async def test_what_waits_for_room_fails_with_the_writer_and_was_not_sent(cluster: InProcess) -> None:
+    client = await cluster.client(write_window_entries=1)
+    log = await client.open_log("orders", create=True)
+    first = log.append_nowait(b"0")
+    waiting = [asyncio.create_task(log.append(b"%d" % i)) for i in (1, 2)]
+    await asyncio.sleep(0)
+    appends_of(log).fail(LogFencedError("somebody else has become the writer"))
+    waiting[1].cancel()  # in the very turn in which it fails
+    await asyncio.wait(waiting)
+    error = waiting[0].exception()
+    assert isinstance(error, LogFencedError)
+    assert not error.outcome_unknown
+    assert waiting[1].cancelled()
+    sent = first.exception()
+    assert isinstance(sent, LogFencedError)
+    log.abandon()
+
+
+async def test_a_flush_hears_of_a_writer_that_fails_as_the_former_ledger_is_acknowledged(cluster: InProcess) -> None:
+    """It waits for that one; the failure comes in the turn of the loop in which its last entry is acknowledged."""
+    client = await cluster.client(**FAST)
+    log = await client.open_log("orders", create=True)
+    await log.append(b"0")
+    replication = present_of(log).pending.replication
+    completed = type(replication).completed
+    arrived: list[Any] = []
+
+    def hold(self: Any, batch: Any) -> None:
+        arrived.append(batch)
+
+    with patch.object(type(replication), "completed", hold):
+        last = log.append_nowait(b"1")
+        await roller_of(log).roll()
+        following = log.append_nowait(b"2")
+        await eventually(lambda: len(arrived) == 2)
+        flushing = asyncio.create_task(log.flush())
+        await asyncio.sleep(0)
+        completed(replication, arrived[0])
+        appends_of(log).fail(LogFencedError("somebody else has become the writer"))
+        async with asyncio.timeout(DEADLINE_S):
+            with pytest.raises(LogFencedError) as failed:
+                await flushing
+    assert failed.value.outcome_unknown
+    assert await last == 1
+    assert isinstance(following.exception(), LogFencedError)
+    log.abandon()
+
+
+async def test_a_roll_goes_on_once_all_has_left_though_nothing_is_acknowledged(cluster: InProcess) -> None:
+    """Nothing tells when a batch has left but its acknowledgement, which may take as long as the bookies do."""
+    client = await cluster.client(**FAST)
+    log = await client.open_log("orders", create=True)
+    await log.append(b"0")
+    before = present_of(log)
+    for name in before.ensemble:
+        cluster.hang(name)
+    pending = log.append_nowait(b"1")
+    assert before.pending.has_unsent
+    async with asyncio.timeout(1):
+        await roller_of(log).roll()
+    assert former_of(log) is before
+    assert not pending.done()
+    log.abandon()
+    assert isinstance(pending.exception(), ClientClosedError)
+
+
+# --- when a log rolls -------------------------------------------------------------------------------------------------
+
+
+async def test_a_ledger_that_is_old_is_rolled_as_soon_as_it_has_an_entry(cluster: InProcess) -> None:
+    client = await cluster.client()
+    async with await client.open_log("orders", create=True, roll_s=10) as log:
+        first = log.ledger_id
+        await asyncio.sleep(25)
+        assert log.ledger_id == first
+        await log.append(b"0")
+        await asyncio.sleep(4)
+        assert log.ledger_id == first
+        await asyncio.sleep(2)
+        assert log.ledger_id != first
+        second = log.ledger_id
+        await log.append(b"1")
+        await asyncio.sleep(11)
+        assert log.ledger_id != second
+
+
+async def test_a_roll_that_dies_ends_the_writer(cluster: InProcess, caplog: pytest.LogCaptureFixture) -> None:
+    """As a fault in the code does: appends would wait for it for ever."""
+    client = await cluster.client(**FAST)
+    log = await client.open_log("orders", create=True, roll_entries=1)
+
+    async def stop(appends: LogAppends) -> None:
+        raise RuntimeError("a fault in the code")
+
+    with patch.object(LogAppends, "stop", stop):
+        await log.append(b"0")
+        await eventually(lambda: not log.usable)
+    assert "log orders: rolling failed" in caplog.text
+    with pytest.raises(BookKeeperError, match=r"rolling log orders failed: RuntimeError\('a fault in the code'\)"):
+        await log.append(b"1")
+    log.abandon()
+    caplog.clear()

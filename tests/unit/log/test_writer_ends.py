@@ -7,11 +7,13 @@ import contextlib
 import dataclasses
 import math
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
 from tests.hooks import appends_of, roller_of, runtime_of
 from tests.in_process import DEADLINE_S
 from tests.unit.log.support import contents
+from tests.unit.log.test_between_steps import before_the_list_is_written, opened_without_news
 from tests.unit.log.test_takeovers import FAST, GONE, faulty_client
 from tests.waiting import eventually
 
@@ -26,7 +28,9 @@ from bkpy.errors import (
     QuorumTimeoutError,
 )
 from bkpy.log.client import create_log
+from bkpy.metadata.log_deletions import LogDeletions
 from bkpy.metadata.outcome import Done
+from bkpy.metadata.store import Create, Delete, Put
 
 if TYPE_CHECKING:
     from tests.in_process import InProcess
@@ -375,3 +379,200 @@ async def test_what_makes_no_sense_is_kept_by_no_log(cluster: InProcess, name: s
         await client.open_log("orders", create=True, **{name: value})
     with pytest.raises(NoSuchLogError):
         await client.read_log("orders")
+
+
+async def test_two_calls_that_make_the_same_log_at_once_make_one(cluster: InProcess) -> None:
+    client, session = await faulty_client(cluster)
+    other = await cluster.client(**FAST)
+    multi = session.multi
+
+    async def after_another_one(operations: Any) -> Any:
+        if operations[0].path == "/ledgers/logs/orders" and isinstance(operations[0], Create):
+            async with await other.open_log("orders", create=True) as log:
+                assert await log.append(b"0") == 0
+        return await multi(operations)
+
+    with patch.object(session, "multi", after_another_one):
+        log = await client.open_log("orders", create=True)
+    assert await log.append(b"1") == 1
+    await log.close()
+    assert await contents(client, "orders") == numbers(2)
+
+
+async def test_a_log_that_can_not_be_stored_is_not_opened(cluster: InProcess) -> None:
+    client, session = await faulty_client(cluster, metadata_write_attempts_max=1)
+
+    async def lose(operations: Any) -> Any:
+        raise MetadataUnavailableError("the request was lost", outcome_unknown=True)
+
+    with patch.object(session, "multi", lose), pytest.raises(MetadataUnavailableError) as failed:
+        await client.open_log("orders", create=True)
+    assert failed.value.outcome_unknown
+
+
+async def test_a_log_is_opened_though_the_store_is_away_when_its_writer_is_to_be_shown(cluster: InProcess) -> None:
+    """That is for people; appends need no lease."""
+    client, session = await faulty_client(cluster)
+    sync = session.sync
+
+    async def without_leases(path: str) -> None:
+        if path.endswith("/lease"):
+            raise MetadataUnavailableError("the store is away")
+        await sync(path)
+
+    with patch.object(session, "sync", without_leases):
+        log = await client.open_log("orders", create=True)
+        assert await log.append(b"0") == 0
+    lst, _ = await client.logs.read("orders")
+    assert await client.logs.lease_holder("orders", lst.uid) is None
+    await log.close()
+
+
+async def test_a_log_that_can_be_neither_opened_nor_removed_again_stays(
+    cluster: InProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its opener hears why it could not be opened."""
+    caplog.set_level("INFO", "bkpy.client")
+    client, session = await faulty_client(cluster, no_bookies_timeout_s=0.01, metadata_write_attempts_max=1)
+    multi = session.multi
+
+    async def without_deletes(operations: Any) -> Any:
+        if isinstance(operations[0], Delete):
+            raise MetadataUnavailableError("the store is away")
+        return await multi(operations)
+
+    with patch.object(session, "multi", without_deletes), pytest.raises(NotEnoughBookiesError):
+        await client.open_log("orders", create=True, ensemble_size=5, write_quorum=5, ack_quorum=3)
+    assert "log orders, which was made in vain, is still there" in caplog.text
+    assert [name async for name in client.list_logs()] == ["orders"]
+
+
+async def test_a_log_that_another_one_reads_meanwhile_is_not_removed_again(cluster: InProcess) -> None:
+    """And its deletion isn't noted: a later auditor would take its ledgers for those of a deleted log."""
+    client, session = await faulty_client(cluster, no_bookies_timeout_s=0.01)
+    other = await cluster.client(**FAST)
+    multi = session.multi
+
+    async def after_a_consumer(operations: Any) -> Any:
+        if isinstance(operations[0], Delete):
+            async with await other.read_log("orders") as reader:
+                await reader.consumer("billing", position=0)
+        return await multi(operations)
+
+    with patch.object(session, "multi", after_a_consumer), pytest.raises(NotEnoughBookiesError):
+        await client.open_log("orders", create=True, ensemble_size=5, write_quorum=5, ack_quorum=3)
+    lst, _ = await other.logs.read("orders")
+    assert not await LogDeletions(other.logs).noted(lst.uid)
+
+
+# --- what a writer does now and then ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["replaced", "deleted", "made anew"])
+async def test_a_writer_that_no_watch_wakes_looks_now_and_then(cluster: InProcess, how: str) -> None:
+    client, session = await faulty_client(cluster, log_retention_interval_s=60)
+    other = await cluster.client(**FAST)
+    log = await opened_without_news(client, session)
+    if how == "replaced":
+        await (await other.open_log("orders")).close()
+    else:
+        await other.delete_log("orders")
+        if how == "made anew":
+            await (await other.open_log("orders", create=True)).close()
+    assert how != "replaced" or log.usable  # a deletion closes the watch with the list
+    await asyncio.sleep(61)
+    assert not log.usable
+    wanted = {
+        "replaced": "another client has become the writer",
+        "deleted": "log orders has been deleted",
+        "made anew": "log orders has been deleted",
+    }
+    with pytest.raises(LogFencedError if how == "replaced" else NoSuchLogError, match=wanted[how]):
+        await log.append(b"1")
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "retention of log orders"]
+    # It says no more that it writes the log.
+    if how != "deleted":
+        lst, _ = await other.logs.read("orders")
+        assert await other.logs.lease_holder("orders", lst.uid) is None
+
+
+async def test_a_writer_whose_store_is_away_when_it_looks_looks_again(
+    cluster: InProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "bkpy.client")
+    client, session = await faulty_client(cluster, log_retention_interval_s=60)
+    other = await cluster.client(**FAST)
+    log = await opened_without_news(client, session)
+    await log.append(b"0")
+    session.count(1, GONE)
+    await asyncio.sleep(61)
+    assert "log orders is not looked after now" in caplog.text
+    assert log.usable
+    session.calls = -1
+    await (await other.open_log("orders")).close()
+    await asyncio.sleep(60)
+    assert not log.usable
+
+
+async def test_a_log_that_is_closed_twice_at_once_is_closed_once(cluster: InProcess) -> None:
+    client = await cluster.client(**FAST)
+    log = await client.open_log("orders", create=True)
+    await log.append(b"0")
+    _, version = await client.logs.read("orders", fresh=True)
+    await asyncio.gather(log.close(), log.close())
+    lst, after = await client.logs.read("orders", fresh=True)
+    assert (lst.writer, after) == ("", version + 1)
+
+
+async def test_closing_a_log_that_was_deleted_is_no_error(cluster: InProcess) -> None:
+    """The write of the list comes last: all that was appended is acknowledged."""
+    client, session = await faulty_client(cluster)
+    other = await cluster.client(**FAST)
+    log = await opened_without_news(client, session)
+    await log.append(b"0")
+    with before_the_list_is_written(session, lambda: other.delete_log("orders")):
+        await log.close()
+    assert [name async for name in other.list_logs()] == []
+
+
+async def test_what_can_not_be_deleted_when_a_log_is_closed_is_left_to_others(
+    cluster: InProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "bkpy.client")
+    client, session = await faulty_client(cluster, metadata_write_attempts_max=1)
+    log = await client.open_log("orders", create=True)
+
+    async def go_away(path: str, version: int | None = None) -> None:
+        raise MetadataUnavailableError("the store is away")
+
+    with patch.object(session, "delete", go_away):
+        await log.close()
+    assert "the auditor deletes what log orders has done with" in caplog.text
+    lst, _ = await client.logs.read("orders", fresh=True)
+    assert lst.doomed == (log.ledger_id,)
+    await (await client.open_log("orders")).close()
+    assert (await client.logs.read("orders", fresh=True))[0].doomed == ()
+
+
+async def test_a_closing_writer_whose_list_changes_all_the_time_leaves_it(cluster: InProcess) -> None:
+    client, session = await faulty_client(cluster, log_conflicts_max=3)
+    other = await cluster.client(**FAST)
+    log = await client.open_log("orders", create=True)
+    await log.append(b"0")
+    multi, changes = session.multi, 0
+
+    async def after_a_change(operations: Any) -> Any:
+        nonlocal changes
+        if isinstance(operations[0], Put) and operations[0].path == "/ledgers/logs/orders":
+            changes += 1
+            lst, version = await other.logs.read("orders", fresh=True)
+            assert isinstance(await other.logs.write("orders", lst, version), Done)
+        return await multi(operations)
+
+    with patch.object(session, "multi", after_a_change):
+        await log.close()
+    assert changes == 3
+    assert (await other.logs.read("orders", fresh=True))[0].writer
+    after = await other.open_log("orders")
+    assert await after.append(b"1") == 1
+    await after.close()
