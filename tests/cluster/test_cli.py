@@ -55,7 +55,7 @@ def test_help(group: list[str]) -> None:
     ("arguments", "words"),
     [
         (["ledgr"], ["'ledgr'", "'ledger'"]),
-        (["ledger", "lst"], ["'lst'"]),
+        (["ledger", "log_list"], ["'log_list'"]),
         (["ledger", "list"], ["--connect", "BKPY_CONNECT"]),
         (["ledger", "read", "x", "--connect", "zk://h:1/l"], ["LEDGER", "'x'"]),
         (["ledger", "write", "--ensemble", "3,2", "--connect", "zk://h:1/l"], ["--ensemble", "three numbers"]),

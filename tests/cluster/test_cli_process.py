@@ -158,7 +158,7 @@ def test_shells_can_complete_commands_and_options(words: list[str], wanted: set[
     assert {entry.partition(",")[2] for entry in shown} == wanted
 
 
-@pytest.mark.parametrize("arguments", [["--version"], ["ledger", "write", "--help"], ["ledger", "lst"]])
+@pytest.mark.parametrize("arguments", [["--version"], ["ledger", "write", "--help"], ["ledger", "log_list"]])
 def test_a_run_that_was_forked_ends_as_one_that_was_started(arguments: list[str]) -> None:
     """What most tests of the command rest on."""
     forked = PRELOADED.run(arguments, stdin=b"x" * 1_000_000, env=environment(None), timeout_s=PATIENCE_S)

@@ -75,13 +75,13 @@ async def test_a_log_in_the_store(harness: Harness) -> None:
     # A segment is added only with a ledger that is as it was made.
     first, second, orphan = [await one.ledger(UIDS[0]) for _ in range(3)]
     ids = [created.metadata.ledger_id for created in (first, second, orphan)]
-    lst, version = await one.logs.read("orders", fresh=True)
+    log_list, version = await one.logs.read("orders", fresh=True)
     segments = Segment(ids[0], 0, 0).seal(10, 100, 0), Segment(ids[1], 10, 0)
-    wanted = dataclasses.replace(lst, segments=segments)
+    wanted = dataclasses.replace(log_list, segments=segments)
     stale = one.logs.ledger_check(ids[1], second.version + 1)
     assert await one.logs.write("orders", wanted, version, stale) == Missing(stale.path, 2)
     assert await one.logs.write("orders", wanted, version, one.logs.ledger_check(ids[1], second.version)) == Done(1)
-    assert await other.logs.write("orders", lst, version) == Changed()
+    assert await other.logs.write("orders", log_list, version) == Changed()
 
     # A consumer and a truncation.
     consumers = LogConsumers(other.logs, "orders", UIDS[0])
@@ -90,8 +90,8 @@ async def test_a_log_in_the_store(harness: Harness) -> None:
         await one.upkeep.truncate("orders", 10)
     unaware = (await consumers.registered()).check
     state = await consumers.commit("billing", 2, state)
-    lst, version = await one.logs.read("orders", fresh=True)
-    outcome = await one.logs.write_anyway("orders", lst.truncated(10), version, unaware)
+    log_list, version = await one.logs.read("orders", fresh=True)
+    outcome = await one.logs.write_anyway("orders", log_list.truncated(10), version, unaware)
     assert outcome == Missing(unaware.path, 2)
     state = await consumers.commit("billing", 10, state)
     assert (await one.upkeep.truncate("orders", 10)).segments == segments[1:]
@@ -147,8 +147,8 @@ async def test_the_longest_list_that_is_let_through_is_stored(harness: Harness) 
     )
     of = await Logs().open(harness, log_list_bytes_max=bound)
     assert await of.logs.create("orders", a_list(UIDS[0])) == Done(0)
-    lst, version = await of.logs.read("orders")
-    filling = dataclasses.replace(lst, writer_label="x" * (bound - len(lst.encode())))
+    log_list, version = await of.logs.read("orders")
+    filling = dataclasses.replace(log_list, writer_label="x" * (bound - len(log_list.encode())))
     assert len(filling.encode()) == bound
     assert await of.logs.write("orders", filling, version) == Done(1)
     assert (await of.logs.read("orders"))[0].writer_label == filling.writer_label

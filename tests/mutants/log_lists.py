@@ -52,14 +52,14 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "retention counts the stamps of entries",
         "of small entries a fraction of the bytes is kept that was asked for",
-        "behind = sum(segment.payload_bytes for segment in lst.segments)",
-        "behind = sum(segment.length for segment in lst.segments)",
+        "behind = sum(segment.payload_bytes for segment in log_list.segments)",
+        "behind = sum(segment.length for segment in log_list.segments)",
         (f"{_RETENTION}::test_the_bytes_that_are_kept_are_those_of_entries",),
     ),
     Mutant(
         "a consumer in front of a gap is taken for one that has something to read there",
         "a consumer that has read everything holds back truncation",
-        "if lst.behind(position) < before)",
+        "if log_list.behind(position) < before)",
         "if position < before)",
         (f"{_RETENTION}::test_a_consumer_before_a_gap_has_read_what_lies_below_it",),
     ),
@@ -94,14 +94,14 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "the last ledgers of a deleted log are not fenced",
         "its writer is told for hours that its appends are durable",
-        "if lst.deleted and fence is not None:",
+        "if log_list.deleted and fence is not None:",
         "if False:",
         (f"{_UPKEEP}::test_a_deleted_log_leaves_nothing",),
     ),
     Mutant(
         "whatever has the names of a log's ledger is deleted as left over",
         "somebody's own ledger, copied from a log's, is lost",
-        "if not made_by_log(metadata, belongs.uid, lst):",
+        "if not made_by_log(metadata, belongs.uid, log_list):",
         "if False:",
         (f"{_UPKEEP}::test_a_ledger_that_no_log_made_stays",),
     ),
@@ -129,8 +129,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "what was deleted is deleted again whenever the list has changed",
         "a log that rolls all the time is never truncated",
-        "left = [ledger_id for ledger_id in lst.doomed if ledger_id not in gone]",
-        "left = list(lst.doomed)",
+        "left = [ledger_id for ledger_id in log_list.doomed if ledger_id not in gone]",
+        "left = list(log_list.doomed)",
         (f"{_UPKEEP}::test_many_ledgers_are_deleted_though_the_log_rolls_meanwhile",),
     ),
     Mutant(
@@ -143,7 +143,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "the list of a deleted log is removed before that is noted",
         "what is left of its ledgers is kept for ever",
-        "            await self._deletions.note(name, lst.uid)\n",
+        "            await self._deletions.note(name, log_list.uid)\n",
         "",
         (f"{_UPKEEP}::test_a_list_is_not_removed_before_the_deletion_is_noted",),
     ),
@@ -164,8 +164,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "one ledger that can't be deleted keeps all that are gone on the list",
         "a list that only grows, until it is too long",
-        "removed = tuple(ledger_id for ledger_id in lst.doomed if ledger_id in gone)",
-        "removed = lst.doomed if problem is None else ()",
+        "removed = tuple(ledger_id for ledger_id in log_list.doomed if ledger_id in gone)",
+        "removed = log_list.doomed if problem is None else ()",
         (f"{_UPKEEP}::test_a_ledger_that_can_not_be_deleted_keeps_no_other_one_on_the_list",),
     ),
     Mutant(

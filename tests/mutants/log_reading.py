@@ -12,7 +12,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a segment is read though the one before it ended short",
         "readers are given entries that are no part of the log, at positions that others will get",
-        "if following is None or following.first_position != lst.behind(end):",
+        "if following is None or following.first_position != log_list.behind(end):",
         "if following is None:",
         (
             f"{_READING}::test_a_segment_is_followed_only_if_the_one_before_ends_where_it_begins",
@@ -49,7 +49,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "another log of the same name is taken for this one",
         "a reader goes on with entries that have nothing to do with those before",
-        "if lst.uid != self.list.uid:",
+        "if log_list.uid != self.list.uid:",
         "if False:",
         (f"{_READER}::test_deletion_under_a_reader",),
     ),

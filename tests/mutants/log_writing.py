@@ -38,8 +38,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a gap between truncated segments of a log is forgotten",
         "after an accepted loss below what was truncated no client can open the log",
-        "    begin = kept[0].first_position if kept else following\n    first = max(lst.first_position, begin)\n",
-        "    first = begin = max(lst.first_position, kept[0].first_position if kept else following)\n",
+        "    begin = kept[0].first_position if kept else following\n    first = max(log_list.first_position, begin)\n",
+        "    first = begin = max(log_list.first_position, kept[0].first_position if kept else following)\n",
         (f"{_DECISIONS}::test_a_loss_below_what_is_truncated_leaves_the_ledger_behind_it",),
     ),
     Mutant(
@@ -52,7 +52,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "an opener of a log doesn't look for room in its list",
         "a working writer is fenced by a client that can't take its place",
-        """        self._logs.check_fits(self._name, longest_opened(lst, self._logs.now_ms()))
+        """        self._logs.check_fits(self._name, longest_opened(log_list, self._logs.now_ms()))
         try:
             ends =""",
         """        try:
@@ -114,7 +114,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "times go back with the next writer's clock",
         "a log's times fall, and searching them finds anything",
-        "    begun_ms = max(now_ms, lst.last_ms)\n",
+        "    begun_ms = max(now_ms, log_list.last_ms)\n",
         "    begun_ms = now_ms\n",
         (f"{_DECISIONS}::test_times_never_fall_from_one_ledger_to_the_next",),
     ),
@@ -128,14 +128,14 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a log that is closed leaves its empty ledger",
         "readers wait for a ledger that nobody will ever write to",
-        "    if not lst.segments or lst.segments[-1].ledger_id != ledger_id or lst.segments[-1].entries:\n",
-        "    if True:\n",
+        "if not log_list.segments or log_list.segments[-1].ledger_id != ledger_id or log_list.segments[-1].entries:\n",
+        "if True:\n",
         (f"{_DECISIONS}::test_whoever_closes_the_log_leaves_no_empty_ledger",),
     ),
     Mutant(
         "a ledger that was made for a deleted log gets into another one of its name",
         "whoever looks for ledgers of logs that are gone deletes it, with all that was appended",
-        """        if self._uid not in ("", lst.uid):
+        """        if self._uid not in ("", log_list.uid):
 """,
         "        if False:\n",
         (f"{_BETWEEN}::test_a_ledger_that_was_made_for_a_deleted_log_gets_into_no_other",),
@@ -159,7 +159,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "the times of what was truncated are forgotten",
         "with the next writer's clock, a log's times fall",
-        "        begun_ms = max(self._logs.now_ms(), lst.last_ms)\n",
+        "        begun_ms = max(self._logs.now_ms(), log_list.last_ms)\n",
         "        begun_ms = max(self._logs.now_ms(), ready.last_ms)\n",
         (f"{_BETWEEN}::test_times_do_not_go_back_though_nothing_is_left_of_what_had_them",),
     ),

@@ -186,8 +186,8 @@ class Logs(Failover):
         """Whether another client has opened the log since the ledgers were its last ones."""
         while True:
             with contextlib.suppress(MetadataUnavailableError):
-                lst, _ = await client.logs.read(NAME, fresh=True)
-                return fenced[-1] not in [segment.ledger_id for segment in lst.open_segments]
+                log_list, _ = await client.logs.read(NAME, fresh=True)
+                return fenced[-1] not in [segment.ledger_id for segment in log_list.open_segments]
             await asyncio.sleep(0.1)
 
     async def opened(self, client: Client, rng: Random) -> LogWriter:
@@ -301,24 +301,24 @@ class Logs(Failover):
             losses = rng.choice((1, 2, 3))
             for _ in range(50):  # until a writer has come, and again until the next one has, in vain perhaps
                 with contextlib.suppress(BookKeeperError):
-                    lst, _ = await client.logs.read(NAME, fresh=True)
-                    if lst.open_segments:
-                        losses -= await self.give_up_one(client, lst, rng.choice(lst.open_segments), rng)
+                    log_list, _ = await client.logs.read(NAME, fresh=True)
+                    if log_list.open_segments:
+                        losses -= await self.give_up_one(client, log_list, rng.choice(log_list.open_segments), rng)
                 if not losses:
                     return
                 await asyncio.sleep(rng.random() ** 3 * 0.3)
 
-    async def give_up_one(self, client: Client, lst: LogList, segment: Segment, rng: Random) -> bool:
+    async def give_up_one(self, client: Client, log_list: LogList, segment: Segment, rng: Random) -> bool:
         """End the ledger before an entry that was acknowledged, perhaps, as one whose bookies are gone is ended."""
         await client.upkeep.fence(segment.ledger_id)
         catalog = client.upkeep.cluster.catalog
         metadata, version = await catalog.read(segment.ledger_id, fresh=True)
         if metadata.state is LedgerState.CLOSED:
             return False
-        index = lst.segments.index(segment)
+        index = log_list.segments.index(segment)
         behind = segment.first_position + LEDGER_ENTRIES_MAX
-        if index + 1 < len(lst.segments):
-            behind = lst.segments[index + 1].first_position
+        if index + 1 < len(log_list.segments):
+            behind = log_list.segments[index + 1].first_position
         there = self.account.acknowledged(segment.first_position, behind)
         left = there[: rng.choice((0, rng.randrange(len(there) + 1)))]
         wanted = dataclasses.replace(
@@ -341,8 +341,8 @@ class Logs(Failover):
         store.forbidden.add(f"{ROOT}/{paths.LOGS}/{UNREADABLE}")
         async with self.client(self.keeping, store=store) as client:
             for name in (UNREADABLE, DELETED):
-                lst = LogList(name, 3, 3, 2, "crc32c", ledger_key(PASSWORD), deleted=name == DELETED)
-                while not isinstance(await client.logs.create(name, lst), Done):
+                log_list = LogList(name, 3, 3, 2, "crc32c", ledger_key(PASSWORD), deleted=name == DELETED)
+                while not isinstance(await client.logs.create(name, log_list), Done):
                     await asyncio.sleep(0.1)
             settings = RecoverySettings(
                 log_retention_interval_s=0.3, log_orphan_interval_s=1.0, log_orphan_grace_s=60.0
@@ -400,13 +400,13 @@ class Logs(Failover):
                 await self.append_to(log, tale, rng)
             await log.flush()
             await log.close()
-            lst, _ = await client.logs.read(NAME, fresh=True)
-            assert not lst.open_segments
+            log_list, _ = await client.logs.read(NAME, fresh=True)
+            assert not log_list.open_segments
             reader = await client.read_log(NAME, password=PASSWORD)
             found = {entry.position: (entry.data, entry.time) async for entry in reader.read()}
             position = reader.first_position
             for there in found:
-                assert there == lst.behind(position), f"position {position} is missing"
+                assert there == log_list.behind(position), f"position {position} is missing"
                 position = there + 1
             assert position == log.next_position
             self.account.check(found, reader.first_position)

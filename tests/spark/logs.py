@@ -117,8 +117,8 @@ class TestLog:
 
     def starts(self) -> list[int]:
         """Where the ledgers of the log's list begin. A ledger gets more entries while the next one is being created."""
-        lst, _ = self._loop.call(self.client.logs.read(self.name, fresh=True))
-        return [segment.first_position for segment in lst.segments]
+        log_list, _ = self._loop.call(self.client.logs.read(self.name, fresh=True))
+        return [segment.first_position for segment in log_list.segments]
 
     def lose_all_but(self, entries: int) -> None:
         """The writer dies, only so many entries of its ledger are left, that is accepted, and another takes over."""

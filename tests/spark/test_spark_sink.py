@@ -84,18 +84,18 @@ class Written:
 
     def unlisted(self) -> set[int]:
         """Ledgers of the log that its list doesn't name."""
-        lst = self.list()
+        log_list = self.list()
 
         async def find() -> set[int]:
             async with bkpy.connect(self.uri) as client:
                 found = set()
                 async for ledger_id in client.list_ledgers():
                     metadata = await client.ledger_metadata(ledger_id)
-                    if metadata.custom_metadata.get(LOG_UID) == lst.uid.encode():
+                    if metadata.custom_metadata.get(LOG_UID) == log_list.uid.encode():
                         found.add(ledger_id)
                 return found
 
-        return asyncio.run(find()) - {segment.ledger_id for segment in lst.segments}
+        return asyncio.run(find()) - {segment.ledger_id for segment in log_list.segments}
 
 
 def batches(*payloads: bytes | None) -> Iterator[pa.RecordBatch]:
@@ -231,8 +231,8 @@ def test_whoever_commits_takes_the_place_of_the_writer(ledgers: Ledgers) -> None
     with pytest.raises(BookKeeperError):
         open_log.append(1)
     assert log.payloads() == [b"a"]
-    lst = log.list()
-    assert all(segment.sealed for segment in lst.segments)
+    log_list = log.list()
+    assert all(segment.sealed for segment in log_list.segments)
     open_log.die()
     open_log.append(1)
     assert len(log.payloads()) == 2

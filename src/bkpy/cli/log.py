@@ -487,10 +487,10 @@ async def _truncate(uri: str, name: str, before: int, ignore_consumers: bool, pa
 
     async with connect(uri) as client, await client.read_log(name, password=password) as reader:
         upkeep = LogUpkeep(client.logs, client.upkeep.cluster.catalog)
-        lst = await upkeep.truncate(
+        log_list = await upkeep.truncate(
             name, before, end=reader.next_position, uid=reader.uid, ignore_consumers=ignore_consumers
         )
-        return {"log": name, "first_position": lst.first_position, "ledgers": len(lst.segments)}
+        return {"log": name, "first_position": log_list.first_position, "ledgers": len(log_list.segments)}
 
 
 async def _sinks(uri: str, name: str, deleted: str | None) -> dict[str, int]:
@@ -510,8 +510,8 @@ async def _consumers(
     from bkpy.metadata.log_consumers import LogConsumers
 
     async with connect(uri) as client:
-        lst, _ = await client.logs.read(name, fresh=True)
-        all_of_them = LogConsumers(client.logs, name, lst.uid)
+        log_list, _ = await client.logs.read(name, fresh=True)
+        all_of_them = LogConsumers(client.logs, name, log_list.uid)
         if moved is not None:
             async with await client.read_log(name, password=password) as reader:
                 consumer = await reader.consumer(moved[0], position=moved[1])

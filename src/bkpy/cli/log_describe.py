@@ -35,25 +35,25 @@ async def described(uri: str, name: str, password: bytes) -> dict[str, Any]:
         except (bkpy.UnauthorizedError, bkpy.BookieUnavailableError):
             if password:
                 raise
-        lst, _ = await client.logs.read(name, fresh=True)
-        if not lst.open_segments:
-            next_position = max(lst.sealed_end, lst.first_position)
-        registered = await LogConsumers(client.logs, name, lst.uid).registered()
+        log_list, _ = await client.logs.read(name, fresh=True)
+        if not log_list.open_segments:
+            next_position = max(log_list.sealed_end, log_list.first_position)
+        registered = await LogConsumers(client.logs, name, log_list.uid).registered()
         return {
-            **_summary(name, lst, await client.logs.lease_holder(name, lst.uid)),
+            **_summary(name, log_list, await client.logs.lease_holder(name, log_list.uid)),
             "next_position": next_position,
-            "ensemble_size": lst.ensemble_size,
-            "write_quorum": lst.write_quorum,
-            "ack_quorum": lst.ack_quorum,
-            "digest": lst.digest,
-            "created": iso(lst.created_ms),
-            "retention_s": lst.retention_s,
-            "retention_bytes": lst.retention_bytes,
-            "consumer_lag_max_s": lst.consumer_lag_max_s,
-            "sinks": dict(lst.sinks),
-            "gaps": [list(gap) for gap in lst.gaps],
-            "segments": [_segment(segment) for segment in lst.segments],
-            "to_be_deleted": list(lst.doomed),
+            "ensemble_size": log_list.ensemble_size,
+            "write_quorum": log_list.write_quorum,
+            "ack_quorum": log_list.ack_quorum,
+            "digest": log_list.digest,
+            "created": iso(log_list.created_ms),
+            "retention_s": log_list.retention_s,
+            "retention_bytes": log_list.retention_bytes,
+            "consumer_lag_max_s": log_list.consumer_lag_max_s,
+            "sinks": dict(log_list.sinks),
+            "gaps": [list(gap) for gap in log_list.gaps],
+            "segments": [_segment(segment) for segment in log_list.segments],
+            "to_be_deleted": list(log_list.doomed),
             "consumers": consumer_rows(registered.states),
         }
 
@@ -67,8 +67,8 @@ async def listed(uri: str) -> list[dict[str, Any]]:
         found = []
         async for name in client.list_logs():
             try:
-                lst, _ = await client.logs.read(name)
-                found.append(_summary(name, lst, await client.logs.lease_holder(name, lst.uid)))
+                log_list, _ = await client.logs.read(name)
+                found.append(_summary(name, log_list, await client.logs.lease_holder(name, log_list.uid)))
             except bkpy.NoSuchLogError:  # deleted meanwhile
                 continue
             except (bkpy.CorruptDataError, bkpy.UnauthorizedError, UnsupportedVersionError) as error:
@@ -77,13 +77,13 @@ async def listed(uri: str) -> list[dict[str, Any]]:
         return found
 
 
-def _summary(name: str, lst: LogList, writer: str | None) -> dict[str, Any]:
+def _summary(name: str, log_list: LogList, writer: str | None) -> dict[str, Any]:
     return {
         "log": name,
-        "first_position": lst.first_position,
-        "known_end": max(lst.sealed_end, lst.first_position),
-        "ledgers": len(lst.segments),
-        "bytes": sum(segment.payload_bytes for segment in lst.segments),
+        "first_position": log_list.first_position,
+        "known_end": max(log_list.sealed_end, log_list.first_position),
+        "ledgers": len(log_list.segments),
+        "bytes": sum(segment.payload_bytes for segment in log_list.segments),
         "writer": writer,
     }
 

@@ -331,10 +331,10 @@ class Client:
         self._check_open()
         return await self._log_reading.segments.open(ledger_id, password, confirmed)
 
-    async def create_segment(self, name: str, lst: LogList, password: bytes) -> LedgerWriter:
+    async def create_segment(self, name: str, log_list: LogList, password: bytes) -> LedgerWriter:
         """The writer of a new ledger of a log, which no list names as yet; not for applications."""
-        created = await self._create(new_ledger(name, lst))
-        return self._writer(created, RecordCodec(created.metadata.ledger_id, lst.digest, digest_key(password)))
+        created = await self._create(new_ledger(name, log_list))
+        return self._writer(created, RecordCodec(created.metadata.ledger_id, log_list.digest, digest_key(password)))
 
     @property
     def _log_parts(self) -> LogParts:

@@ -112,7 +112,7 @@ async def create_log(
         check_size("retention_bytes", retention_bytes)
         if retention_bytes < 0:
             raise ConfigError(f"retention_bytes must not be negative, and is {retention_bytes}")
-    lst = LogList(
+    log_list = LogList(
         uid=logs.new_token(),
         ensemble_size=ensemble_size,
         write_quorum=write_quorum,
@@ -127,12 +127,12 @@ async def create_log(
     try:
         await logs.read(name, fresh=True)
     except NoSuchLogError:
-        return await _created(logs, name, lst)
+        return await _created(logs, name, log_list)
     return False
 
 
-async def _created(logs: LogStore, name: str, lst: LogList) -> bool:
-    outcome = await logs.create(name, lst)
+async def _created(logs: LogStore, name: str, log_list: LogList) -> bool:
+    outcome = await logs.create(name, log_list)
     match outcome:
         case Done():
             return True
@@ -147,7 +147,7 @@ async def _created(logs: LogStore, name: str, lst: LogList) -> bool:
 async def _show(parts: LogParts, name: str, opened: Opened) -> None:
     """Who writes the log, for people, and for those who want to be alone with it."""
     try:
-        outcome = await parts.logs.take_lease(name, opened.lst.uid, opened.token, parts.label, replace=True)
+        outcome = await parts.logs.take_lease(name, opened.log_list.uid, opened.token, parts.label, replace=True)
     except MetadataUnavailableError as error:
         outcome = NotDone(error)
     match outcome:

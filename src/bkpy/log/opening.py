@@ -57,21 +57,21 @@ log = logging.getLogger("bkpy.client")
 class Opened(NamedTuple):
     """A log whose writer is the one with `token`; `created` is its new last ledger."""
 
-    lst: LogList
+    log_list: LogList
     version: int
     token: str
     created: Created
 
 
-def new_ledger(name: str, lst: LogList) -> NewLedger:
+def new_ledger(name: str, log_list: LogList) -> NewLedger:
     """What the next ledger of the log is to be."""
     return NewLedger(
-        lst.ensemble_size,
-        lst.write_quorum,
-        lst.ack_quorum,
-        lst.digest,
-        lst.ledger_key,
-        {LOG_NAME: name.encode(), LOG_UID: lst.uid.encode()},
+        log_list.ensemble_size,
+        log_list.write_quorum,
+        log_list.ack_quorum,
+        log_list.digest,
+        log_list.ledger_key,
+        {LOG_NAME: name.encode(), LOG_UID: log_list.uid.encode()},
     )
 
 
@@ -133,30 +133,30 @@ class Opening:
 
     async def _run(self) -> Opened:
         settings, rng = self._parts.shared.settings, self._parts.shared.runtime.rng
-        lst, version = await self._read()
+        log_list, version = await self._read()
         if not self._wait:
             await self._lock()
         pause_s = settings.log_open_pause_min_s
         for _ in range(settings.log_conflicts_max):
-            self._writer = lst.writer
-            opened = await self._attempt(lst, version)
+            self._writer = log_list.writer
+            opened = await self._attempt(log_list, version)
             if opened is not None:
                 return opened
-            lst, version = await self._read()
-            if lst.writer != self._writer:  # another one came in between: the next to come gives it some time
+            log_list, version = await self._read()
+            if log_list.writer != self._writer:  # another one came in between: the next to come gives it some time
                 await asyncio.sleep(pause_s * (1 + rng.random()) / 2)
                 pause_s = min(pause_s * 2, settings.log_open_pause_max_s)
-                lst, version = await self._read()
+                log_list, version = await self._read()
         raise MetadataConflictError(f"the writers of log {self._name} take its place from each other all the time")
 
     async def _read(self) -> tuple[LogList, int]:
-        lst, version = await self._logs.read(self._name, fresh=True)
-        if self._uid not in ("", lst.uid):
+        log_list, version = await self._logs.read(self._name, fresh=True)
+        if self._uid not in ("", log_list.uid):
             raise NoSuchLogError(f"log {self._name} was deleted while it was opened, and there is another one")
-        self._uid = lst.uid
-        if lst.ledger_key != ledger_key(self._password):
+        self._uid = log_list.uid
+        if log_list.ledger_key != ledger_key(self._password):
             raise UnauthorizedError(f"this is not the password of log {self._name}")
-        return lst, version
+        return log_list, version
 
     async def _lock(self) -> None:
         """Take the lease first: whoever wants to be alone has that before it fences anybody."""
@@ -173,26 +173,26 @@ class Opening:
             case _:
                 assert_never(outcome)
 
-    async def _attempt(self, lst: LogList, version: int) -> Opened | None:
+    async def _attempt(self, log_list: LogList, version: int) -> Opened | None:
         """None if the list has changed meanwhile."""
         # Before anybody is fenced: without room for another ledger, the log's writer goes on.
-        self._logs.check_fits(self._name, longest_opened(lst, self._logs.now_ms()))
+        self._logs.check_fits(self._name, longest_opened(log_list, self._logs.now_ms()))
         try:
-            ends = {segment.ledger_id: await self._end_of(segment) for segment in lst.open_segments}
+            ends = {segment.ledger_id: await self._end_of(segment) for segment in log_list.open_segments}
         except NoSuchLedgerError as error:
-            if await self._logs.read(self._name, fresh=True) != (lst, version):
+            if await self._logs.read(self._name, fresh=True) != (log_list, version):
                 return None  # somebody else has dropped it
             raise CorruptDataError(
                 f"the ledger is gone, and the list of log {self._name} names it", ledger_id=error.ledger_id
             ) from error
-        ready = settled(lst, ends)
-        self._tell_of_dropped(lst, ends)
-        self._tell_of_lost(lst, ends, ready)
-        created = self._created or await self._parts.create(new_ledger(self._name, lst))
+        ready = settled(log_list, ends)
+        self._tell_of_dropped(log_list, ends)
+        self._tell_of_lost(log_list, ends, ready)
+        created = self._created or await self._parts.create(new_ledger(self._name, log_list))
         self._created = created
         ledger_id = created.metadata.ledger_id
         # Not what is ready: of what was dropped, or is lost, readers may have seen the times.
-        begun_ms = max(self._logs.now_ms(), lst.last_ms)
+        begun_ms = max(self._logs.now_ms(), log_list.last_ms)
         wanted = begun(ready, ledger_id, ready.sealed_end, begun_ms, self._token, self._parts.label)
         self._created = None  # whoever ends here doesn't know whether the list names it
         check = self._logs.ledger_check(ledger_id, created.version)
@@ -222,8 +222,8 @@ class Opening:
                 assert_never(act)
         return None
 
-    def _tell_of_dropped(self, lst: LogList, ends: Mapping[int, SegmentEnd]) -> None:
-        for before, after in pairwise(lst.open_segments):
+    def _tell_of_dropped(self, log_list: LogList, ends: Mapping[int, SegmentEnd]) -> None:
+        for before, after in pairwise(log_list.open_segments):
             end, entries = before.first_position + ends[before.ledger_id].entries, ends[after.ledger_id].entries
             if end < after.first_position and entries and not ends[before.ledger_id].lost:
                 log.warning(
@@ -236,8 +236,8 @@ class Opening:
                     after.first_position,
                 )
 
-    def _tell_of_lost(self, lst: LogList, ends: Mapping[int, SegmentEnd], ready: LogList) -> None:
-        for segment in lst.open_segments:
+    def _tell_of_lost(self, log_list: LogList, ends: Mapping[int, SegmentEnd], ready: LogList) -> None:
+        for segment in log_list.open_segments:
             if ends[segment.ledger_id].lost:
                 end = segment.first_position + ends[segment.ledger_id].entries
                 log.warning(
@@ -251,10 +251,10 @@ class Opening:
 
     async def _look(self, wanted: LogList, ledger_id: int) -> tuple[LogList, int, ListSays]:
         try:
-            lst, version = await self._logs.read(self._name, fresh=True)
+            log_list, version = await self._logs.read(self._name, fresh=True)
         except NoSuchLogError:
             return wanted, -1, ListSays.GONE
-        return lst, version, list_says(lst, self._token, ledger_id)
+        return log_list, version, list_says(log_list, self._token, ledger_id)
 
     async def _end_of(self, segment: Segment) -> SegmentEnd:
         """Where the ledger ends, which is closed there if it isn't yet."""

@@ -34,12 +34,12 @@ class LogReading:
     async def open(self, name: str, password: bytes) -> LogReader:
         """See `Client.read_log`."""
         check_password(password)
-        lst, version = await self._logs.read(checked_name(name))
-        if lst.ledger_key != ledger_key(password):
+        log_list, version = await self._logs.read(checked_name(name))
+        if log_list.ledger_key != ledger_key(password):
             why = "the password is not the log's" if password else "the log has a password, and none was given"
             raise UnauthorizedError(f"log {name}: {why}")
         reader = LogReader(
-            LogSnapshot(name, lst, version),
+            LogSnapshot(name, log_list, version),
             password,
             logs=self._logs,
             segments=self.segments,

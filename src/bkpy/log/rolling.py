@@ -85,7 +85,7 @@ class Roller:
     """The ledgers of one log's writer, and its list as this writer last wrote or read it."""
 
     def __init__(self, name: str, opened: Opened, password: bytes, limits: RollLimits, parts: LogParts) -> None:
-        self.lst = opened.lst
+        self.log_list = opened.log_list
         self.ended = False  # the writer was closed
         self._name = name
         self._version = opened.version
@@ -96,7 +96,7 @@ class Roller:
         self._logs = parts.logs
         self._settings, self._runtime = parts.shared.settings, parts.shared.runtime
         self.appends = LogAppends(name, self._settings, self._is_due, self._stop)
-        self._clock = WriterClock(self._runtime.clock, opened.lst.segments[-1].begun_ms)
+        self._clock = WriterClock(self._runtime.clock, opened.log_list.segments[-1].begun_ms)
         self._lock = asyncio.Lock()  # whoever holds it rolls, seals or closes
         self._present = self._writer(opened.created)
         self._former: LedgerWriter | None = None  # until it is CLOSED
@@ -111,7 +111,7 @@ class Roller:
         self._keeping = self._runtime.spawn(self._keep(), name=f"retention of log {name}", on_death=self._died)
         self._watch = self._logs.watch(name)
         self._hearing = self._runtime.spawn(self._hear(), name=f"news of log {name}", on_death=self._died)
-        self.appends.begin(self._present.pending, self.lst.segments[-1].first_position, *self._due)
+        self.appends.begin(self._present.pending, self.log_list.segments[-1].first_position, *self._due)
 
     @property
     def ledger_id(self) -> int:
@@ -170,7 +170,7 @@ class Roller:
             if self._former is not None or self._stopped or self.appends.closed or not self._present.pending.next_id:
                 return
             await self._check_room()
-            created = await self._parts.create(new_ledger(self._name, self.lst))
+            created = await self._parts.create(new_ledger(self._name, self.log_list))
             following = self._writer(created)
             writing = False
             try:
@@ -196,15 +196,15 @@ class Roller:
         try:
             self._try_room()
         except ConfigError:
-            lst, version = await self._logs.read(self._name, fresh=True)
-            if version == self._version or lst.writer != self._token:
+            log_list, version = await self._logs.read(self._name, fresh=True)
+            if version == self._version or log_list.writer != self._token:
                 raise
-            self.lst, self._version = lst, version  # perhaps it has been truncated
+            self.log_list, self._version = log_list, version  # perhaps it has been truncated
             self._try_room()
 
     def _try_room(self) -> None:
-        lst, position = self._sealed(self.lst), self.appends.next_position
-        rolled = with_room(lst, position, self._clock(), self._token, lst.writer_label)
+        log_list, position = self._sealed(self.log_list), self.appends.next_position
+        rolled = with_room(log_list, position, self._clock(), self._token, log_list.writer_label)
         self._logs.check_fits(self._name, longest_opened(rolled, self._clock()))
 
     def _switch(self, following: LedgerWriter) -> None:
@@ -227,7 +227,7 @@ class Roller:
         doubt = False
         while True:
             wanted = begun(
-                self._sealed(self.lst), ledger_id, position, self._clock(), self._token, self.lst.writer_label
+                self._sealed(self.log_list), ledger_id, position, self._clock(), self._token, self.log_list.writer_label
             )
             token = self._logs.new_token()
             act = Act.WAIT
@@ -250,12 +250,12 @@ class Roller:
                 act = AFTER_ROLLING[told_of(outcome), says]
             match act:
                 case Act.SERVE:
-                    self.lst, self._version, self._unsealed = found, version, {}
+                    self.log_list, self._version, self._unsealed = found, version, {}
                     if self.appends.error is not None:  # meanwhile
                         raise self.appends.error
                     return
                 case Act.AGAIN:
-                    self.lst, self._version = found, version
+                    self.log_list, self._version = found, version
                     doubt = False  # no write before can take effect any more
                 case Act.BACK:
                     if isinstance(outcome, NotDone):
@@ -287,25 +287,25 @@ class Roller:
     async def _look(self, ledger_id: int, until: float) -> tuple[LogList, int, ListSays]:
         while True:
             try:
-                lst, version = await self._logs.read(self._name, fresh=True)
+                log_list, version = await self._logs.read(self._name, fresh=True)
             except NoSuchLogError:
-                return self.lst, self._version, ListSays.GONE
+                return self.log_list, self._version, ListSays.GONE
             except MetadataUnavailableError:
                 await self._pause(until)
             except BookKeeperError as error:
                 raise self._failed(error) from None
             else:
-                return lst, version, list_says(lst, self._token, ledger_id)
+                return log_list, version, list_says(log_list, self._token, ledger_id)
 
     def _failed(self, error: BookKeeperError) -> BookKeeperError:
         self.appends.fail(error)
         return error
 
-    def _sealed(self, lst: LogList) -> LogList:
+    def _sealed(self, log_list: LogList) -> LogList:
         """With what is known of the ends of ledgers."""
         for ledger_id, end in self._unsealed.items():
-            lst = sealed(lst, ledger_id, end)
-        return lst
+            log_list = sealed(log_list, ledger_id, end)
+        return log_list
 
     # --- the former ledger ------------------------------------------------------------------------------------------
 
@@ -325,13 +325,13 @@ class Roller:
                 await asyncio.sleep(self._settings.log_roll_retry_s)
         if self.appends.error is None and not self._lock.locked():  # else whoever has it is about to write the list
             async with self._lock:
-                await self._write(lambda lst: lst)
+                await self._write(lambda log_list: log_list)
         self._rolled.set()
 
     async def _close_former(self, former: LedgerWriter) -> None:
         await former.close()
         if self.appends.error is None:  # else perhaps of this ledger, which then ends before what was appended to it
-            self._ended(former, self.lst.segments[-1].begun_ms)  # the times of all its entries lie before that
+            self._ended(former, self.log_list.segments[-1].begun_ms)  # the times of all its entries lie before that
             self._former = None
 
     def _ended(self, writer: LedgerWriter, last_ms: int) -> None:
@@ -348,21 +348,21 @@ class Roller:
 
     async def _try_to_write(self, change: Callable[[LogList], LogList]) -> None:
         for _ in range(self._settings.log_conflicts_max):
-            wanted = change(self._sealed(self.lst))
+            wanted = change(self._sealed(self.log_list))
             outcome = await self._logs.write_anyway(self._name, wanted, self._version)
             match outcome:
                 case Done():
-                    self.lst, self._version, self._unsealed = wanted, outcome.version, {}
+                    self.log_list, self._version, self._unsealed = wanted, outcome.version, {}
                     return
                 case Missing():
                     raise self._failed(NoSuchLogError(f"log {self._name} was deleted"))
                 case NotDone() | Unknown():
                     raise told(outcome)
                 case Changed() | Overtaken():
-                    lst, version = await self._logs.read(self._name, fresh=True)
-                    if lst.writer != self._token:
+                    log_list, version = await self._logs.read(self._name, fresh=True)
+                    if log_list.writer != self._token:
                         raise self._failed(log_fenced(self._name))
-                    self.lst, self._version = lst, version
+                    self.log_list, self._version = log_list, version
                 case _:
                     assert_never(outcome)
 
@@ -370,10 +370,10 @@ class Roller:
 
     async def truncate(self, before: int, *, ignore_consumers: bool) -> None:
         """See `LogWriter.truncate`."""
-        end, uid = self.appends.acknowledged, self.lst.uid
-        lst = await self._upkeep.truncate(self._name, before, end=end, uid=uid, ignore_consumers=ignore_consumers)
-        if lst.writer == self._token:
-            self.lst = dataclasses.replace(self.lst, first_position=max(before, self.lst.first_position))
+        end, uid = self.appends.acknowledged, self.log_list.uid
+        log_list = await self._upkeep.truncate(self._name, before, end=end, uid=uid, ignore_consumers=ignore_consumers)
+        if log_list.writer == self._token:
+            self.log_list = dataclasses.replace(self.log_list, first_position=max(before, self.log_list.first_position))
 
     async def _keep(self) -> None:
         """Delete what is not to be kept, after each roll and every now and then, and show that there is a writer."""
@@ -385,7 +385,7 @@ class Roller:
             try:
                 if self._is_ended_by(await self._upkeep.retain(self._name)):
                     return
-                await self._logs.take_lease(self._name, self.lst.uid, self._token, self._parts.label)
+                await self._logs.take_lease(self._name, self.log_list.uid, self._token, self._parts.label)
             except NoSuchLogError as error:
                 self._failed(error)
                 return
@@ -396,8 +396,8 @@ class Roller:
         """Read the list whenever it has changed: an idle writer hears at once that the log has another, or is gone."""
         async for _ in self._watch:
             try:
-                lst, version = await self._logs.read(self._name)
-                if (version > self._version or lst.uid != self.lst.uid) and self._is_ended_by(lst):
+                log_list, version = await self._logs.read(self._name)
+                if (version > self._version or log_list.uid != self.log_list.uid) and self._is_ended_by(log_list):
                     return
             except NoSuchLogError as error:
                 self._failed(error)
@@ -405,11 +405,11 @@ class Roller:
             except BookKeeperError as error:  # it is looked at now and then all the same
                 log.info("the list of log %s can't be read now: %s", self._name, error)
 
-    def _is_ended_by(self, lst: LogList) -> bool:
+    def _is_ended_by(self, log_list: LogList) -> bool:
         """Whether the list that the name has now says that this writer has had its time."""
-        if lst.uid != self.lst.uid:
+        if log_list.uid != self.log_list.uid:
             self._failed(NoSuchLogError(f"log {self._name} was deleted, and there is another one of that name"))
-        elif lst.writer != self._token:
+        elif log_list.writer != self._token:
             self._failed(log_fenced(self._name))
         return self.appends.error is not None
 
@@ -433,10 +433,10 @@ class Roller:
             except BookKeeperError as error:
                 raise self.appends.as_error(error) from error
             self._ended(self._present, self._clock.last_ms)
-            await self._write(lambda lst: ended(lst, self.ledger_id))
+            await self._write(lambda log_list: ended(log_list, self.ledger_id))
             self.ended = True
-        await drop_lease(self._name, self.lst.uid, self._token, self._logs)
-        if self.lst.doomed:
+        await drop_lease(self._name, self.log_list.uid, self._token, self._logs)
+        if self.log_list.doomed:
             try:
                 await self._upkeep.finish(self._name)
             except BookKeeperError as error:
@@ -451,7 +451,7 @@ class Roller:
         """The writer has failed, or was abandoned."""
         self._stopped = True
         self._stop_rolling()
-        dropping = drop_lease(self._name, self.lst.uid, self._token, self._logs)
+        dropping = drop_lease(self._name, self.log_list.uid, self._token, self._logs)
         self._runtime.spawn(dropping, name=f"lease of log {self._name}")
         asyncio.get_running_loop().call_soon(self._let_go)  # not in the midst of what has failed
 

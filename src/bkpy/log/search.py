@@ -20,18 +20,18 @@ async def position_at(
     snapshot: LogSnapshot, time: float, open_range: Callable[[SegmentRange], Awaitable[LedgerReader]]
 ) -> int:
     """The first readable position whose time is not earlier than `time`, in seconds since the epoch; else the end."""
-    lst, end = snapshot.list, max(snapshot.next_position, snapshot.list.first_position)
-    index = index_before(lst, time)
+    log_list, end = snapshot.list, max(snapshot.next_position, snapshot.list.first_position)
+    index = index_before(log_list, time)
     if index < 0:
-        return lst.first_position
-    segment = lst.segments[index]
-    low = min(end, max(lst.first_position, segment.first_position))
-    high = min(end, lst.segments[index + 1].first_position) if index + 1 < len(lst.segments) else end
+        return log_list.first_position
+    segment = log_list.segments[index]
+    low = min(end, max(log_list.first_position, segment.first_position))
+    high = min(end, log_list.segments[index + 1].first_position) if index + 1 < len(log_list.segments) else end
     if segment.sealed:
         high = min(high, segment.end_position)  # a gap may begin there
     if low >= high or (segment.sealed and segment.last_ms / 1000 < time):
-        return lst.behind(max(low, high))
-    wanted = next(ranges_of(lst, low, high - 1))
+        return log_list.behind(max(low, high))
+    wanted = next(ranges_of(log_list, low, high - 1))
     reader = await open_range(wanted)
     while low < high:
         middle = (low + high) // 2
@@ -42,4 +42,4 @@ async def position_at(
             low = middle + 1
         else:
             high = middle
-    return lst.behind(low)
+    return log_list.behind(low)

@@ -22,23 +22,23 @@ log = logging.getLogger("bkpy.client")
 class LogSnapshot:
     """Shared by what reads and what follows one log."""
 
-    def __init__(self, name: str, lst: LogList, version: int) -> None:
+    def __init__(self, name: str, log_list: LogList, version: int) -> None:
         self.name = name
-        self.list = lst
-        self.next_position = max(lst.sealed_end, lst.first_position)
+        self.list = log_list
+        self.next_position = max(log_list.sealed_end, log_list.first_position)
         self._version = version
         self._closed: dict[int, int] = {}  # entries of ledgers that are CLOSED, though their segments aren't sealed
 
     async def refresh(self, logs: LogStore, *, fresh: bool = False) -> None:
         """Read the list again, `fresh` if no earlier write may be missed. Raises `NoSuchLogError`."""
-        lst, version = await logs.read(self.name, fresh=fresh)
-        if lst.uid != self.list.uid:
+        log_list, version = await logs.read(self.name, fresh=fresh)
+        if log_list.uid != self.list.uid:
             raise NoSuchLogError(f"log {self.name} has been deleted, and another one has its name")
         if version <= self._version:  # perhaps from a server that lags behind
             return
-        self.list, self._version = lst, version
-        self.advance(max(lst.sealed_end, lst.first_position))
-        still_open = {segment.ledger_id for segment in lst.open_segments}
+        self.list, self._version = log_list, version
+        self.advance(max(log_list.sealed_end, log_list.first_position))
+        still_open = {segment.ledger_id for segment in log_list.open_segments}
         self._closed = {ledger: entries for ledger, entries in self._closed.items() if ledger in still_open}
 
     def advance(self, position: int) -> None:

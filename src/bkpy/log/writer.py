@@ -51,7 +51,7 @@ class LogWriter:
     @property
     def first_position(self) -> int:
         """Entries below it are gone, as far as this writer knows."""
-        return self._roller.lst.first_position
+        return self._roller.log_list.first_position
 
     @property
     def next_position(self) -> int:
@@ -147,7 +147,7 @@ class LogWriter:
 
     async def consumer(self, name: str, *, position: int | None = None) -> LogConsumer:
         """The consumer of that name, see `LogReader.consumer`."""
-        return await registered(self._logs, self._name, self._roller.lst.uid, name, position, self._end)
+        return await registered(self._logs, self._name, self._roller.log_list.uid, name, position, self._end)
 
     async def _end(self, _: int) -> int:
         return self._appends.acknowledged

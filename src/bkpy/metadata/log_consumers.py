@@ -114,9 +114,9 @@ class LogConsumers:
                 return known.state
             if position is not None:
                 await self._check_end(position)
-            lst, version = await self._list()
-            at = lst.first_position if position is None else position
-            self._check_position(lst, at)
+            log_list, version = await self._list()
+            at = log_list.first_position if position is None else position
+            self._check_position(log_list, at)
             await self._check_number()
             state = self._state(at, {})
             create = Create(node, _encode(state))
@@ -147,8 +147,8 @@ class LogConsumers:
             if position >= known.state.position:
                 done = await self._put(node, _encode(state), known.version, Check(self._folder, known.all_version))
             else:
-                lst, version = await self._list()
-                self._check_position(lst, position)
+                log_list, version = await self._list()
+                self._check_position(log_list, position)
                 put = Put(node, _encode(state), known.version)
                 done = await self._committed(known.all_version, put, self._logs.list_check(self._log, version))
             if done:
@@ -187,10 +187,10 @@ class LogConsumers:
         return _Known(_decode(self._log, consumer, found[0]), found[1], all_version)
 
     async def _list(self) -> tuple[LogList, int]:
-        lst, version = await self._logs.read(self._log, fresh=True)
-        if lst.uid != self._uid:
+        log_list, version = await self._logs.read(self._log, fresh=True)
+        if log_list.uid != self._uid:
             raise NoSuchLogError(f"log {self._log} has been deleted, and there is another one of that name")
-        return lst, version
+        return log_list, version
 
     async def _check_end(self, position: int) -> None:
         if self._known_end is not None and position > (end := await self._known_end(position)):
@@ -198,11 +198,11 @@ class LogConsumers:
                 f"log {self._log} is known to reach up to position {end}, so no consumer can be at {position}"
             )
 
-    def _check_position(self, lst: LogList, position: int) -> None:
-        if lst.behind(position) < lst.first_position:
-            raise TruncatedError(f"log {self._log} begins at position {lst.first_position}, not at {position}")
-        if not lst.open_segments and position > lst.sealed_end:
-            raise ConfigError(f"log {self._log} ends before position {lst.sealed_end}, not {position}")
+    def _check_position(self, log_list: LogList, position: int) -> None:
+        if log_list.behind(position) < log_list.first_position:
+            raise TruncatedError(f"log {self._log} begins at position {log_list.first_position}, not at {position}")
+        if not log_list.open_segments and position > log_list.sealed_end:
+            raise ConfigError(f"log {self._log} ends before position {log_list.sealed_end}, not {position}")
 
     async def _check_number(self) -> None:
         """Whether there may be one more; who comes in between changes the node of all, and this is asked again."""
@@ -239,8 +239,8 @@ class LogConsumers:
 
 async def consumers_of(logs: LogStore, name: str) -> LogConsumers:
     """Those of the log that has this name now. Raises `NoSuchLogError`."""
-    lst, _ = await logs.read(name)
-    return LogConsumers(logs, name, lst.uid)
+    log_list, _ = await logs.read(name)
+    return LogConsumers(logs, name, log_list.uid)
 
 
 def _encode(state: ConsumerState) -> bytes:

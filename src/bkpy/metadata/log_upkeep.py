@@ -100,11 +100,11 @@ class LogUpkeep:
         ignored. Entries in a ledger that has others as well are out of reach at once, and deleted with those.
         """
 
-        def change(lst: LogList, consumers: Mapping[str, int]) -> LogList:
-            if uid and lst.uid != uid:
+        def change(log_list: LogList, consumers: Mapping[str, int]) -> LogList:
+            if uid and log_list.uid != uid:
                 raise NoSuchLogError(f"log {name} was deleted, and there is another one of that name")
-            known = lst.sealed_end if end is None else end
-            return truncated(name, lst, before, known, consumers, self._logs.now_ms())
+            known = log_list.sealed_end if end is None else end
+            return truncated(name, log_list, before, known, consumers, self._logs.now_ms())
 
         await self._change(name, change, ignore_consumers=ignore_consumers)
         return await self.finish(name)
@@ -112,11 +112,11 @@ class LogUpkeep:
     async def retain(self, name: str) -> LogList:
         """Delete what the log's retention doesn't keep any more, and what was doomed before; the list then."""
 
-        def change(lst: LogList, consumers: Mapping[str, int]) -> LogList:
-            return lst.truncated(retained_from(lst, self._logs.now_ms(), consumers.values()))
+        def change(log_list: LogList, consumers: Mapping[str, int]) -> LogList:
+            return log_list.truncated(retained_from(log_list, self._logs.now_ms(), consumers.values()))
 
-        lst, _ = await self._logs.read(name)
-        if lst.retention_s is not None or lst.retention_bytes is not None:
+        log_list, _ = await self._logs.read(name)
+        if log_list.retention_s is not None or log_list.retention_bytes is not None:
             await self._change(name, change)
         return await self.finish(name)
 
@@ -124,27 +124,27 @@ class LogUpkeep:
         self, name: str, change: Callable[[LogList, Mapping[str, int]], LogList], *, ignore_consumers: bool = False
     ) -> None:
         """Write what `change` makes of the list and of what consumers need; again if either changes meanwhile."""
-        lst, _ = await self._logs.read(name, fresh=True)
+        log_list, _ = await self._logs.read(name, fresh=True)
         for _ in range(self._settings.log_conflicts_max):
             positions: dict[str, int] = {}
             checks = []
             if not ignore_consumers:
-                registered = await LogConsumers(self._logs, name, lst.uid).registered()
+                registered = await LogConsumers(self._logs, name, log_list.uid).registered()
                 positions = {consumer: state.position for consumer, state in registered.states.items()}
                 checks = [registered.check]
-            uid = lst.uid
+            uid = log_list.uid
             # Behind that: reading all consumers may take longer than the log goes without rolling.
-            lst, version = await self._logs.read(name, fresh=True)
-            if lst.uid != uid:
+            log_list, version = await self._logs.read(name, fresh=True)
+            if log_list.uid != uid:
                 continue
-            changed = change(lst, positions)
-            if changed == lst or await self._written(name, changed, version, *checks):
+            changed = change(log_list, positions)
+            if changed == log_list or await self._written(name, changed, version, *checks):
                 return
         raise self._given_up(name)
 
-    async def _written(self, name: str, lst: LogList, version: int, *checks: Check) -> bool:
+    async def _written(self, name: str, log_list: LogList, version: int, *checks: Check) -> bool:
         """False is to be tried again, on what there is then."""
-        outcome = await self._logs.write_anyway(name, lst, version, *checks)
+        outcome = await self._logs.write_anyway(name, log_list, version, *checks)
         match outcome:
             case Done():
                 return True
@@ -159,10 +159,12 @@ class LogUpkeep:
         """Remove a writer id with its last batch; False if there is none. A repeated batch comes twice then."""
         was_there = False
 
-        def change(lst: LogList, _: Mapping[str, int]) -> LogList:
+        def change(log_list: LogList, _: Mapping[str, int]) -> LogList:
             nonlocal was_there
-            was_there = was_there or writer_id in lst.sinks
-            return dataclasses.replace(lst, sinks={key: value for key, value in lst.sinks.items() if key != writer_id})
+            was_there = was_there or writer_id in log_list.sinks
+            return dataclasses.replace(
+                log_list, sinks={key: value for key, value in log_list.sinks.items() if key != writer_id}
+            )
 
         await self._change(name, change, ignore_consumers=True)
         return was_there
@@ -178,16 +180,16 @@ class LogUpkeep:
         """The same; with `fence`, of a log that was deleted, too."""
         gone: set[int] = set()
         for _ in range(self._settings.log_conflicts_max):
-            lst, version = await self._logs.read(name, fresh=True, include_deleted=fence is not None)
-            if not lst.doomed:
-                return lst
+            log_list, version = await self._logs.read(name, fresh=True, include_deleted=fence is not None)
+            if not log_list.doomed:
+                return log_list
             # Once is enough: a log that rolls meanwhile changes its list faster than all of them are deleted.
-            left = [ledger_id for ledger_id in lst.doomed if ledger_id not in gone]
-            if lst.deleted and fence is not None:
+            left = [ledger_id for ledger_id in log_list.doomed if ledger_id not in gone]
+            if log_list.deleted and fence is not None:
                 await self._fence(name, tuple(left[-OPEN_MAX:]), fence)
             problem = await self._delete_ledgers(left, gone)
-            removed = tuple(ledger_id for ledger_id in lst.doomed if ledger_id in gone)
-            if not removed or await self._written(name, lst.without_doomed(removed), version):
+            removed = tuple(ledger_id for ledger_id in log_list.doomed if ledger_id in gone)
+            if not removed or await self._written(name, log_list.without_doomed(removed), version):
                 log.info("%d ledgers of log %s were deleted", len(removed), name)
                 if problem is not None:
                     raise problem
@@ -236,10 +238,10 @@ class LogUpkeep:
 
     async def _doom_all(self, name: str) -> None:
         for _ in range(self._settings.log_conflicts_max):
-            lst, version = await self._logs.read(name, fresh=True)
-            doomed = lst.doomed + tuple(segment.ledger_id for segment in lst.segments)
+            log_list, version = await self._logs.read(name, fresh=True)
+            doomed = log_list.doomed + tuple(segment.ledger_id for segment in log_list.segments)
             gone = dataclasses.replace(
-                lst, deleted=True, segments=(), doomed=doomed, writer="", writer_label="", sinks={}
+                log_list, deleted=True, segments=(), doomed=doomed, writer="", writer_label="", sinks={}
             )
             if await self._written(name, gone, version):
                 return
@@ -249,16 +251,16 @@ class LogUpkeep:
         """Remove what is left of a log that was deleted."""
         for _ in range(self._settings.log_conflicts_max):
             try:
-                lst = await self._finish(name, fence)
+                log_list = await self._finish(name, fence)
             except NoSuchLogError:
                 return
-            if not lst.deleted:  # another one of that name
+            if not log_list.deleted:  # another one of that name
                 return
             path = paths.log(self._logs.root, name)
-            own = f"{path}/{lst.uid}"
+            own = f"{path}/{log_list.uid}"
             for node in (f"{own}/lease", *await self._nodes_below(f"{own}/consumers")):
                 _check_done(await delete_certainly(self._store, node, attempts_max=self._attempts_max))
-            await self._deletions.note(name, lst.uid)
+            await self._deletions.note(name, log_list.uid)
             nodes = Delete(f"{own}/consumers"), Delete(own), Delete(path)
             _check_done(await delete_together(self._store, *nodes, attempts_max=self._attempts_max))
         raise self._given_up(name)
@@ -270,10 +272,10 @@ class LogUpkeep:
     async def look_after(self, name: str, fence: Fence) -> None:
         """What the auditor does for a log: all that nobody else is there to do."""
         try:
-            lst, _ = await self._logs.read(name, include_deleted=True)
-            if lst.deleted:
+            log_list, _ = await self._logs.read(name, include_deleted=True)
+            if log_list.deleted:
                 await self._forget(name, fence)
-            elif await self._logs.lease_holder(name, lst.uid) is None:
+            elif await self._logs.lease_holder(name, log_list.uid) is None:
                 await self.retain(name)
         except NoSuchLogError:
             return
@@ -284,13 +286,13 @@ class LogUpkeep:
         if belongs is None:
             return Swept.KEPT
         found = await self._list_of(belongs)
-        lst = None if found is None else found[0]
-        if not made_by_log(metadata, belongs.uid, lst):
+        log_list = None if found is None else found[0]
+        if not made_by_log(metadata, belongs.uid, log_list):
             return Swept.KEPT
         # Behind the list: what is noted when it is removed can't be missed.
-        deleted = (lst is None or lst.uid != belongs.uid) and await self._deletions.noted(belongs.uid)
+        deleted = (log_list is None or log_list.uid != belongs.uid) and await self._deletions.noted(belongs.uid)
         now_ms = self._logs.now_ms()
-        match orphaned(metadata.ledger_id, belongs.uid, lst, deleted, metadata.created_ms, now_ms, grace_s):
+        match orphaned(metadata.ledger_id, belongs.uid, log_list, deleted, metadata.created_ms, now_ms, grace_s):
             case Orphan.KEEP:
                 return Swept.KEPT
             case Orphan.KEEP_FOR_LOST_LIST:

@@ -95,11 +95,11 @@ class LogStore:
         """Milliseconds since the epoch."""
         return int(self._runtime.clock.time() * 1000)
 
-    async def create(self, name: str, lst: LogList) -> Done | Exists | NotDone | Unknown:
+    async def create(self, name: str, log_list: LogList) -> Done | Exists | NotDone | Unknown:
         """Make a log. `Exists` if there is one of that name, even if it is being deleted."""
         path = paths.log(self.root, name)
-        own = f"{path}/{lst.uid}"
-        data = self._encoded(name, dataclasses.replace(lst, write_token=self.new_token()))
+        own = f"{path}/{log_list.uid}"
+        data = self._encoded(name, dataclasses.replace(log_list, write_token=self.new_token()))
         nodes = Create(path, data), Create(own, b""), Create(f"{own}/consumers", b"")
         outcome = await create_certainly(self.store, *nodes, attempts_max=self._attempts_max)
         if isinstance(outcome, Missing):  # the first log of the cluster
@@ -143,39 +143,39 @@ class LogStore:
         found = await read_certainly(self.store, path)
         if found is None:
             raise NoSuchLogError(f"there is no log {name}")
-        lst = LogList.decode(name, found[0])
-        if lst.deleted and not include_deleted:
+        log_list = LogList.decode(name, found[0])
+        if log_list.deleted and not include_deleted:
             raise NoSuchLogError(f"log {name} has been deleted")
-        return lst, found[1]
+        return log_list, found[1]
 
     async def write(
-        self, name: str, lst: LogList, expected_version: int, *checks: Check, token: str | None = None
+        self, name: str, log_list: LogList, expected_version: int, *checks: Check, token: str | None = None
     ) -> PutOutcome:
         """Replace the list, if it is at `expected_version` and of the same log, and if the `checks` pass.
 
         It gets a write token of its own, or `token`, which nobody may have used. `Missing` with an index names the node
         of the check that was refused; without one, the log is gone. Raises `ConfigError` for a list that is too long.
         """
-        return await self._put(name, lst, expected_version, *checks, token=token)
+        return await self._put(name, log_list, expected_version, *checks, token=token)
 
-    async def write_anyway(self, name: str, lst: LogList, expected_version: int, *checks: Check) -> PutOutcome:
+    async def write_anyway(self, name: str, log_list: LogList, expected_version: int, *checks: Check) -> PutOutcome:
         """The same of a list that has no other ledgers than the one that is stored: it may be too long all the same."""
-        return await self._put(name, lst, expected_version, *checks, anyway=True)
+        return await self._put(name, log_list, expected_version, *checks, anyway=True)
 
     async def _put(
         self,
         name: str,
-        lst: LogList,
+        log_list: LogList,
         expected_version: int,
         *checks: Check,
         token: str | None = None,
         anyway: bool = False,
     ) -> PutOutcome:
         path = paths.log(self.root, name)
-        written = dataclasses.replace(lst, write_token=token or self.new_token())
+        written = dataclasses.replace(log_list, write_token=token or self.new_token())
         data = written.encode() if anyway else self._encoded(name, written)
         # Without it, the write of one who sleeps could meet the same version of another log of that name.
-        same = Check(f"{path}/{lst.uid}", 0)
+        same = Check(f"{path}/{log_list.uid}", 0)
         outcome = await put_certainly(
             self.store, path, data, expected_version, same, *checks, attempts_max=self._attempts_max
         )
@@ -183,19 +183,19 @@ class LogStore:
             return outcome
         return Missing(path) if outcome.node == same.path else Missing(outcome.node, outcome.index)
 
-    def _encoded(self, name: str, lst: LogList) -> bytes:
-        data = lst.encode()
+    def _encoded(self, name: str, log_list: LogList) -> bytes:
+        data = log_list.encode()
         bound = self.settings.log_list_bytes_max
-        said = f"the list of log {name} has {len(lst.segments)} ledgers and {len(data)} bytes"
+        said = f"the list of log {name} has {len(log_list.segments)} ledgers and {len(data)} bytes"
         if len(data) > bound:
             raise ConfigError(f"{said}, more than the {bound} of log_list_bytes_max: {_SHORTEN}")
         if len(data) * 100 > bound * _WARNED_PERCENT:
             log.warning("%s, of %d that log_list_bytes_max allows: %s", said, bound, _SHORTEN)
         return data
 
-    def check_fits(self, name: str, lst: LogList) -> None:
+    def check_fits(self, name: str, log_list: LogList) -> None:
         """Raise `ConfigError` if a list that is about to be made may be too long, before anything is done for it."""
-        size, bound = len(lst.encode()), self.settings.log_list_bytes_max
+        size, bound = len(log_list.encode()), self.settings.log_list_bytes_max
         if size > bound:
             raise ConfigError(
                 f"the list of log {name} has no room for more ledgers: with them it may need {size} bytes, more than "

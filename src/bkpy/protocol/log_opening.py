@@ -46,7 +46,7 @@ class SegmentEnd:
     lost: bool = False
 
 
-def settled(lst: LogList, ends: Mapping[int, SegmentEnd]) -> LogList:
+def settled(log_list: LogList, ends: Mapping[int, SegmentEnd]) -> LogList:
     """The list when all of its ledgers are CLOSED; `ends` has every open segment's, by ledger.
 
     Segments without entries are dropped, and so is one that begins behind the end of the one before: of what its
@@ -55,13 +55,15 @@ def settled(lst: LogList, ends: Mapping[int, SegmentEnd]) -> LogList:
     goes on behind that. Gaps that touch become one. If all that is left lies below the first position, nothing is left.
     Raises `CorruptDataError` if a ledger holds more than lies before the next segment, which no writer brings about.
     """
-    kept = list(lst.segments[:-OPEN_MAX])
+    kept = list(log_list.segments[:-OPEN_MAX])
     dropped: list[int] = []
-    gaps = list(lst.gaps)
-    end = lst.behind(kept[-1].end_position) if kept else lst.first_position  # of what is kept, and the gap behind it
+    gaps = list(log_list.gaps)
+    end = (
+        log_list.behind(kept[-1].end_position) if kept else log_list.first_position
+    )  # of what is kept, and the gap behind it
     following = end if kept else None  # where a segment has to begin
     lost = False  # and may begin later
-    for segment in lst.segments[-OPEN_MAX:]:
+    for segment in log_list.segments[-OPEN_MAX:]:
         if following is not None and segment.first_position < following:
             raise CorruptDataError(
                 f"the ledger begins at position {segment.first_position} of the log, and the one before it ends behind "
@@ -72,7 +74,7 @@ def settled(lst: LogList, ends: Mapping[int, SegmentEnd]) -> LogList:
             dropped.append(segment.ledger_id)
             continue
         closed = ends.get(segment.ledger_id) or SegmentEnd(segment.entries, segment.length, segment.last_ms)
-        following = lst.behind(segment.first_position + closed.entries)
+        following = log_list.behind(segment.first_position + closed.entries)
         if closed.entries:
             _add_gap(gaps, end, segment.first_position)
             kept.append(segment.seal(closed.entries, closed.length, closed.last_ms))
@@ -80,19 +82,19 @@ def settled(lst: LogList, ends: Mapping[int, SegmentEnd]) -> LogList:
         else:
             dropped.append(segment.ledger_id)
         lost = closed.lost
-        if lost and segment is lst.segments[-1]:
+        if lost and segment is log_list.segments[-1]:
             following = segment.first_position + LEDGER_ENTRIES_MAX
-    following = max(lst.first_position, end if following is None else following)
-    if kept and end < lst.first_position:
+    following = max(log_list.first_position, end if following is None else following)
+    if kept and end < log_list.first_position:
         # What was truncated up to there was lost with its bookies: what is appended next must not be below that, too.
         dropped += [segment.ledger_id for segment in kept]
-        kept, end = [], lst.first_position
+        kept, end = [], log_list.first_position
     _add_gap(gaps, end, following)
     begin = kept[0].first_position if kept else following
-    first = max(lst.first_position, begin)
-    doomed = lst.doomed + tuple(dropped)
+    first = max(log_list.first_position, begin)
+    doomed = log_list.doomed + tuple(dropped)
     gaps = [gap for gap in gaps if gap[1] >= begin]  # also one between segments that are truncated, but not yet deleted
-    return dataclasses.replace(lst, segments=tuple(kept), doomed=doomed, gaps=tuple(gaps), first_position=first)
+    return dataclasses.replace(log_list, segments=tuple(kept), doomed=doomed, gaps=tuple(gaps), first_position=first)
 
 
 def _add_gap(gaps: list[tuple[int, int]], begin: int, end: int) -> None:
@@ -104,64 +106,64 @@ def _add_gap(gaps: list[tuple[int, int]], begin: int, end: int) -> None:
     gaps.append((begin, end))
 
 
-def longest(lst: LogList) -> LogList:
+def longest(log_list: LogList) -> LogList:
     """The longest list that `settled` can return, whatever the ends of the open ledgers turn out to be.
 
     A row of a segment takes more than a gap in its place; a row and a gap behind it take most.
     """
     ends = {}
-    for segment, following in zip_longest(lst.open_segments, lst.open_segments[1:]):
+    for segment, following in zip_longest(log_list.open_segments, log_list.open_segments[1:]):
         entries = LEDGER_ENTRIES_MAX if following is None else following.first_position - segment.first_position
         lost = entries > 1
         ends[segment.ledger_id] = SegmentEnd(entries - lost, LENGTH_MAX, TIME_MAX_MS, lost)
-    return settled(lst, ends)
+    return settled(log_list, ends)
 
 
-def begun(lst: LogList, ledger_id: int, position: int, now_ms: int, token: str, label: str) -> LogList:
+def begun(log_list: LogList, ledger_id: int, position: int, now_ms: int, token: str, label: str) -> LogList:
     """The list with one more segment, which its writer appends to from now on; all before the last must be sealed."""
-    begun_ms = max(now_ms, lst.last_ms)
+    begun_ms = max(now_ms, log_list.last_ms)
     segment = Segment(ledger_id, position, begun_ms)
-    return dataclasses.replace(lst, segments=(*lst.segments, segment), writer=token, writer_label=label)
+    return dataclasses.replace(log_list, segments=(*log_list.segments, segment), writer=token, writer_label=label)
 
 
-def with_room(lst: LogList, position: int, now_ms: int, token: str, label: str) -> LogList:
+def with_room(log_list: LogList, position: int, now_ms: int, token: str, label: str) -> LogList:
     """What `begun` returns for a ledger that does not exist yet, or a longer list: the id has as many digits as any."""
-    return begun(lst, LEDGER_ID_MAX - len(lst.segments), position, now_ms, token, label)
+    return begun(log_list, LEDGER_ID_MAX - len(log_list.segments), position, now_ms, token, label)
 
 
-def longest_opened(lst: LogList, now_ms: int) -> LogList:
+def longest_opened(log_list: LogList, now_ms: int) -> LogList:
     """The longest list that the next opener may have to store.
 
     An opener checks its length before it fences anybody. A list that is stored by a roll or by a sink leaves room for
     it: only openers may use that room.
     """
-    settled_list = longest(lst)
+    settled_list = longest(log_list)
     token, label = "f" * TOKEN_CHARS, "x" * LABEL_CHARS_MAX
     return with_room(settled_list, settled_list.sealed_end, now_ms, token, label)
 
 
-def sealed(lst: LogList, ledger_id: int, end: SegmentEnd) -> LogList:
+def sealed(log_list: LogList, ledger_id: int, end: SegmentEnd) -> LogList:
     """The list when this ledger of it is known to be CLOSED there; the same if it is sealed, or no segment."""
     segments = tuple(
         segment.seal(end.entries, end.length, end.last_ms)
         if segment.ledger_id == ledger_id and not segment.sealed
         else segment
-        for segment in lst.segments
+        for segment in log_list.segments
     )
-    return dataclasses.replace(lst, segments=segments)
+    return dataclasses.replace(log_list, segments=segments)
 
 
-def ended(lst: LogList, ledger_id: int) -> LogList:
+def ended(log_list: LogList, ledger_id: int) -> LogList:
     """The list when its writer has closed it; the last ledger, if it is this one and has no entries, is dropped.
 
     Not if all before it has been truncated: then nothing but when it began tells how late those entries were.
     """
-    lst = dataclasses.replace(lst, writer="", writer_label="")
-    if not lst.segments or lst.segments[-1].ledger_id != ledger_id or lst.segments[-1].entries:
-        return lst
-    if len(lst.segments) == 1 and lst.first_position:
-        return lst
-    return dataclasses.replace(lst, segments=lst.segments[:-1], doomed=(*lst.doomed, ledger_id))
+    log_list = dataclasses.replace(log_list, writer="", writer_label="")
+    if not log_list.segments or log_list.segments[-1].ledger_id != ledger_id or log_list.segments[-1].entries:
+        return log_list
+    if len(log_list.segments) == 1 and log_list.first_position:
+        return log_list
+    return dataclasses.replace(log_list, segments=log_list.segments[:-1], doomed=(*log_list.doomed, ledger_id))
 
 
 # --- after a write of the list ---------------------------------------------------------------------------------------
@@ -203,11 +205,11 @@ class Act(enum.Enum):
     NO_LOG = "the log was deleted: end"
 
 
-def list_says(lst: LogList, token: str, ledger_id: int) -> ListSays:
+def list_says(log_list: LogList, token: str, ledger_id: int) -> ListSays:
     """What the list, which is a log's and not deleted, says to the writer with this token about its new ledger."""
-    if lst.writer != token:
+    if log_list.writer != token:
         return ListSays.OTHERS
-    return ListSays.OURS if any(segment.ledger_id == ledger_id for segment in lst.segments) else ListSays.WITHOUT
+    return ListSays.OURS if any(segment.ledger_id == ledger_id for segment in log_list.segments) else ListSays.WITHOUT
 
 
 # Opening: until the list was written nobody knows the token, so that WITHOUT can't be; the same ledger can be used

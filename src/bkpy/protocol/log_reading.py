@@ -43,13 +43,13 @@ class SegmentRange(NamedTuple):
         return self.last_entry - self.first_entry + 1
 
 
-def ranges_of(lst: LogList, first: int, last: int) -> Iterator[SegmentRange]:
+def ranges_of(log_list: LogList, first: int, last: int) -> Iterator[SegmentRange]:
     """Where the entries at positions first..last are, in order: all of them not truncated, and known to be readable.
 
     In a gap are none.
     """
-    start = max(0, lst.index_of(first))
-    for segment, following in zip_longest(lst.segments[start:], lst.segments[start + 1 :]):
+    start = max(0, log_list.index_of(first))
+    for segment, following in zip_longest(log_list.segments[start:], log_list.segments[start + 1 :]):
         end = last if following is None else min(last, following.first_position - 1)
         if segment.sealed:
             end = min(end, segment.end_position - 1)  # a gap may begin there
@@ -63,28 +63,28 @@ def ranges_of(lst: LogList, first: int, last: int) -> Iterator[SegmentRange]:
             yield SegmentRange(segment.ledger_id, offset, offset + entries - 1, begin, segment.begun_ms, payload_bytes)
 
 
-def segment_for(lst: LogList, position: int, closed: Mapping[int, int]) -> Segment | None:
+def segment_for(log_list: LogList, position: int, closed: Mapping[int, int]) -> Segment | None:
     """The segment in whose ledger the entry at `position` is, or which has to end before that can be told.
 
     `closed`: how many entries the ledgers have that were seen to be CLOSED, of segments that aren't sealed. None:
     nothing more comes unless the list changes.
     """
-    start = max(0, min(lst.index_of(position), len(lst.segments) - OPEN_MAX))
-    for segment, following in zip_longest(lst.segments[start:], lst.segments[start + 1 :]):
+    start = max(0, min(log_list.index_of(position), len(log_list.segments) - OPEN_MAX))
+    for segment, following in zip_longest(log_list.segments[start:], log_list.segments[start + 1 :]):
         entries = segment.entries if segment.sealed else closed.get(segment.ledger_id)
         if entries is None:
             return segment
         end = segment.first_position + entries
         if position < end:
             return segment
-        if following is None or following.first_position != lst.behind(end):
+        if following is None or following.first_position != log_list.behind(end):
             return None
     return None
 
 
-def index_before(lst: LogList, time: float) -> int:
+def index_before(log_list: LogList, time: float) -> int:
     """The index of the last segment that began before `time`, in seconds since the epoch; -1 if none did.
 
     Times never go back: no segment before it has an entry as late, and none behind it has an earlier one.
     """
-    return bisect_left(lst.segments, time, key=lambda segment: segment.begun_ms / 1000) - 1
+    return bisect_left(log_list.segments, time, key=lambda segment: segment.begun_ms / 1000) - 1

@@ -28,74 +28,77 @@ _MS = 1000
 _UID = re.compile(r"[0-9a-f]{32}")
 
 
-def retained_from(lst: LogList, now_ms: int, consumers: Iterable[int]) -> int:
+def retained_from(log_list: LogList, now_ms: int, consumers: Iterable[int]) -> int:
     """The position before which nothing is kept any more; it is the list's first one if nothing is to go.
 
     `consumers` are the positions that they have yet to read.
     """
     needed = min(consumers, default=None)
-    behind = sum(segment.payload_bytes for segment in lst.segments)
-    begin = lst.first_position
-    for segment in lst.segments[:-1]:
+    behind = sum(segment.payload_bytes for segment in log_list.segments)
+    begin = log_list.first_position
+    for segment in log_list.segments[:-1]:
         behind -= segment.payload_bytes
-        if not segment.sealed or not _expired(lst, segment, behind, now_ms):
+        if not segment.sealed or not _expired(log_list, segment, behind, now_ms):
             break
-        if needed is not None and needed < segment.end_position and not _outwaited(lst, segment, now_ms):
+        if needed is not None and needed < segment.end_position and not _outwaited(log_list, segment, now_ms):
             break
         begin = max(begin, segment.end_position)
     return begin
 
 
-def _expired(lst: LogList, segment: Segment, behind: int, now_ms: int) -> bool:
+def _expired(log_list: LogList, segment: Segment, behind: int, now_ms: int) -> bool:
     """Whether none of the log's limits keeps the segment."""
     limits = []
-    if lst.retention_s is not None:
-        limits.append(segment.last_ms + lst.retention_s * _MS <= now_ms)
-    if lst.retention_bytes is not None:
-        limits.append(behind >= lst.retention_bytes)
+    if log_list.retention_s is not None:
+        limits.append(segment.last_ms + log_list.retention_s * _MS <= now_ms)
+    if log_list.retention_bytes is not None:
+        limits.append(behind >= log_list.retention_bytes)
     return bool(limits) and all(limits)
 
 
-def _outwaited(lst: LogList, segment: Segment, now_ms: int) -> bool:
+def _outwaited(log_list: LogList, segment: Segment, now_ms: int) -> bool:
     """Whether no consumer may hold the segment back any more."""
-    if lst.consumer_lag_max_s is None or not segment.sealed:
+    if log_list.consumer_lag_max_s is None or not segment.sealed:
         return False
-    return segment.last_ms + ((lst.retention_s or 0) + lst.consumer_lag_max_s) * _MS <= now_ms
+    return segment.last_ms + ((log_list.retention_s or 0) + log_list.consumer_lag_max_s) * _MS <= now_ms
 
 
-def truncated(name: str, lst: LogList, before: int, end: int, consumers: Mapping[str, int], now_ms: int) -> LogList:
+def truncated(
+    name: str, log_list: LogList, before: int, end: int, consumers: Mapping[str, int], now_ms: int
+) -> LogList:
     """The list of log `name` without what lies below `before`; `end` is the position behind what is acknowledged.
 
     `consumers` are positions by name. Raises `ConfigError` if one of them may still hold something of that back, or if
     `before` lies past the end: what is appended there later would never be seen.
     """
-    end = max(end, lst.sealed_end) if lst.segments else lst.first_position
+    end = max(end, log_list.sealed_end) if log_list.segments else log_list.first_position
     if before > end:
         raise ConfigError(
             f"log {name} is known to reach up to position {end}, so it can't be truncated before {before}"
         )
-    if before <= lst.first_position:
-        return lst
-    if not _outwaited(lst, lst.segments[lst.index_of(before - 1)], now_ms):
-        holding = sorted(consumer for consumer, position in consumers.items() if lst.behind(position) < before)
+    if before <= log_list.first_position:
+        return log_list
+    if not _outwaited(log_list, log_list.segments[log_list.index_of(before - 1)], now_ms):
+        holding = sorted(consumer for consumer, position in consumers.items() if log_list.behind(position) < before)
         if holding:
             least = min(consumers[consumer] for consumer in holding)
             raise ConfigError(
                 f"log {name} has consumers that have yet to read what lies before position {before}, from {least} on: "
                 f"{', '.join(holding)}. Let them go on, delete them, or truncate without regard to consumers"
             )
-    return lst.truncated(before)
+    return log_list.truncated(before)
 
 
-def made_by_log(metadata: LedgerMetadata, uid: str, lst: LogList | None) -> bool:
+def made_by_log(metadata: LedgerMetadata, uid: str, log_list: LogList | None) -> bool:
     """Whether the ledger, which says that it is of the log with this uid, can be one that bkpy made for it.
 
-    `lst` is the one that the log's name has now. What others copied from a ledger of a log, its custom metadata with
-    the rest, is told by that it isn't as the log's ledgers are, as long as there is a list that says how those are.
+    `log_list` is the one that the log's name has now. What others copied from a ledger of a log, its custom metadata
+    with the rest, is told by that it isn't as the log's ledgers are, as long as there is a list that says how those
+    are.
     """
     if not _UID.fullmatch(uid) or metadata.caller_ids or metadata.deferred_sync:
         return False
-    return lst is None or lst.uid != uid or _kind(metadata) == _kind(lst)
+    return log_list is None or log_list.uid != uid or _kind(metadata) == _kind(log_list)
 
 
 def _kind(of: LedgerMetadata | LogList) -> tuple[int, int, int, str, bytes]:
@@ -112,15 +115,17 @@ class Orphan(enum.Enum):
 
 
 def orphaned(
-    ledger_id: int, uid: str, lst: LogList | None, deleted: bool, created_ms: int, now_ms: int, grace_s: float
+    ledger_id: int, uid: str, log_list: LogList | None, deleted: bool, created_ms: int, now_ms: int, grace_s: float
 ) -> Orphan:
-    """What becomes of a ledger of the log with this uid; `lst` is the one that its name has now, and `deleted` whether
-    it is noted that this log was deleted: if not, a list that isn't there was lost, and may be put back.
+    """What to do with a ledger of the log with this uid.
 
-    What is doomed is kept here, for those who doomed it.
+    `log_list` is the list that the log's name has now. `deleted` says whether a record of the log's deletion exists.
+    Without such a record a list that is missing was lost, and an operator may restore it.
+
+    A ledger that is pending deletion is kept here. Whoever recorded the deletion deletes it.
     """
-    if lst is None or lst.uid != uid:
+    if log_list is None or log_list.uid != uid:
         return Orphan.DELETE if deleted else Orphan.KEEP_FOR_LOST_LIST
-    if ledger_id in lst.doomed or any(segment.ledger_id == ledger_id for segment in lst.segments):
+    if ledger_id in log_list.doomed or any(segment.ledger_id == ledger_id for segment in log_list.segments):
         return Orphan.KEEP
     return Orphan.DELETE_IF_UNCHANGED if created_ms + grace_s * _MS <= now_ms else Orphan.KEEP

@@ -41,16 +41,16 @@ class BatchStanding(enum.Enum):
     OLDER = "one with a higher number was committed"
 
 
-def standing(lst: LogList, writer_id: str, batch: int) -> BatchStanding:
+def standing(log_list: LogList, writer_id: str, batch: int) -> BatchStanding:
     """Whether the batch is to be committed."""
-    last = lst.sinks.get(writer_id)
+    last = log_list.sinks.get(writer_id)
     if last is None or batch > last:
         return BatchStanding.NEW
     return BatchStanding.COMMITTED if batch == last else BatchStanding.OLDER
 
 
 def with_batch(
-    lst: LogList, writer_id: str, batch: int, parts: Sequence[BatchPart], now_ms: int, sinks_max: int
+    log_list: LogList, writer_id: str, batch: int, parts: Sequence[BatchPart], now_ms: int, sinks_max: int
 ) -> LogList:
     """The list with one more batch behind all its entries. All segments must be sealed, see `log_opening.settled`.
 
@@ -58,19 +58,19 @@ def with_batch(
     Raises `ConfigError` for a new writer id if the list has `sinks_max` of them: one that was forgotten would commit a
     repeated batch once more.
     """
-    if writer_id not in lst.sinks and len(lst.sinks) >= sinks_max:
+    if writer_id not in log_list.sinks and len(log_list.sinks) >= sinks_max:
         raise ConfigError(
-            f"the log remembers the last batches of {len(lst.sinks)} writer ids, as many as log_sinks_max allows, so "
-            f"{writer_id} can't be a further one: use a writerId again with ascending batch numbers, or remove writer "
+            f"the log remembers the last batches of {len(log_list.sinks)} writer ids, as many as log_sinks_max allows, "
+            f"so {writer_id} can't be a further one: use a writerId again with ascending batch numbers, or remove writer "
             "ids that never come back with bkpy log sinks NAME --delete WRITER_ID"
         )
-    begun_ms = max([now_ms, lst.last_ms, *(part.last_ms for part in parts)])
-    position = max(lst.sealed_end, lst.first_position)
-    segments = list(lst.segments)
+    begun_ms = max([now_ms, log_list.last_ms, *(part.last_ms for part in parts)])
+    position = max(log_list.sealed_end, log_list.first_position)
+    segments = list(log_list.segments)
     for part in parts:
         segments.append(Segment(part.ledger_id, position, begun_ms).seal(part.entries, part.length, begun_ms))
         position += part.entries
-    others = {other: number for other, number in lst.sinks.items() if other != writer_id}
+    others = {other: number for other, number in log_list.sinks.items() if other != writer_id}
     return dataclasses.replace(
-        lst, segments=tuple(segments), writer="", writer_label="", sinks={**others, writer_id: batch}
+        log_list, segments=tuple(segments), writer="", writer_label="", sinks={**others, writer_id: batch}
     )

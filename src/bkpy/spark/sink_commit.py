@@ -110,9 +110,9 @@ class _AttemptWriter:
     async def _begin(self) -> LedgerWriter:
         options = self._options
         self._client = await bkpy.connect(options.metadata_uri, **options.client_settings())
-        lst, _ = await _read_list(self._client, options)
+        log_list, _ = await _read_list(self._client, options)
         self._stamp = _STAMP.pack(self._client.logs.now_ms())
-        self._writer = await self._client.create_segment(options.log, lst, options.password())
+        self._writer = await self._client.create_segment(options.log, log_list, options.password())
         return self._writer
 
     async def finish(self) -> BatchPart | None:
@@ -163,11 +163,11 @@ async def commit_batch(options: SinkOptions, batch: int, parts: Sequence[BatchPa
     """
     async with bkpy.connect(options.metadata_uri, **options.client_settings()) as client:
         for _ in range(client.logs.settings.log_conflicts_max):
-            lst, version = await _read_list(client, options)
-            match standing(lst, options.writer_id, batch):
+            log_list, version = await _read_list(client, options)
+            match standing(log_list, options.writer_id, batch):
                 case BatchStanding.OLDER:
                     raise ConfigError(
-                        f"writerId {options.writer_id} has committed batch {lst.sinks[options.writer_id]} to log "
+                        f"writerId {options.writer_id} has committed batch {log_list.sinks[options.writer_id]} to log "
                         f"{options.log}, so batch {batch} is a repeated one or another query's: a query with a new "
                         "checkpoint needs a writerId of its own"
                     )
@@ -176,26 +176,26 @@ async def commit_batch(options: SinkOptions, batch: int, parts: Sequence[BatchPa
                     await _discard(client, parts)
                     return
                 case BatchStanding.NEW:
-                    if not parts or await _committed(client, options, batch, parts, lst, version):
+                    if not parts or await _committed(client, options, batch, parts, log_list, version):
                         return
     raise MetadataConflictError(f"the list of log {options.log} changes all the time")
 
 
 async def _committed(
-    client: Client, options: SinkOptions, batch: int, parts: Sequence[BatchPart], lst: LogList, version: int
+    client: Client, options: SinkOptions, batch: int, parts: Sequence[BatchPart], log_list: LogList, version: int
 ) -> bool:
     """False if the list has changed meanwhile."""
     logs = client.logs
-    _check_room(client, options, batch, parts, lst)
+    _check_room(client, options, batch, parts, log_list)
     try:
-        ends = {segment.ledger_id: await _closed_end(client, options, segment) for segment in lst.open_segments}
+        ends = {segment.ledger_id: await _closed_end(client, options, segment) for segment in log_list.open_segments}
     except NoSuchLedgerError:
         if (await logs.read(options.log, fresh=True))[1] != version:
             return False  # somebody else has taken it out of the list
         raise
-    now_ms = max(logs.now_ms(), lst.last_ms)  # also of what is dropped
-    wanted = with_batch(settled(lst, ends), options.writer_id, batch, parts, now_ms, logs.settings.log_sinks_max)
-    checks = [await _check_of(client, part, lst.uid) for part in parts]
+    now_ms = max(logs.now_ms(), log_list.last_ms)  # also of what is dropped
+    wanted = with_batch(settled(log_list, ends), options.writer_id, batch, parts, now_ms, logs.settings.log_sinks_max)
+    checks = [await _check_of(client, part, log_list.uid) for part in parts]
     outcome = await logs.write(options.log, wanted, version, *checks)
     match outcome:
         case Done():
@@ -208,11 +208,13 @@ async def _committed(
             assert_never(outcome)
 
 
-def _check_room(client: Client, options: SinkOptions, batch: int, parts: Sequence[BatchPart], lst: LogList) -> None:
+def _check_room(
+    client: Client, options: SinkOptions, batch: int, parts: Sequence[BatchPart], log_list: LogList
+) -> None:
     """Raise `ConfigError`, before anybody is fenced, if the list has no room for the batch and the next opener."""
     logs = client.logs
     now_ms = logs.now_ms()
-    committed = with_batch(longest(lst), options.writer_id, batch, parts, now_ms, logs.settings.log_sinks_max)
+    committed = with_batch(longest(log_list), options.writer_id, batch, parts, now_ms, logs.settings.log_sinks_max)
     logs.check_fits(options.log, longest_opened(committed, now_ms))
 
 
@@ -266,7 +268,7 @@ async def _discard(client: Client, parts: Sequence[BatchPart]) -> None:
 
 
 async def _read_list(client: Client, options: SinkOptions) -> tuple[LogList, int]:
-    lst, version = await client.logs.read(options.log, fresh=True)
-    if lst.ledger_key != ledger_key(options.password()):
+    log_list, version = await client.logs.read(options.log, fresh=True)
+    if log_list.ledger_key != ledger_key(options.password()):
         raise UnauthorizedError(f"the password is not that of log {options.log}")
-    return lst, version
+    return log_list, version

@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 
 async def ledger(client: Client) -> int:
-    lst = LogList("u1", 3, 3, 2, "crc32c", ledger_key(b""))
-    writer = await client.create_segment("orders", lst, b"")
+    log_list = LogList("u1", 3, 3, 2, "crc32c", ledger_key(b""))
+    writer = await client.create_segment("orders", log_list, b"")
     await writer.append(b"an entry")
     await writer.close()
     return writer.ledger_id
 
 
 async def made(client: Client, name: str, *segments: Segment) -> None:
-    lst = LogList("u1", 3, 3, 2, "crc32c", bytes(16), segments=segments)
-    assert isinstance(await client.logs.create(name, lst), Done)
+    log_list = LogList("u1", 3, 3, 2, "crc32c", bytes(16), segments=segments)
+    assert isinstance(await client.logs.create(name, log_list), Done)
 
 
 async def test_a_log_is_listed_until_it_is_deleted(cluster: InProcess) -> None:
@@ -41,8 +41,8 @@ async def test_a_log_is_listed_until_it_is_deleted(cluster: InProcess) -> None:
     await made(client, "bills")
     cluster.tree.apply(Create(LIST.replace("orders", "damaged"), b"?"), 0)
     assert [name async for name in client.list_logs()] == ["bills", "damaged", "orders"]
-    lst, version = await client.logs.read("bills")
-    cluster.tree.apply(Put(LIST.replace("orders", "bills"), lst.encode().replace(b"false", b"true"), version), 0)
+    log_list, version = await client.logs.read("bills")
+    cluster.tree.apply(Put(LIST.replace("orders", "bills"), log_list.encode().replace(b"false", b"true"), version), 0)
     assert [name async for name in client.list_logs()] == ["damaged", "orders"]
     await client.delete_log("orders")
     assert [name async for name in client.list_logs()] == ["damaged"]

@@ -46,16 +46,16 @@ class HandMade:
 
     async def make(self, **fields: Any) -> HandMade:
         key = ledger_key(self.password)
-        lst = LogList(self.client.logs.new_token(), 3, 3, 2, self.digest, key, **fields)
-        assert isinstance(await self.client.logs.create(self.name, lst), Done)
+        log_list = LogList(self.client.logs.new_token(), 3, 3, 2, self.digest, key, **fields)
+        assert isinstance(await self.client.logs.create(self.name, log_list), Done)
         return self
 
     async def change(self, change: Callable[[LogList], LogList]) -> LogList:
         """One write of the list."""
-        lst, version = await self.client.logs.read(self.name, fresh=True, include_deleted=True)
-        lst = change(lst)
-        stored(await self.client.logs.write(self.name, lst, version))
-        return lst
+        log_list, version = await self.client.logs.read(self.name, fresh=True, include_deleted=True)
+        log_list = change(log_list)
+        stored(await self.client.logs.write(self.name, log_list, version))
+        return log_list
 
     async def ledger(self, **options: Any) -> LedgerWriter:
         return await self.client.create_ledger(password=self.password, digest=self.digest, **options)
@@ -65,7 +65,7 @@ class HandMade:
         writer = await self.ledger()
         first = self.position if at is None else at
         segment = Segment(writer.ledger_id, first, first * 1000 if begun_ms is None else begun_ms)
-        await self.change(lambda lst: dataclasses.replace(lst, segments=(*lst.segments, segment)))
+        await self.change(lambda log_list: dataclasses.replace(log_list, segments=(*log_list.segments, segment)))
         self.writer = writer
         return writer
 
@@ -90,14 +90,14 @@ class HandMade:
         writer = await self.end(writer)
         entries, length = writer.last_add_confirmed + 1, writer.length
 
-        def sealed(lst: LogList) -> LogList:
+        def sealed(log_list: LogList) -> LogList:
             segments = tuple(
                 s.seal(entries, length, (s.first_position + entries - 1) * 1000)
                 if s.ledger_id == writer.ledger_id
                 else s
-                for s in lst.segments
+                for s in log_list.segments
             )
-            return dataclasses.replace(lst, segments=segments)
+            return dataclasses.replace(log_list, segments=segments)
 
         await self.change(sealed)
 
@@ -108,23 +108,23 @@ class HandMade:
         await self.seal()
 
     async def truncate(self, before: int, *, delete: bool = True) -> None:
-        lst = await self.change(lambda lst: lst.truncated(before))
+        log_list = await self.change(lambda log_list: log_list.truncated(before))
         if delete:
-            await self.delete_doomed(lst)
+            await self.delete_doomed(log_list)
 
-    async def delete_doomed(self, lst: LogList) -> None:
-        for ledger_id in lst.doomed:
+    async def delete_doomed(self, log_list: LogList) -> None:
+        for ledger_id in log_list.doomed:
             await self.client.delete_ledger(ledger_id)
-        await self.change(lambda lst: lst.without_doomed(lst.doomed))
+        await self.change(lambda log_list: log_list.without_doomed(log_list.doomed))
 
     async def delete(self, cluster: InProcess, *, mark: bool = True) -> None:
         """Delete all of it; without `mark` so fast that nobody sees the list say so."""
-        lst, _ = await self.client.logs.read(self.name, fresh=True)
+        log_list, _ = await self.client.logs.read(self.name, fresh=True)
         if mark:
-            await self.change(lambda lst: dataclasses.replace(lst, deleted=True))
+            await self.change(lambda log_list: dataclasses.replace(log_list, deleted=True))
         for node in reversed(below(cluster, self.name)):
             cluster.tree.apply(Delete(node), 0)
-        for segment in lst.segments:
+        for segment in log_list.segments:
             await self.client.delete_ledger(segment.ledger_id)
 
 

@@ -11,16 +11,16 @@ if TYPE_CHECKING:
     from bkpy.protocol.log_list import LogList
 
 
-def positions_of(lst: LogList) -> list[tuple[int, int]]:
+def positions_of(log_list: LogList) -> list[tuple[int, int]]:
     """Where each segment begins, and how many entries it has; -1 for those that are not sealed."""
-    return [(segment.first_position, segment.entries) for segment in lst.segments]
+    return [(segment.first_position, segment.entries) for segment in log_list.segments]
 
 
 async def contents(client: Client, name: str) -> list[bytes]:
     """All entries of a log that was closed, read ledger by ledger."""
-    lst, _ = await client.logs.read(name, fresh=True)
+    log_list, _ = await client.logs.read(name, fresh=True)
     found: list[bytes] = []
-    for segment in lst.segments:
+    for segment in log_list.segments:
         reader = await client.open_ledger(segment.ledger_id)
         assert segment.sealed
         assert reader.closed

@@ -132,7 +132,7 @@ async def test_times_do_not_go_back_though_nothing_is_left_of_what_had_them(clus
     await eventually(lambda: former_of(log) is None)
     reader = await client.read_log("orders")
     (first,) = [entry async for entry in reader.read()]
-    await eventually(lambda: roller_of(log).lst.segments[0].sealed)
+    await eventually(lambda: roller_of(log).log_list.segments[0].sealed)
     await log.truncate(1)
     for how in ("closed", "abandoned"):
         if how == "closed":
@@ -167,8 +167,8 @@ async def test_a_roll_that_was_in_doubt_goes_back_when_the_doubt_is_over(cluster
         if isinstance(operations[0], Put) and operations[0].path == LIST:
             writes += 1
             if writes == 1:
-                lst, version = await other.logs.read("orders", fresh=True)
-                await other.logs.write_anyway("orders", lst, version)
+                log_list, version = await other.logs.read("orders", fresh=True)
+                await other.logs.write_anyway("orders", log_list, version)
                 raise MetadataUnavailableError("the request was lost", outcome_unknown=True)
             if writes > 2:
                 raise MetadataUnavailableError("the store is away")

@@ -72,7 +72,7 @@ async def test_opening(cluster: InProcess, wait: bool, how: str, late: bool) -> 
         before = await other.open_log(name, create=True, ensemble_size=1, write_quorum=1, ack_quorum=1)
         await before.append(b"0")
         before.abandon()
-        await other.logs.drop_lease(name, roller_of(before).lst.uid, roller_of(before).lst.writer)
+        await other.logs.drop_lease(name, roller_of(before).log_list.uid, roller_of(before).log_list.writer)
         opened: list[LogWriter] = []
 
         async def open_it(name: str = name, opened: list[LogWriter] = opened) -> None:
@@ -130,7 +130,7 @@ async def test_a_roll_whose_session_is_lost(cluster: InProcess, late: bool) -> N
         await log.append(b"0")
         with naming(name, at, late):
             reached = await run_to(roller_of(log).roll(), at, late, ending(client, "session lost"))
-            assert len(roller_of(log).lst.segments) == 2
+            assert len(roller_of(log).log_list.segments) == 2
             assert await log.append(b"1") == 1
             await log.close()
             await finished(other, name, 2)
@@ -167,7 +167,7 @@ async def test_a_commit(cluster: InProcess, how: str, late: bool) -> None:
 async def test_a_tail(cluster: InProcess, first: int, how: str, late: bool) -> None:
     client = await cluster.client(**FAST, tail_poll_s=0.01)
     log = await with_entries(client, "orders")
-    await eventually(lambda: len([s for s in roller_of(log).lst.segments if s.sealed]) == 2)
+    await eventually(lambda: len([s for s in roller_of(log).log_list.segments if s.sealed]) == 2)
     idle = left_running(client)
     for at in count():
         async with await client.read_log("orders") as reader:

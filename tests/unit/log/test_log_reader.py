@@ -130,10 +130,10 @@ async def test_a_segment_that_is_to_be_dropped_is_not_read(client: Client) -> No
         await all_of(reader.read(5, 5))
     assert await reader.position_at(6.5) == 5
 
-    def replaced(lst: LogList) -> LogList:
-        sealed, former_one, _ = lst.segments
+    def replaced(log_list: LogList) -> LogList:
+        sealed, former_one, _ = log_list.segments
         return dataclasses.replace(
-            lst,
+            log_list,
             segments=(sealed, former_one.seal(3, 0, 4000)),
             doomed=(dropped.ledger_id,),
         )
@@ -153,7 +153,9 @@ async def test_a_ledger_that_was_dropped_while_it_was_looked_at(
     log = await several(client, 2)
     empty = await log.begin()
     reader_list = (await client.logs.read("orders"))[0]
-    await log.change(lambda lst: dataclasses.replace(lst, segments=lst.segments[:1], doomed=(empty.ledger_id,)))
+    await log.change(
+        lambda log_list: dataclasses.replace(log_list, segments=log_list.segments[:1], doomed=(empty.ledger_id,))
+    )
     await client.delete_ledger(empty.ledger_id)
     await log.segment(3)
     read = type(client.logs).read
@@ -220,7 +222,7 @@ async def test_a_striped_log(cluster: InProcess) -> None:
     await writer.append_batch([stamped(b"%d" % p, p * 1000) for p in range(50)])
     await writer.close()
     segment = Segment(writer.ledger_id, 0, 0, entries=50, length=writer.length, last_ms=49_000)
-    await log.change(lambda lst: dataclasses.replace(lst, segments=(segment,)))
+    await log.change(lambda log_list: dataclasses.replace(log_list, segments=(segment,)))
     check(await all_of((await client.read_log("orders")).read()), 0, 50)
 
 
@@ -356,8 +358,10 @@ async def test_times_that_are_equal_over_segments(client: Client) -> None:
         await log.end()
         entries, length = writer.last_add_confirmed + 1, writer.length
 
-        def sealed(lst: LogList, entries: int = entries, length: int = length) -> LogList:
-            return dataclasses.replace(lst, segments=(*lst.segments[:-1], lst.segments[-1].seal(entries, length, 5000)))
+        def sealed(log_list: LogList, entries: int = entries, length: int = length) -> LogList:
+            return dataclasses.replace(
+                log_list, segments=(*log_list.segments[:-1], log_list.segments[-1].seal(entries, length, 5000))
+            )
 
         await log.change(sealed)
     await log.begin(begun_ms=5000)

@@ -21,8 +21,8 @@ async def test_a_list_is_never_replaced_by_an_older_one(monkeypatch: pytest.Monk
     logs = on(store)
     await logs.create("orders", a_list())
     old = await store.get(LIST)
-    lst, version = await logs.read("orders")
-    stored(await logs.write("orders", dataclasses.replace(lst, retention_s=1.0), version))
+    log_list, version = await logs.read("orders")
+    stored(await logs.write("orders", dataclasses.replace(log_list, retention_s=1.0), version))
     snapshot = LogSnapshot("orders", *await logs.read("orders"))
 
     async def lagging(path: str) -> tuple[bytes, int]:

@@ -59,10 +59,10 @@ async def waiting_for_entries(cluster: InProcess, log: HandMade) -> None:
 def sealing(writer: bkpy.LedgerWriter, entries: int, *doomed: int) -> Callable[[LogList], LogList]:
     """The list as a takeover leaves it: the segment of `writer` sealed, those that are dropped not there any more."""
 
-    def change(lst: LogList) -> LogList:
-        kept = [s for s in lst.segments if s.ledger_id not in doomed]
+    def change(log_list: LogList) -> LogList:
+        kept = [s for s in log_list.segments if s.ledger_id not in doomed]
         segments = tuple(s.seal(entries, 0, 0) if s.ledger_id == writer.ledger_id else s for s in kept)
-        return dataclasses.replace(lst, segments=segments, doomed=(*lst.doomed, *doomed))
+        return dataclasses.replace(log_list, segments=segments, doomed=(*log_list.doomed, *doomed))
 
     return change
 
@@ -337,7 +337,7 @@ async def test_truncation_past_a_tail(cluster: InProcess, delete: bool) -> None:
     follower = Follower(await reading.read_log("orders"))
     await follower.until(2)
     await waiting_for_entries(cluster, log)
-    await log.change(lambda lst: dataclasses.replace(lst, first_position=4))
+    await log.change(lambda log_list: dataclasses.replace(log_list, first_position=4))
     with pytest.raises(bkpy.TruncatedError, match="begins at position 4, 2 is gone"):
         await follower.ended()
     assert tailing(reading) == []
@@ -364,7 +364,7 @@ async def test_truncation_past_a_tail_that_is_about_to_follow_a_ledger(cluster: 
         nonlocal truncated
         if wanted == path and not truncated:
             truncated = True
-            await log.change(lambda lst: dataclasses.replace(lst, first_position=4))
+            await log.change(lambda log_list: dataclasses.replace(log_list, first_position=4))
             await eventually(lambda: reader.first_position == 4)
         return await get(wanted)
 

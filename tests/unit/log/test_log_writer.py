@@ -34,9 +34,9 @@ async def test_positions_go_on_across_rolls(cluster: InProcess, every: int) -> N
             await asyncio.sleep(0.01)
     assert appended == list(range(30))
     assert await contents(client, "orders") == [b"%d" % i for i in range(30)]
-    lst, _ = await client.logs.read("orders")
-    assert len(lst.segments) > 5
-    assert not lst.open_segments
+    log_list, _ = await client.logs.read("orders")
+    assert len(log_list.segments) > 5
+    assert not log_list.open_segments
 
 
 async def test_the_next_writer_fences_the_one_before(cluster: InProcess) -> None:

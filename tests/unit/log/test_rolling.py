@@ -97,8 +97,8 @@ async def test_a_held_ledger_tells_nothing_and_is_dropped_if_the_one_before_ends
     await after.close()
     log.abandon()
     assert await contents(other, "orders") == [b"0", b"1", b"2", b"new"]
-    lst, _ = await other.logs.read("orders")
-    assert following.ledger_id not in {segment.ledger_id for segment in lst.segments}
+    log_list, _ = await other.logs.read("orders")
+    assert following.ledger_id not in {segment.ledger_id for segment in log_list.segments}
 
 
 @pytest.mark.parametrize("roll_late", [False, True])
@@ -146,9 +146,9 @@ async def test_a_log_rolls_under_load_without_a_gap(cluster: InProcess) -> None:
     assert batches == [range(1000, 1030), range(1030, 1060)]
     await log.close()
     assert await contents(client, "orders") == [b"%d" % i for i in range(1060)]
-    lst, _ = await client.logs.read("orders")
-    assert len(lst.segments) > 3
-    times = [(segment.begun_ms, segment.last_ms) for segment in lst.segments]
+    log_list, _ = await client.logs.read("orders")
+    assert len(log_list.segments) > 3
+    times = [(segment.begun_ms, segment.last_ms) for segment in log_list.segments]
     assert all(begun <= last for begun, last in times)
     assert all(before[1] <= after[0] for before, after in itertools.pairwise(times))
 
@@ -169,8 +169,8 @@ async def test_two_who_take_the_log_from_each_other_both_get_on(cluster: InProce
                 await tale.append(log, 8)
             mine += bool(tale.acknowledged)
             log.abandon()
-            lst, _ = await clients[number].logs.read("orders")
-            assert len(lst.open_segments) <= 2
+            log_list, _ = await clients[number].logs.read("orders")
+            assert len(log_list.open_segments) <= 2
 
     async with asyncio.timeout(60):
         await asyncio.gather(contend(0), contend(1))
@@ -308,7 +308,7 @@ async def test_truncating_deletes_ledgers(cluster: InProcess) -> None:
             await log.append_batch([b"x"] * 10)
             await roller_of(log).roll()
         await log.append(b"y")
-        await eventually(lambda: roller_of(log).lst.segments[2].sealed)
+        await eventually(lambda: roller_of(log).log_list.segments[2].sealed)
         ledgers = [ledger_id async for ledger_id in client.list_ledgers()]
         await log.truncate(before=25)
         assert log.first_position == 25
@@ -319,9 +319,9 @@ async def test_truncating_deletes_ledgers(cluster: InProcess) -> None:
         assert await log.append(b"z") == 31
         await roller_of(log).roll()
         assert await log.append(b"z") == 32
-    lst, _ = await client.logs.read("orders")
-    assert lst.first_position == 25
-    assert lst.sealed_end == 33
+    log_list, _ = await client.logs.read("orders")
+    assert log_list.first_position == 25
+    assert log_list.sealed_end == 33
 
 
 async def test_times_never_fall_in_a_striped_ledger(cluster: InProcess) -> None:
@@ -371,9 +371,9 @@ async def test_a_roll_in_doubt_appends_nothing_until_it_is_known(cluster: InProc
     await rolling
     assert await appending == 1
     await log.close()
-    lst, version = await client.logs.read("orders")
+    log_list, version = await client.logs.read("orders")
     assert version > listed[1]
-    assert positions_of(lst) == [(0, 1), (1, 1)]
+    assert positions_of(log_list) == [(0, 1), (1, 1)]
     assert await contents(client, "orders") == [b"0", b"1"]
 
 

@@ -49,12 +49,12 @@ def keeping_what_lies_behind_a_hole() -> Iterator[None]:
     """A ledger that begins behind the end of the one before it stays, and moves up."""
     settled = opening.settled
 
-    def moved_up(lst: LogList, ends: Mapping[int, SegmentEnd]) -> LogList:
-        if len(lst.open_segments) == 2:
-            first, second = lst.segments[-2:]
+    def moved_up(log_list: LogList, ends: Mapping[int, SegmentEnd]) -> LogList:
+        if len(log_list.open_segments) == 2:
+            first, second = log_list.segments[-2:]
             second = dataclasses.replace(second, first_position=first.first_position + ends[first.ledger_id].entries)
-            lst = dataclasses.replace(lst, segments=(*lst.segments[:-1], second))
-        return settled(lst, ends)
+            log_list = dataclasses.replace(log_list, segments=(*log_list.segments[:-1], second))
+        return settled(log_list, ends)
 
     with patch.object(opening, "settled", moved_up):
         yield
@@ -66,9 +66,9 @@ def recovering_the_last_ledger_alone() -> Iterator[None]:
     attempt, end_of = getattr(*ATTEMPT_TO_OPEN), getattr(*END_OF_SEGMENT)
     lists: list[LogList] = []
 
-    async def attempt_on(opening: Any, lst: LogList, version: int) -> Any:
-        lists.append(lst)
-        return await attempt(opening, lst, version)
+    async def attempt_on(opening: Any, log_list: LogList, version: int) -> Any:
+        lists.append(log_list)
+        return await attempt(opening, log_list, version)
 
     async def end_of_last(opening: Any, segment: Segment) -> Any:
         last = lists[-1].segments[-1]

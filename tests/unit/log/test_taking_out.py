@@ -103,9 +103,9 @@ async def test_readers_see_what_there_is_or_that_it_is_truncated(cluster: InProc
             await log.truncate(201)
         await log.truncate(200)
         assert await log.append(entry(200)) == 200
-    lst = await looked_after(client)
-    assert lst.first_position == 200
-    assert await ledgers(client) == {segment.ledger_id for segment in lst.segments}
+    log_list = await looked_after(client)
+    assert log_list.first_position == 200
+    assert await ledgers(client) == {segment.ledger_id for segment in log_list.segments}
 
 
 async def test_the_writer_keeps_retention_while_it_rolls(cluster: InProcess) -> None:
@@ -118,9 +118,9 @@ async def test_the_writer_keeps_retention_while_it_rolls(cluster: InProcess) -> 
             while (await lst_of(client)).first_position == 0:
                 await asyncio.sleep(0.005)
         assert log.next_position == 30
-    lst = await looked_after(client)
-    assert lst.doomed == ()
-    assert await ledgers(client) == {segment.ledger_id for segment in lst.segments}
+    log_list = await looked_after(client)
+    assert log_list.doomed == ()
+    assert await ledgers(client) == {segment.ledger_id for segment in log_list.segments}
 
 
 async def test_a_consumer_holds_back_the_writer(cluster: InProcess) -> None:
@@ -144,12 +144,12 @@ async def test_what_a_dead_writer_doomed_is_finished_and_the_next_one_goes_on(cl
     await written(client, 3, per_ledger=100)
     log = await client.open_log(NAME)
     await log.append(entry(3))
-    lst, version = await client.logs.read(NAME, fresh=True)
-    assert isinstance(await client.logs.write_anyway(NAME, lst.truncated(3), version), Done)
+    log_list, version = await client.logs.read(NAME, fresh=True)
+    assert isinstance(await client.logs.write_anyway(NAME, log_list.truncated(3), version), Done)
     log.abandon()  # before it has deleted anything
     doomed = (await lst_of(client)).doomed
     assert set(doomed) <= await ledgers(client)
-    await client.logs.drop_lease(NAME, lst.uid, lst.writer)
+    await client.logs.drop_lease(NAME, log_list.uid, log_list.writer)
     await looked_after(client)
     assert not set(doomed) & await ledgers(client)
     async with await client.open_log(NAME) as successor:
@@ -177,8 +177,8 @@ async def test_a_log_is_deleted_under_its_writer_and_made_anew(cluster: InProces
             break
     await eventually(lambda: not log.usable)
     log.abandon()
-    lst = await lst_of(other)
-    assert positions_of(lst) == [(0, 2)]
+    log_list = await lst_of(other)
+    assert positions_of(log_list) == [(0, 2)]
     async with await other.read_log(NAME) as reader:
         assert [found.data async for found in reader.read()] == [entry(0), entry(1)]
 

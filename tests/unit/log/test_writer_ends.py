@@ -67,7 +67,7 @@ async def cancelled_at(cluster: InProcess, steady: Client, at: int) -> bool:
 
     session.count(at, cancel)
     acknowledged.append(await log.append(b"2"))
-    await eventually(lambda: bool(cancelled) or len(roller_of(log).lst.segments) > 1)
+    await eventually(lambda: bool(cancelled) or len(roller_of(log).log_list.segments) > 1)
     session.calls = -1
     for task in cancelled:
         await gone(task)
@@ -107,8 +107,8 @@ async def test_a_log_is_closed_though_its_roll_waits_for_the_metadata_store(clus
             await log.close()
         session.calls = -1
         await log.close()
-    lst, _ = await client.logs.read("orders", fresh=True)
-    assert (lst.writer, lst.open_segments) == ("", ())
+    log_list, _ = await client.logs.read("orders", fresh=True)
+    assert (log_list.writer, log_list.open_segments) == ("", ())
     assert await contents(client, "orders") == numbers(3)
 
 
@@ -120,8 +120,8 @@ async def test_a_log_that_is_closed_while_much_is_pending_rolls_no_more(cluster:
     assert [future.result() for future in pending] == list(range(10))
     assert not rolls()
     await roller_of(log).roll()  # as one that has waited for its turn meanwhile
-    lst, _ = await client.logs.read("orders", fresh=True)
-    assert (lst.writer, lst.open_segments) == ("", ())
+    log_list, _ = await client.logs.read("orders", fresh=True)
+    assert (log_list.writer, log_list.open_segments) == ("", ())
 
 
 async def test_a_writer_that_has_failed_keeps_nobody_out(cluster: InProcess) -> None:
@@ -225,8 +225,8 @@ async def test_a_log_whose_list_is_too_long_goes_on_without_rolling(cluster: InP
         name = f"log-{room:03}"
         log = await steady.open_log(name, create=True)
         await log.append(b"0")
-        lst, _ = await steady.logs.read(name)
-        client = await cluster.client(**FAST, log_list_bytes_max=len(lst.encode()) + room)
+        log_list, _ = await steady.logs.read(name)
+        client = await cluster.client(**FAST, log_list_bytes_max=len(log_list.encode()) + room)
         with contextlib.suppress(ConfigError):
             log = await client.open_log(name, roll_entries=2)
             opened.append(room)
@@ -247,7 +247,7 @@ async def test_a_full_list_has_room_for_the_next_writer(cluster: InProcess, boun
     """Also if the log has rolled while that one was opening it: the one that fenced the former writer can go on."""
     client = await cluster.client(**FAST, log_list_bytes_max=bound)
     log = await client.open_log("orders", create=True, roll_entries=1)
-    while not log.next_position or log.next_position < 2 * len(roller_of(log).lst.segments):
+    while not log.next_position or log.next_position < 2 * len(roller_of(log).log_list.segments):
         await log.append(b"%d" % log.next_position)
         await asyncio.sleep(0.002)
     end = log.next_position
@@ -263,7 +263,7 @@ async def test_a_full_list_has_room_for_the_next_writer(cluster: InProcess, boun
 async def test_a_log_whose_list_was_too_long_goes_on_when_it_is_truncated(cluster: InProcess) -> None:
     client, steady = await cluster.client(**FAST, log_list_bytes_max=1000), await cluster.client(**FAST)
     log = await client.open_log("orders", create=True, roll_entries=1)
-    while not log.next_position or log.next_position < 2 * len(roller_of(log).lst.segments):
+    while not log.next_position or log.next_position < 2 * len(roller_of(log).log_list.segments):
         await log.append(b"%d" % log.next_position)
         await asyncio.sleep(0.002)
     full, end = log.ledger_id, log.next_position
@@ -343,8 +343,8 @@ async def test_a_log_that_can_not_be_opened_is_not_made(cluster: InProcess, wait
 async def reopened_without_bookies(cluster: InProcess, name: str) -> None:
     """The same call of a client that sees too few bookies for the next ledger."""
     client = await cluster.client(**FAST, no_bookies_timeout_s=0.01)
-    lst, version = await client.logs.read(name)
-    larger = dataclasses.replace(lst, ensemble_size=5, write_quorum=5, ack_quorum=3)
+    log_list, version = await client.logs.read(name)
+    larger = dataclasses.replace(log_list, ensemble_size=5, write_quorum=5, ack_quorum=3)
     assert isinstance(await client.logs.write(name, larger, version), Done)
     await client.open_log(name, create=True)
 
@@ -356,13 +356,13 @@ async def test_a_log_that_another_client_uses_is_not_removed_again(cluster: InPr
         sizes = {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2, "digest": "crc32c"}
         kept = {"retention_s": None, "retention_bytes": None, "consumer_lag_max_s": None}
         assert await create_log(client.logs, name, password=b"", **sizes, **kept)  # type: ignore[arg-type]
-        lst, _ = await client.logs.read(name)
+        log_list, _ = await client.logs.read(name)
         if name == "read":
             async with await client.read_log(name) as reader:
                 await reader.consumer("billing")
         else:
             await (await client.open_log(name)).close()
-        assert not await client.logs.unmake(name, lst.uid)
+        assert not await client.logs.unmake(name, log_list.uid)
         await client.logs.read(name)
 
 

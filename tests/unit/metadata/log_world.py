@@ -83,11 +83,11 @@ class LogWorld:
             Segment(ledger_id, n * 10, self.now_ms).seal(10, 180, self.now_ms + n * 1000)
             for n, ledger_id in enumerate(self.segments[:3])
         ]
-        lst = LogList(
+        log_list = LogList(
             UID, 3, 3, 2, "crc32c", bytes(32), writer="w",
             segments=(*sealed, Segment(self.segments[3], 30, self.now_ms + 3000)), **fields,
         )  # fmt: skip
-        assert isinstance(await self.logs.create(NAME, lst), Done)
+        assert isinstance(await self.logs.create(NAME, log_list), Done)
         return self
 
     async def ledger(self, uid: str | None = UID, name: str = NAME) -> int:
@@ -128,7 +128,7 @@ class LogWorld:
 
     # --- what there is ------------------------------------------------------------------------------------------
 
-    def lst(self) -> LogList | None:
+    def log_list(self) -> LogList | None:
         if LIST not in self.tree.paths:
             return None
         return LogList.decode(NAME, self.tree.node(LIST).data)
@@ -140,10 +140,10 @@ class LogWorld:
     def check(self) -> None:
         """Nothing that the list names is missing, and nothing that was taken out of it is forgotten."""
         self.tree.check_invariants()
-        lst = self.lst()
-        named = set() if lst is None else {segment.ledger_id for segment in lst.segments}
+        log_list = self.log_list()
+        named = set() if log_list is None else {segment.ledger_id for segment in log_list.segments}
         assert named <= self.ledgers(), "a ledger that the list names was deleted"
-        doomed = set() if lst is None else set(lst.doomed)
+        doomed = set() if log_list is None else set(log_list.doomed)
         gone = set(self.segments) - named - doomed
         assert not gone & self.ledgers(), "a ledger was forgotten that is there"
 
@@ -151,15 +151,15 @@ class LogWorld:
 
     def rolls(self, ledger_id: int) -> None:
         """The log's writer closes its ledger with ten entries and goes on in this one; nothing if it can't."""
-        lst = self.lst()
+        log_list = self.log_list()
         path = self.catalog.path_of(ledger_id)
-        if lst is None or lst.deleted or path not in self.tree.paths or lst.open_segments == ():
+        if log_list is None or log_list.deleted or path not in self.tree.paths or log_list.open_segments == ():
             return
-        *others, last = lst.segments
+        *others, last = log_list.segments
         if last.ledger_id == ledger_id:
             return
         segments = (*others, last.seal(10, 180, last.begun_ms), Segment(ledger_id, last.first_position + 10, 0))
-        changed = dataclasses.replace(lst, segments=segments, write_token=self.logs.new_token())
+        changed = dataclasses.replace(log_list, segments=segments, write_token=self.logs.new_token())
         self.tree.apply(Put(LIST, changed.encode(), self.tree.node(LIST).version), 0)
         self.segments.append(ledger_id)
 
@@ -173,9 +173,9 @@ class LogWorld:
 
     def registers(self, position: int) -> None:
         """A consumer comes, or steps back to the position; nothing if it can't."""
-        lst = self.lst()
+        log_list = self.log_list()
         folder = f"{LIST}/{UID}/consumers"
-        if lst is None or lst.deleted or position < lst.first_position or folder not in self.tree.paths:
+        if log_list is None or log_list.deleted or position < log_list.first_position or folder not in self.tree.paths:
             return
         value = b'{"version":1,"position":%d,"since_ms":0,"token":"t"}' % position
         node = f"{folder}/late"

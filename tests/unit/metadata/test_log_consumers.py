@@ -56,8 +56,8 @@ async def position(tree: MemoryStore, name: str = "billing") -> int | None:
 
 async def truncated(tree: MemoryStore, before: int) -> None:
     logs = opened(tree)
-    lst, version = await logs.read("orders", fresh=True)
-    assert isinstance(await logs.write_anyway("orders", lst.truncated(before), version), Done)
+    log_list, version = await logs.read("orders", fresh=True)
+    assert isinstance(await logs.write_anyway("orders", log_list.truncated(before), version), Done)
 
 
 async def test_one_is_registered_moves_on_and_back_and_goes(tree: MemoryStore) -> None:
@@ -91,16 +91,16 @@ async def test_what_others_may_rely_on_changes_with_every_registration_and_step_
 
 async def test_a_truncation_that_knows_nothing_of_a_consumer_is_refused(tree: MemoryStore) -> None:
     logs = opened(tree)
-    lst, version = await logs.read("orders")
+    log_list, version = await logs.read("orders")
     check = (await consumers(tree).registered()).check
     await consumers(tree).register("billing", 12)
-    assert await logs.write_anyway("orders", lst.truncated(20), version, check) == Missing(FOLDER, 2)
+    assert await logs.write_anyway("orders", log_list.truncated(20), version, check) == Missing(FOLDER, 2)
 
 
 async def test_a_registration_that_knows_nothing_of_a_truncation_is_refused(tree: MemoryStore) -> None:
     def truncate() -> None:
-        lst = a_list(segments=(Segment(2, 20, 0),), first_position=20, doomed=(1,))
-        tree.apply(Put(LIST, lst.encode(), 0), 0)
+        log_list = a_list(segments=(Segment(2, 20, 0),), first_position=20, doomed=(1,))
+        tree.apply(Put(LIST, log_list.encode(), 0), 0)
 
     # Right before the transaction, when everything has been read.
     with pytest.raises(TruncatedError, match="begins at position 20, not at 12"):
@@ -112,8 +112,8 @@ async def test_a_step_back_that_knows_nothing_of_a_truncation_is_refused(tree: M
     state = await consumers(tree).register("billing", 25)
 
     def truncate() -> None:
-        lst = a_list(segments=(Segment(2, 20, 0),), first_position=20, doomed=(1,))
-        tree.apply(Put(LIST, lst.encode(), 0), 0)
+        log_list = a_list(segments=(Segment(2, 20, 0),), first_position=20, doomed=(1,))
+        tree.apply(Put(LIST, log_list.encode(), 0), 0)
 
     with pytest.raises(TruncatedError):
         await consumers(tree, [None] * 5 + [truncate]).commit("billing", 12, state)
@@ -131,8 +131,8 @@ async def test_only_what_is_in_the_log_can_be_had(tree: MemoryStore) -> None:
     with pytest.raises(TruncatedError):
         await of.commit("billing", 14, state)
     logs = opened(tree)
-    lst, version = await logs.read("orders")
-    closed = dataclasses.replace(lst, segments=(lst.segments[0],))
+    log_list, version = await logs.read("orders")
+    closed = dataclasses.replace(log_list, segments=(log_list.segments[0],))
     await logs.write("orders", closed, version)
     with pytest.raises(ConfigError, match="ends before position 20, not 21"):
         await of.register("other", 21)

@@ -65,19 +65,19 @@ async def test_a_log_is_made_read_and_written(tree: MemoryStore) -> None:
     with pytest.raises(NoSuchLogError, match="there is no log orders"):
         await logs.read("orders")
     assert await logs.names() == []
-    lst, version = await made(tree)
+    log_list, version = await made(tree)
     assert version == 0
-    assert lst.write_token
-    assert dataclasses.replace(lst, write_token="") == a_list()
+    assert log_list.write_token
+    assert dataclasses.replace(log_list, write_token="") == a_list()
     assert isinstance(await logs.create("orders", a_list("u2")), Exists)
     assert await logs.create("bills", a_list("u3")) == Done(0)
     assert await logs.names() == ["bills", "orders"]
-    changed = dataclasses.replace(lst, segments=(Segment(7, 0, 5),))
+    changed = dataclasses.replace(log_list, segments=(Segment(7, 0, 5),))
     assert await logs.write("orders", changed, 0) == Done(1)
     found, version = await logs.read("orders")
     assert version == 1
     assert found.segments == changed.segments
-    assert found.write_token not in ("", lst.write_token)
+    assert found.write_token not in ("", log_list.write_token)
 
 
 @pytest.mark.parametrize("name", ["", "a/b", ".."])
@@ -89,9 +89,9 @@ async def test_a_name_that_is_none_is_refused(tree: MemoryStore, name: str) -> N
 
 
 async def test_a_log_that_is_being_deleted_is_not_there(tree: MemoryStore) -> None:
-    lst, version = await made(tree)
+    log_list, version = await made(tree)
     logs = opened(tree)
-    gone = dataclasses.replace(lst, deleted=True)
+    gone = dataclasses.replace(log_list, deleted=True)
     assert isinstance(await logs.write("orders", gone, version), Done)
     with pytest.raises(NoSuchLogError, match="log orders has been deleted"):
         await logs.read("orders")
@@ -101,35 +101,35 @@ async def test_a_log_that_is_being_deleted_is_not_there(tree: MemoryStore) -> No
 
 
 async def test_a_write_replaces_what_was_read_and_nothing_else(tree: MemoryStore) -> None:
-    lst, version = await made(tree)
+    log_list, version = await made(tree)
     logs = opened(tree)
-    assert await logs.write("orders", lst, version) == Done(1)
-    assert await logs.write("orders", lst, version) == Changed()
+    assert await logs.write("orders", log_list, version) == Done(1)
+    assert await logs.write("orders", log_list, version) == Changed()
     removed(tree)
-    assert await logs.write("orders", lst, 1) == Missing(LIST)
+    assert await logs.write("orders", log_list, 1) == Missing(LIST)
 
 
 async def test_a_write_that_was_meant_for_another_log_of_that_name_is_refused(tree: MemoryStore) -> None:
-    lst, version = await made(tree, "u1")
+    log_list, version = await made(tree, "u1")
     removed(tree)
     other, same_version = await made(tree, "u2")
     assert version == same_version
-    assert await opened(tree).write("orders", lst, version) == Missing(LIST)
+    assert await opened(tree).write("orders", log_list, version) == Missing(LIST)
     assert (await opened(tree).read("orders"))[0] == other
 
 
 async def test_a_segment_is_added_only_while_its_ledger_is_as_it_was_read(tree: MemoryStore) -> None:
-    lst, version = await made(tree)
+    log_list, version = await made(tree)
     logs = opened(tree)
     check = logs.ledger_check(7, 0)
     for node in ("/ledgers/000", "/ledgers/000/0000", "/ledgers/000/0000/0000", "/ledgers/000/0000/0000/0000"):
         tree.apply(Create(node, b""), 0)
     tree.apply(Create(check.path, b"ledger"), 0)
     tree.apply(Put(check.path, b"later", 0), 0)
-    assert await logs.write("orders", lst, version, check) == Missing(check.path, 2)
-    assert await logs.write("orders", lst, version, logs.ledger_check(7, 1)) == Done(1)
+    assert await logs.write("orders", log_list, version, check) == Missing(check.path, 2)
+    assert await logs.write("orders", log_list, version, logs.ledger_check(7, 1)) == Done(1)
     tree.apply(Delete(check.path), 0)
-    assert await logs.write("orders", lst, 1, logs.ledger_check(7, 1)) == Missing(check.path, 2)
+    assert await logs.write("orders", log_list, 1, logs.ledger_check(7, 1)) == Missing(check.path, 2)
 
 
 async def test_others_may_check_the_list(tree: MemoryStore) -> None:
@@ -139,9 +139,9 @@ async def test_others_may_check_the_list(tree: MemoryStore) -> None:
 
 
 async def test_a_list_that_is_too_long_is_refused_in_time(tree: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
-    lst, version = await made(tree)
+    log_list, version = await made(tree)
     longer = dataclasses.replace(
-        lst, segments=tuple(Segment(ledger_id, ledger_id, 0).seal(1, 1, 0) for ledger_id in range(30))
+        log_list, segments=tuple(Segment(ledger_id, ledger_id, 0).seal(1, 1, 0) for ledger_id in range(30))
     )
     size = len(dataclasses.replace(longer, write_token="0" * 32).encode())
     with pytest.raises(ConfigError, match=f"30 ledgers and {size} bytes.*truncate the log"):
@@ -160,41 +160,41 @@ async def test_a_list_that_is_too_long_is_refused_in_time(tree: MemoryStore, cap
 async def test_a_lost_request_or_reply_changes_nothing(tree: MemoryStore, trouble: str) -> None:
     assert await opened(tree, [None, None, None, trouble]).create("first", a_list("u0")) == Done(0)
     assert await opened(tree, [trouble]).create("orders", a_list()) == Done(0)
-    lst, version = await opened(tree).read("orders")
-    assert await opened(tree, [trouble]).write("orders", lst, version) == Done(1)
+    log_list, version = await opened(tree).read("orders")
+    assert await opened(tree, [trouble]).write("orders", log_list, version) == Done(1)
 
 
 async def test_what_can_not_be_told_is_said(tree: MemoryStore) -> None:
     await opened(tree).create("first", a_list("u0"))
     assert isinstance(await opened(tree, [AWAY]).create("orders", a_list()), NotDone)
     assert isinstance(await opened(tree, [REQUEST_LOST] * 2).create("orders", a_list()), Unknown)
-    lst, version = await made(tree)
-    assert isinstance(await opened(tree, [AWAY]).write("orders", lst, version), NotDone)
-    assert isinstance(await opened(tree, [REQUEST_LOST] * 2).write("orders", lst, version), Unknown)
+    log_list, version = await made(tree)
+    assert isinstance(await opened(tree, [AWAY]).write("orders", log_list, version), NotDone)
+    assert isinstance(await opened(tree, [REQUEST_LOST] * 2).write("orders", log_list, version), Unknown)
     somebody = Somebody(tree, LIST)
-    outcome = await opened(tree, [REPLY_LOST, somebody.puts(b"x")]).write("orders", lst, version)
+    outcome = await opened(tree, [REPLY_LOST, somebody.puts(b"x")]).write("orders", log_list, version)
     assert outcome == Overtaken()
     with pytest.raises(MetadataUnavailableError):
         await opened(tree, [AWAY]).read("orders")
 
 
 async def test_a_write_that_was_given_its_token_can_be_told_from_others(tree: MemoryStore) -> None:
-    lst, version = await made(tree)
+    log_list, version = await made(tree)
     logs = opened(tree, [REPLY_LOST, AWAY])
     token = logs.new_token()
-    assert isinstance(await logs.write("orders", lst, version, token=token), Unknown)
+    assert isinstance(await logs.write("orders", log_list, version, token=token), Unknown)
     assert (await opened(tree).read("orders"))[0].write_token == token
 
 
 async def test_who_watches_hears_of_changes(tree: MemoryStore) -> None:
-    lst, version = await made(tree)
+    log_list, version = await made(tree)
     logs = opened(tree)
     watch = logs.watch("orders")
     rounds = 0
     async for _ in watch:
         rounds += 1
         if rounds == 1:
-            await logs.write("orders", lst, version)
+            await logs.write("orders", log_list, version)
         else:
             watch.close()
     assert rounds == 2

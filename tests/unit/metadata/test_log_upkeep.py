@@ -39,17 +39,17 @@ async def world() -> LogWorld:
 
 
 def left(world: LogWorld) -> list[int]:
-    lst = world.lst()
-    assert lst is not None
-    return [segment.ledger_id for segment in lst.segments]
+    log_list = world.log_list()
+    assert log_list is not None
+    return [segment.ledger_id for segment in log_list.segments]
 
 
 # --- what they do -----------------------------------------------------------------------------------------------
 
 
 async def test_a_truncation_deletes_whole_ledgers(world: LogWorld) -> None:
-    lst = await world.upkeep.truncate(NAME, 15)
-    assert (lst.first_position, lst.doomed) == (15, ())
+    log_list = await world.upkeep.truncate(NAME, 15)
+    assert (log_list.first_position, log_list.doomed) == (15, ())
     assert left(world) == world.segments[1:]
     assert world.ledgers() == set(world.segments[1:])
     await world.upkeep.truncate(NAME, 35, end=40)
@@ -108,8 +108,8 @@ async def test_retention_keeps_what_it_should(consumer: int | None, kept: int) -
 
 
 async def test_retention_by_bytes(world: LogWorld) -> None:
-    lst, version = await world.logs.read(NAME)
-    await world.logs.write(NAME, dataclasses.replace(lst, retention_bytes=150), version)
+    log_list, version = await world.logs.read(NAME)
+    await world.logs.write(NAME, dataclasses.replace(log_list, retention_bytes=150), version)
     assert (await world.upkeep.retain(NAME)).first_position == 10
 
 
@@ -130,8 +130,8 @@ async def test_many_ledgers_are_deleted_though_the_log_rolls_meanwhile(world: Lo
     for ledger_id in rolling[:20]:
         world.rolls(ledger_id)
     del rolling[:20]
-    lst = await upkeep.truncate(NAME, 200)
-    assert (lst.first_position, lst.doomed) == (200, ())
+    log_list = await upkeep.truncate(NAME, 200)
+    assert (log_list.first_position, log_list.doomed) == (200, ())
     assert len(rolling) < 10
     world.check()
 
@@ -143,11 +143,11 @@ async def test_the_consumers_of_another_log_of_that_name_hold_nothing_back(world
     another = "2" * 32
 
     def replace() -> None:
-        lst = world.lst()
-        assert lst is not None
+        log_list = world.log_list()
+        assert log_list is not None
         for path in sorted((path for path in world.tree.paths if path.startswith(LIST)), reverse=True):
             world.tree.apply(Delete(path, None), 0)
-        world.tree.apply(Create(LIST, dataclasses.replace(lst, uid=another).encode()), 0)
+        world.tree.apply(Create(LIST, dataclasses.replace(log_list, uid=another).encode()), 0)
         for node in (f"{LIST}/{another}", f"{LIST}/{another}/consumers"):
             world.tree.apply(Create(node, b""), 0)
 
@@ -166,9 +166,9 @@ async def test_a_ledger_that_can_not_be_deleted_keeps_no_other_one_on_the_list(w
         with pytest.raises(MetadataConflictError, match="there are nodes below") as kept:
             await world.opened(log_deletes_at_once=at_once).truncate(NAME, 30)
         assert kept.value.ledger_id == stuck
-        lst = world.lst()
-        assert lst is not None
-        assert lst.doomed == (stuck,)
+        log_list = world.log_list()
+        assert log_list is not None
+        assert log_list.doomed == (stuck,)
         assert world.ledgers() == {stuck, world.segments[3]}
     world.check()
     with pytest.raises(MetadataConflictError):
@@ -181,8 +181,8 @@ async def test_a_ledger_that_can_not_be_deleted_keeps_no_other_one_on_the_list(w
 
 
 async def test_without_the_store_no_further_ledger_is_tried(world: LogWorld) -> None:
-    lst, version = await world.logs.read(NAME)
-    await world.logs.write_anyway(NAME, lst.truncated(30), version)
+    log_list, version = await world.logs.read(NAME)
+    await world.logs.write_anyway(NAME, log_list.truncated(30), version)
     calls: list[int] = []
 
     def another() -> None:
@@ -191,7 +191,7 @@ async def test_without_the_store_no_further_ledger_is_tried(world: LogWorld) -> 
     upkeep = world.opened([*[None] * 3, AWAY, *[another] * 20], log_deletes_at_once=1)
     with pytest.raises(MetadataUnavailableError, match="the store is away"):
         await upkeep.finish(NAME)
-    assert world.lst().doomed == tuple(world.segments[1:3])
+    assert world.log_list().doomed == tuple(world.segments[1:3])
     assert len(calls) == 1  # the write of the list
     world.check()
 
@@ -282,8 +282,8 @@ async def test_a_ledger_that_no_log_made_stays(world: LogWorld, changes: dict[st
 
 
 async def test_what_is_doomed_is_left_to_those_who_doomed_it(world: LogWorld) -> None:
-    lst, version = await world.logs.read(NAME)
-    await world.logs.write_anyway(NAME, lst.truncated(10), version)
+    log_list, version = await world.logs.read(NAME)
+    await world.logs.write_anyway(NAME, log_list.truncated(10), version)
     doomed = await world.metadata(world.segments[0])
     world.clock.now += GRACE_S
     assert await world.upkeep.sweep(doomed, GRACE_S) is Swept.KEPT
@@ -439,9 +439,9 @@ async def test_what_is_cut_short_anywhere_is_finished_by_the_auditor(act: str, t
         except BookKeeperError:
             cut += 1
         world.check()
-        lst = world.lst()
-        assert lst is None or lst.first_position <= 20
-        begun = lst is None or lst.deleted
+        log_list = world.log_list()
+        assert log_list is None or log_list.first_position <= 20
+        begun = log_list is None or log_list.deleted
         await looked_after(world)
         assert world.ledgers() == (expected("delete", world) if begun else set(world.segments[2:])), call
         if begun:
@@ -487,24 +487,24 @@ async def test_whatever_another_does_meanwhile_nothing_is_lost(act: str, other: 
         held = f"{LIST}/{UID}/consumers/late" in world.tree.paths and act != "delete"
         if other == "registers" and held:
             # It was let in, so what it needs is there, whoever took what for unneeded.
-            lst = world.lst()
-            assert lst is not None
-            assert lst.first_position <= 12, call
+            log_list = world.log_list()
+            assert log_list is not None
+            assert log_list.first_position <= 12, call
         await world.upkeep.look_after(NAME, world.fence)
         world.check()
 
 
 def _truncates(world: LogWorld) -> None:
-    lst = world.lst()
-    if lst is not None and not lst.deleted and lst.first_position < 10:
-        world.tree.apply(Put(LIST, lst.truncated(10).encode(), world.tree.node(LIST).version), 0)
+    log_list = world.log_list()
+    if log_list is not None and not log_list.deleted and log_list.first_position < 10:
+        world.tree.apply(Put(LIST, log_list.truncated(10).encode(), world.tree.node(LIST).version), 0)
 
 
 def _deletes(world: LogWorld) -> None:
-    lst = world.lst()
-    if lst is not None and not lst.deleted:
-        doomed = lst.doomed + tuple(segment.ledger_id for segment in lst.segments)
-        gone = dataclasses.replace(lst, deleted=True, segments=(), doomed=doomed)
+    log_list = world.log_list()
+    if log_list is not None and not log_list.deleted:
+        doomed = log_list.doomed + tuple(segment.ledger_id for segment in log_list.segments)
+        gone = dataclasses.replace(log_list, deleted=True, segments=(), doomed=doomed)
         world.tree.apply(Put(LIST, gone.encode(), world.tree.node(LIST).version), 0)
 
 
@@ -512,24 +512,24 @@ def _replaces(world: LogWorld) -> None:
     """The log was deleted by another, and there is a new one of its name, with a ledger of its own."""
     for path in sorted((path for path in world.tree.paths if path.startswith(LIST)), reverse=True):
         world.tree.apply(Delete(path), 0)
-    lst = LogList("u2", 3, 3, 2, "crc32c", bytes(16), segments=())
-    for node, value in (("", lst.encode()), ("/u2", b""), ("/u2/consumers", b"")):
+    log_list = LogList("u2", 3, 3, 2, "crc32c", bytes(16), segments=())
+    for node, value in (("", log_list.encode()), ("/u2", b""), ("/u2/consumers", b"")):
         world.tree.apply(Create(LIST + node, value), 0)
 
 
 def _check_successor(world: LogWorld) -> None:
     """Nothing has happened to it, unless the act began behind it."""
-    lst = world.lst()
-    if lst is not None and lst.uid == "u2":
-        assert not lst.doomed
+    log_list = world.log_list()
+    if log_list is not None and log_list.uid == "u2":
+        assert not log_list.doomed
         assert f"{LIST}/u2/consumers" in world.tree.paths
 
 
 async def test_a_list_that_changes_all_the_time_is_an_error(world: LogWorld) -> None:
     def changed() -> None:
-        lst = world.lst()
-        assert lst is not None
-        world.tree.apply(Put(LIST, lst.encode(), world.tree.node(LIST).version), 0)
+        log_list = world.log_list()
+        assert log_list is not None
+        world.tree.apply(Put(LIST, log_list.encode(), world.tree.node(LIST).version), 0)
 
     for act in (
         world.opened([changed] * CALLS).truncate(NAME, 10),
@@ -550,8 +550,8 @@ async def test_a_log_of_that_name_that_is_being_deleted_makes_room(world: LogWor
 
 
 async def test_a_writer_id_is_forgotten_when_an_operator_says_so(world: LogWorld) -> None:
-    lst, version = await world.logs.read(NAME)
-    await world.logs.write(NAME, dataclasses.replace(lst, sinks={"a": 3, "b": 0}), version)
+    log_list, version = await world.logs.read(NAME)
+    await world.logs.write(NAME, dataclasses.replace(log_list, sinks={"a": 3, "b": 0}), version)
     assert await world.upkeep.forget_sink(NAME, "a")
     assert not await world.upkeep.forget_sink(NAME, "a")
     assert (await world.logs.read(NAME))[0].sinks == {"b": 0}

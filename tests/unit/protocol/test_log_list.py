@@ -46,11 +46,11 @@ def full() -> LogList:
 
 
 @pytest.mark.parametrize(
-    "lst", [a_list(), full(), a_list(deleted=True, doomed=(3,)), a_list(Segment(1, 0, 0)), a_list(sealed(1, 0, 0))]
+    "log_list", [a_list(), full(), a_list(deleted=True, doomed=(3,)), a_list(Segment(1, 0, 0)), a_list(sealed(1, 0, 0))]
 )
-def test_what_is_stored_is_read(lst: LogList) -> None:
-    data = lst.encode()
-    assert LogList.decode("orders", data) == lst
+def test_what_is_stored_is_read(log_list: LogList) -> None:
+    data = log_list.encode()
+    assert LogList.decode("orders", data) == log_list
     assert LogList.decode("orders", data).encode() == data
 
 
@@ -158,17 +158,17 @@ def test_a_newer_format_is_not_guessed_at() -> None:
 def test_a_truncation_dooms_whole_sealed_segments(
     before: int, first: int, left: tuple[int, ...], doomed: tuple[int, ...]
 ) -> None:
-    lst = full().truncated(before)
-    assert lst.first_position == first
-    assert tuple(segment.ledger_id for segment in lst.segments) == left
-    assert lst.doomed == doomed
+    log_list = full().truncated(before)
+    assert log_list.first_position == first
+    assert tuple(segment.ledger_id for segment in log_list.segments) == left
+    assert log_list.doomed == doomed
 
 
 def test_the_last_segment_stays_though_it_is_sealed() -> None:
-    lst = a_list(sealed(1, 0, 5), sealed(2, 5, 5))
-    assert lst.truncated(10).segments == (sealed(2, 5, 5),)
+    log_list = a_list(sealed(1, 0, 5), sealed(2, 5, 5))
+    assert log_list.truncated(10).segments == (sealed(2, 5, 5),)
     with pytest.raises(ConfigError, match="position 11 is past the end of the log, 10"):
-        lst.truncated(11)
+        log_list.truncated(11)
     with pytest.raises(ConfigError, match="past the end"):
         a_list().truncated(1)
 
@@ -211,5 +211,5 @@ def test_no_name(name: Any) -> None:
 
 
 def test_equal_values_are_equally_stored() -> None:
-    lst = dataclasses.replace(full(), unknown={"another": None, "later": [1]})
-    assert lst.encode() == full().encode()
+    log_list = dataclasses.replace(full(), unknown={"another": None, "later": [1]})
+    assert log_list.encode() == full().encode()

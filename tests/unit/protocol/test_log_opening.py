@@ -34,7 +34,7 @@ EMPTY = LogList("u", 3, 3, 2, "crc32c", b"k")
 SEALED = Segment(1, 0, 1000, entries=10, length=100, last_ms=1500)
 
 
-def lst(*segments: Segment, **changes: object) -> LogList:
+def log_list(*segments: Segment, **changes: object) -> LogList:
     return dataclasses.replace(EMPTY, segments=segments, **changes)  # type: ignore[arg-type]
 
 
@@ -58,7 +58,7 @@ def test_what_survives_of_two_ledgers_is_a_prefix(
     begin = 10 if before else 0
     first, second = Segment(7, begin, 2000), Segment(8, begin + appended, 3000)
     ends = {7: SegmentEnd(survived, survived, 2500), 8: SegmentEnd(behind, behind, 3500)}
-    found = settled(lst(*before, first, second), ends)
+    found = settled(log_list(*before, first, second), ends)
     whole = [(segment.ledger_id, segment.first_position, segment.entries) for segment in before]
     if survived:
         whole.append((7, begin, survived))
@@ -90,7 +90,7 @@ def test_behind_an_accepted_loss_no_position_is_used_again(
     if behind is not None:
         segments.append(Segment(8, begin + 5, 3000))
         ends[8] = SegmentEnd(behind, behind, 3500, 8 in lost)
-    found = settled(lst(*before, *segments, first_position=truncated), ends)
+    found = settled(log_list(*before, *segments, first_position=truncated), ends)
     goes_on = segments[-1].first_position
     goes_on += LEDGER_ENTRIES_MAX if segments[-1].ledger_id in lost else ends[segments[-1].ledger_id].entries
     whole = [(1, 0, 10)] if before else []
@@ -133,7 +133,7 @@ def test_gaps_ascend(gaps: tuple[tuple[int, int], ...]) -> None:
 
 @pytest.mark.parametrize("entries", [0, 6])
 def test_one_open_ledger_is_sealed_or_dropped(entries: int) -> None:
-    found = settled(lst(SEALED, Segment(7, 10, 2000), doomed=(3,)), {7: SegmentEnd(entries, 60, 2500)})
+    found = settled(log_list(SEALED, Segment(7, 10, 2000), doomed=(3,)), {7: SegmentEnd(entries, 60, 2500)})
     assert places(found) == ([(1, 0, 10), (7, 10, 6)] if entries else [(1, 0, 10)])
     assert found.doomed == ((3,) if entries else (3, 7))
 
@@ -141,7 +141,7 @@ def test_one_open_ledger_is_sealed_or_dropped(entries: int) -> None:
 @pytest.mark.parametrize("entries", [0, 2, 4, 5])
 def test_nobody_appends_below_what_is_truncated(entries: int) -> None:
     """Position 14 was acknowledged, and truncated; then the loss of the ledger's end was accepted."""
-    truncated = lst(SEALED, Segment(7, 10, 2000), first_position=14)
+    truncated = log_list(SEALED, Segment(7, 10, 2000), first_position=14)
     found = settled(truncated, {7: SegmentEnd(entries, 60, 2500)})
     assert found.first_position == 14
     assert found.sealed_end >= 14
@@ -154,14 +154,14 @@ def test_nobody_appends_below_what_is_truncated(entries: int) -> None:
 
 
 def test_what_is_sealed_stays() -> None:
-    assert settled(lst(SEALED), {}) == lst(SEALED)
+    assert settled(log_list(SEALED), {}) == log_list(SEALED)
     assert settled(EMPTY, {}) == EMPTY
     other = Segment(2, 10, 2000, entries=5, length=50, last_ms=2500)
-    assert settled(lst(SEALED, other), {}) == lst(SEALED, other)
+    assert settled(log_list(SEALED, other), {}) == log_list(SEALED, other)
 
 
 def test_a_ledger_that_holds_more_than_lies_before_the_next_is_an_error() -> None:
-    unknown = lst(Segment(7, 0, 0), Segment(8, 4, 0))
+    unknown = log_list(Segment(7, 0, 0), Segment(8, 4, 0))
     with pytest.raises(CorruptDataError, match="position 4"):
         settled(unknown, {7: SegmentEnd(5, 5, 1), 8: SegmentEnd(1, 1, 1)})
 
@@ -173,7 +173,7 @@ class History:
     """A log whose writers come one after the other; each of their ledgers may lose its last entries for good."""
 
     def __init__(self) -> None:
-        self.lst = EMPTY
+        self.log_list = EMPTY
         self.held: dict[int, int] = {}  # entries of the ledgers that may be open
         self.entries: dict[int, tuple[int, int]] = {}  # ledger and entry at each position that was acknowledged
         self.acknowledged: set[int] = set()  # positions, also those whose entries are lost
@@ -182,25 +182,27 @@ class History:
     def open(self, losses: list[int | None]) -> None:
         """The next writer finds that of each open ledger so many entries at most are left; None: no loss."""
         ends = {}
-        for segment, left in zip(self.lst.open_segments, losses, strict=False):
+        for segment, left in zip(self.log_list.open_segments, losses, strict=False):
             entries = self.held[segment.ledger_id]
             kept = entries if left is None else min(entries, left)
             ends[segment.ledger_id] = SegmentEnd(kept, kept * 9, 1500 if kept else 0, left is not None)
             for entry in range(kept, entries):
                 self.entries.pop(segment.first_position + entry, None)
-        bound = longest_opened(self.lst, 1000)
-        self.lst = settled(self.lst, ends)
-        self.add(self.lst.sealed_end)
-        assert len(self.lst.encode()) <= len(bound.encode())
-        assert not self.acknowledged & set(range(self.lst.sealed_end, self.lst.sealed_end + 100)), "a position twice"
+        bound = longest_opened(self.log_list, 1000)
+        self.log_list = settled(self.log_list, ends)
+        self.add(self.log_list.sealed_end)
+        assert len(self.log_list.encode()) <= len(bound.encode())
+        assert not self.acknowledged & set(range(self.log_list.sealed_end, self.log_list.sealed_end + 100)), (
+            "a position twice"
+        )
 
     def add(self, position: int) -> None:
         ledger_id = next(self.ids)
         self.held[ledger_id] = 0
-        self.lst = begun(self.lst, ledger_id, position, 1000, "token", "label")
+        self.log_list = begun(self.log_list, ledger_id, position, 1000, "token", "label")
 
     def append(self, count: int) -> None:
-        segment = self.lst.segments[-1]
+        segment = self.log_list.segments[-1]
         for entry in range(self.held[segment.ledger_id], self.held[segment.ledger_id] + count):
             position = segment.first_position + entry
             self.entries[position] = segment.ledger_id, entry
@@ -208,30 +210,40 @@ class History:
         self.held[segment.ledger_id] += count
 
     def roll(self, *, closes: bool) -> None:
-        former, entries = self.lst.segments[-1], self.held[self.lst.segments[-1].ledger_id]
-        if entries and len(self.lst.open_segments) == 1:
+        former, entries = self.log_list.segments[-1], self.held[self.log_list.segments[-1].ledger_id]
+        if entries and len(self.log_list.open_segments) == 1:
             self.add(former.first_position + entries)
             if closes:
-                self.lst = sealed(self.lst, former.ledger_id, SegmentEnd(entries, entries * 9, 1400))
+                self.log_list = sealed(self.log_list, former.ledger_id, SegmentEnd(entries, entries * 9, 1400))
 
     @property
     def end(self) -> int:
         return max(self.acknowledged, default=-1) + 1
 
     def truncate(self, share: float) -> None:
-        self.lst = self.lst.truncated(self.lst.first_position + int((self.end - self.lst.first_position) * share))
+        self.log_list = self.log_list.truncated(
+            self.log_list.first_position + int((self.end - self.log_list.first_position) * share)
+        )
 
     def check(self) -> None:
-        lst = self.lst
-        assert LogList.decode("orders", lst.encode()) == lst
-        parts = ranges_of(lst, lst.first_position, lst.sealed_end - 1) if lst.sealed_end > lst.first_position else ()
+        log_list = self.log_list
+        assert LogList.decode("orders", log_list.encode()) == log_list
+        parts = (
+            ranges_of(log_list, log_list.first_position, log_list.sealed_end - 1)
+            if log_list.sealed_end > log_list.first_position
+            else ()
+        )
         found = {
             part.first_position + i: (part.ledger_id, part.first_entry + i)
             for part in parts
             for i in range(part.entries)
         }
-        assert found == {p: place for p, place in self.entries.items() if lst.first_position <= p < lst.sealed_end}
-        assert lst.behind(self.end) >= lst.first_position, "a consumer that has read everything is taken for late"
+        assert found == {
+            p: place for p, place in self.entries.items() if log_list.first_position <= p < log_list.sealed_end
+        }
+        assert log_list.behind(self.end) >= log_list.first_position, (
+            "a consumer that has read everything is taken for late"
+        )
 
 
 STEPS = st.one_of(
@@ -271,14 +283,14 @@ def test_whatever_is_lost_the_log_can_be_opened_and_keeps_the_rest(steps: list[t
 )
 @pytest.mark.parametrize("others", [(), (SEALED,)])
 def test_an_opener_never_stores_a_longer_list_than_was_foreseen(others: tuple[Segment, ...], end: SegmentEnd) -> None:
-    written = lst(*others, Segment(7, 10 if others else 0, 2000))
+    written = log_list(*others, Segment(7, 10 if others else 0, 2000))
     after = settled(written, {7: end})
     after = begun(after, 8, after.sealed_end, 3000, "f" * TOKEN_CHARS, "x" * LABEL_CHARS_MAX)
     assert len(after.encode()) <= len(longest_opened(written, 3000).encode())
 
 
 def test_two_losses_in_a_row_leave_one_gap() -> None:
-    first = settled(lst(Segment(7, 0, 2000)), {7: SegmentEnd(2, 2, 2500, lost=True)})
+    first = settled(log_list(Segment(7, 0, 2000)), {7: SegmentEnd(2, 2, 2500, lost=True)})
     second = begun(first, 8, first.sealed_end, 3000, "t", "l")
     found = settled(second, {8: SegmentEnd(0, 0, 0, lost=True)})
     assert found.gaps == ((2, 2 * LEDGER_ENTRIES_MAX),)
@@ -287,13 +299,13 @@ def test_two_losses_in_a_row_leave_one_gap() -> None:
 
 def test_a_loss_below_what_is_truncated_leaves_the_ledger_behind_it() -> None:
     """Ledger 7 has one entry left of two, ledger 8 has positions 2 to 4, and what lies below 3 is truncated."""
-    truncated = lst(Segment(7, 0, 2000), Segment(8, 2, 3000), first_position=3)
+    truncated = log_list(Segment(7, 0, 2000), Segment(8, 2, 3000), first_position=3)
     found = settled(truncated, {7: SegmentEnd(1, 1, 2500, lost=True), 8: SegmentEnd(3, 3, 3500)})
     assert (places(found), found.first_position, found.sealed_end) == ([(7, 0, 1), (8, 2, 3)], 3, 5)
 
 
 def test_a_log_of_which_nothing_is_left_tells_the_lost_positions_from_truncated_ones() -> None:
-    found = settled(lst(Segment(7, 0, 2000)), {7: SegmentEnd(0, 0, 0, lost=True)})
+    found = settled(log_list(Segment(7, 0, 2000)), {7: SegmentEnd(0, 0, 0, lost=True)})
     assert found.gaps == ((0, LEDGER_ENTRIES_MAX),)
     assert (found.segments, found.first_position, found.behind(5)) == ((), LEDGER_ENTRIES_MAX, LEDGER_ENTRIES_MAX)
 
@@ -303,13 +315,13 @@ def test_a_log_of_which_nothing_is_left_tells_the_lost_positions_from_truncated_
 
 @pytest.mark.parametrize(("now_ms", "begun_ms"), [(100, 1500), (1500, 1500), (9000, 9000)])
 def test_times_never_fall_from_one_ledger_to_the_next(now_ms: int, begun_ms: int) -> None:
-    found = begun(lst(SEALED), 9, 10, now_ms, "token", "label")
+    found = begun(log_list(SEALED), 9, 10, now_ms, "token", "label")
     assert found.segments == (SEALED, Segment(9, 10, begun_ms))
     assert (found.writer, found.writer_label) == ("token", "label")
 
 
 def test_a_ledger_is_sealed_once() -> None:
-    two = lst(Segment(7, 0, 2000), Segment(8, 4, 3000))
+    two = log_list(Segment(7, 0, 2000), Segment(8, 4, 3000))
     once = sealed(two, 7, SegmentEnd(4, 44, 2500))
     assert once.segments == (Segment(7, 0, 2000, 4, 44, 2500), Segment(8, 4, 3000))
     assert sealed(once, 7, SegmentEnd(4, 45, 2600)) == once
@@ -317,10 +329,10 @@ def test_a_ledger_is_sealed_once() -> None:
 
 
 def test_whoever_closes_the_log_leaves_no_empty_ledger() -> None:
-    full = lst(SEALED, writer="t", writer_label="l")
-    assert ended(full, 1) == lst(SEALED)
+    full = log_list(SEALED, writer="t", writer_label="l")
+    assert ended(full, 1) == log_list(SEALED)
     empty = sealed(begun(full, 9, 10, 0, "t", "l"), 9, SegmentEnd(0, 0, 0))
-    assert ended(empty, 9) == lst(SEALED, doomed=(9,))
+    assert ended(empty, 9) == log_list(SEALED, doomed=(9,))
     assert ended(EMPTY, 9) == EMPTY
     assert places(ended(empty, 8)) == places(empty)  # somebody else's
 
@@ -339,7 +351,7 @@ def test_whoever_closes_the_log_leaves_no_empty_ledger() -> None:
     ],
 )
 def test_what_the_list_says(writer: str, ledger_id: int, says: ListSays) -> None:
-    assert list_says(lst(Segment(7, 0, 0), writer=writer), "me", ledger_id) is says
+    assert list_says(log_list(Segment(7, 0, 0), writer=writer), "me", ledger_id) is says
 
 
 @pytest.mark.parametrize("table", [AFTER_OPENING, AFTER_ROLLING], ids=["opening", "rolling"])

@@ -51,10 +51,10 @@ def readable_end(former: int | None, last: int | None) -> int:
 def test_a_segment_is_followed_only_if_the_one_before_ends_where_it_begins(
     former: int | None, last: int | None
 ) -> None:
-    lst = a_list(SEALED, FORMER, LAST)
+    log_list = a_list(SEALED, FORMER, LAST)
     closed = {s.ledger_id: n for s, n in ((FORMER, former), (LAST, last)) if n is not None}
     for position in range(15):
-        found = segment_for(lst, position, closed)
+        found = segment_for(log_list, position, closed)
         if position < 5:
             assert found == SEALED
         elif former is None:
@@ -77,26 +77,26 @@ def test_a_log_without_segments_has_nothing_to_follow() -> None:
 
 
 def test_behind_sealed_segments_alone_only_the_list_tells_more() -> None:
-    lst = a_list(SEALED)
-    assert segment_for(lst, 4, {}) == SEALED
-    assert segment_for(lst, 5, {}) is None
-    assert segment_for(lst, 99, {}) is None
+    log_list = a_list(SEALED)
+    assert segment_for(log_list, 4, {}) == SEALED
+    assert segment_for(log_list, 5, {}) is None
+    assert segment_for(log_list, 99, {}) is None
 
 
 def test_of_two_that_begin_at_the_same_position_the_last_one_is_followed_once_the_other_is_closed() -> None:
     empty, last = Segment(2, 5, 0), Segment(3, 5, 0)
-    lst = a_list(SEALED, empty, last)
-    assert segment_for(lst, 5, {}) == empty
-    assert segment_for(lst, 5, {2: 0}) == last
-    assert segment_for(lst, 5, {2: 0, 3: 0}) is None
-    assert segment_for(lst, 5, {3: 4}) == empty
-    assert segment_for(lst, 5, {2: 1}) == empty  # it ends behind where the next one begins: that one is none of it
+    log_list = a_list(SEALED, empty, last)
+    assert segment_for(log_list, 5, {}) == empty
+    assert segment_for(log_list, 5, {2: 0}) == last
+    assert segment_for(log_list, 5, {2: 0, 3: 0}) is None
+    assert segment_for(log_list, 5, {3: 4}) == empty
+    assert segment_for(log_list, 5, {2: 1}) == empty  # it ends behind where the next one begins: that one is none of it
 
 
 def test_a_truncated_log_begins_within_a_segment() -> None:
-    lst = a_list(FORMER, LAST, first_position=6)
-    assert segment_for(lst, 6, {}) == FORMER
-    assert segment_for(lst, 8, {2: 3}) == LAST
+    log_list = a_list(FORMER, LAST, first_position=6)
+    assert segment_for(log_list, 6, {}) == FORMER
+    assert segment_for(log_list, 8, {2: 3}) == LAST
 
 
 # --- where entries are ----------------------------------------------------------------------------------------------
@@ -114,27 +114,27 @@ def test_ranges_are_dense_for_every_pair_of_bounds() -> None:
     everything = [(s + k, i, k) for i, (s, n) in enumerate(zip(starts, sizes, strict=True)) for k in range(n)]
     for open_from in (4, 3, 2):
         mixed = [s if i < open_from else Segment(s.ledger_id, s.first_position, 0) for i, s in enumerate(segments)]
-        lst = a_list(*mixed)
+        log_list = a_list(*mixed)
         for first, last in itertools.product(range(10, 20), range(9, 20)):
             expected = [row for row in everything if first <= row[0] <= last]
-            assert positions_of(ranges_of(lst, first, last)) == expected
+            assert positions_of(ranges_of(log_list, first, last)) == expected
     assert list(ranges_of(a_list(), 0, -1)) == []
 
 
 def test_a_range_knows_about_how_many_bytes_it_has() -> None:
-    lst = a_list(Segment(1, 0, 7, entries=10, length=1000), Segment(2, 10, 8))
-    assert list(ranges_of(lst, 5, 12)) == [SegmentRange(1, 5, 9, 5, 7, 500), SegmentRange(2, 0, 2, 10, 8, 0)]
+    log_list = a_list(Segment(1, 0, 7, entries=10, length=1000), Segment(2, 10, 8))
+    assert list(ranges_of(log_list, 5, 12)) == [SegmentRange(1, 5, 9, 5, 7, 500), SegmentRange(2, 0, 2, 10, 8, 0)]
 
 
 def test_an_empty_segment_has_no_range() -> None:
-    lst = a_list(Segment(1, 0, 0, entries=2), Segment(2, 2, 0), Segment(3, 2, 0))
-    assert positions_of(ranges_of(lst, 0, 3)) == [(0, 1, 0), (1, 1, 1), (2, 3, 0), (3, 3, 1)]
+    log_list = a_list(Segment(1, 0, 0, entries=2), Segment(2, 2, 0), Segment(3, 2, 0))
+    assert positions_of(ranges_of(log_list, 0, 3)) == [(0, 1, 0), (1, 1, 1), (2, 3, 0), (3, 3, 1)]
 
 
 # --- times ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_segment_of_a_time() -> None:
-    lst = a_list(*(Segment(i, i, ms, entries=1) for i, ms in enumerate([1000, 2000, 2000, 3000])))
-    assert [index_before(lst, time) for time in (0.5, 1.0, 1.5, 2.0, 2.001, 3.0, 9.0)] == [-1, -1, 0, 0, 2, 2, 3]
+    log_list = a_list(*(Segment(i, i, ms, entries=1) for i, ms in enumerate([1000, 2000, 2000, 3000])))
+    assert [index_before(log_list, time) for time in (0.5, 1.0, 1.5, 2.0, 2.001, 3.0, 9.0)] == [-1, -1, 0, 0, 2, 2, 3]
     assert index_before(a_list(), 1.0) == -1

@@ -79,9 +79,9 @@ def test_retention_keeps_to_whole_segments_and_never_goes_back() -> None:
         if not segments or first > segments[-1].first_position:
             continue
         for s, size, lag in itertools.product(*bounds):
-            lst = a_list(*segments, first=first, s=s, size=size, lag=lag)
+            log_list = a_list(*segments, first=first, s=s, size=size, lag=lag)
             for now_s, needed in itertools.product((0, 10, 15, 22, 30, 99), (None, 0, 10, 19, 20, 35)):
-                begin = retained_from(lst, now_s * S, [] if needed is None else [needed])
+                begin = retained_from(log_list, now_s * S, [] if needed is None else [needed])
                 assert begin >= first
                 if begin == first:
                     continue
@@ -100,29 +100,29 @@ def test_retention_keeps_to_whole_segments_and_never_goes_back() -> None:
 def test_the_bytes_that_are_kept_are_those_of_entries() -> None:
     """A hundred ledgers of a thousand entries of one byte."""
     segments = [Segment(n, n * 1000, 0).seal(1000, 9000, 0) for n in range(100)]
-    lst = a_list(*segments, Segment(100, 100_000, 0), size=50_000)
-    assert retained_from(lst, 0, []) == 50_000
+    log_list = a_list(*segments, Segment(100, 100_000, 0), size=50_000)
+    assert retained_from(log_list, 0, []) == 50_000
 
 
 def test_a_consumer_before_a_gap_has_read_what_lies_below_it() -> None:
     """Positions 30 to 49 were given up; a consumer that has read all before them holds back nothing."""
     behind = Segment(4, 50, 40 * S).seal(10, 180, 50 * S)
-    lst = LogList(
+    log_list = LogList(
         "u", 3, 3, 2, "crc32c", bytes(16), segments=(*SEALED, behind, Segment(5, 60, 60 * S)), gaps=((30, 50),),
         retention_s=10,
     )  # fmt: skip
-    assert retained_from(lst, 99 * S, [30]) == retained_from(lst, 99 * S, [49]) == 30
-    assert retained_from(lst, 99 * S, [29]) == 20
-    left = truncated("x", lst, 50, 60, {"billing": 30}, 0)
+    assert retained_from(log_list, 99 * S, [30]) == retained_from(log_list, 99 * S, [49]) == 30
+    assert retained_from(log_list, 99 * S, [29]) == 20
+    left = truncated("x", log_list, 50, 60, {"billing": 30}, 0)
     assert (left.first_position, left.gaps) == (50, ((30, 50),)), "who has read all before the gap goes on behind it"
     with pytest.raises(ConfigError, match="billing"):
-        truncated("x", lst, 51, 60, {"billing": 30}, 0)
+        truncated("x", log_list, 51, 60, {"billing": 30}, 0)
     assert truncated("x", left, 60, 60, {}, 0).gaps == ()
 
 
 def test_an_open_segment_before_the_last_stays() -> None:
-    lst = a_list(SEALED[0], Segment(1, 10, 0), Segment(2, 20, 0), s=0)
-    assert retained_from(lst, 99 * S, []) == 10
+    log_list = a_list(SEALED[0], Segment(1, 10, 0), Segment(2, 20, 0), s=0)
+    assert retained_from(log_list, 99 * S, []) == 10
 
 
 def test_of_an_empty_log_nothing_goes() -> None:
@@ -157,8 +157,8 @@ def test_what_can_not_be_truncated(before: int, end: int, consumers: dict[str, i
 def test_what_a_truncation_leaves(
     before: int, end: int, consumers: dict[str, int], first: int, doomed: tuple[int, ...]
 ) -> None:
-    lst = truncated("x", a_list(*SEALED, OPEN), before, end, consumers, 0)
-    assert (lst.first_position, lst.doomed) == (first, doomed)
+    log_list = truncated("x", a_list(*SEALED, OPEN), before, end, consumers, 0)
+    assert (log_list.first_position, log_list.doomed) == (first, doomed)
 
 
 def test_where_nothing_is_there_is_nothing_to_truncate() -> None:
@@ -167,17 +167,17 @@ def test_where_nothing_is_there_is_nothing_to_truncate() -> None:
 
 
 def test_nothing_is_asked_of_those_who_lost_nothing() -> None:
-    lst = a_list(*SEALED, OPEN, first=15)
-    assert truncated("x", lst, 15, 30, {"a": 0}, 0) is lst
+    log_list = a_list(*SEALED, OPEN, first=15)
+    assert truncated("x", log_list, 15, 30, {"a": 0}, 0) is log_list
 
 
 def test_who_lags_too_far_holds_back_nothing() -> None:
-    lst = a_list(*SEALED, OPEN, s=10, lag=5)
+    log_list = a_list(*SEALED, OPEN, s=10, lag=5)
     with pytest.raises(ConfigError):
-        truncated("x", lst, 20, 30, {"a": 0}, 35 * S - 1)
-    assert truncated("x", lst, 20, 30, {"a": 0}, 35 * S).first_position == 20
+        truncated("x", log_list, 20, 30, {"a": 0}, 35 * S - 1)
+    assert truncated("x", log_list, 20, 30, {"a": 0}, 35 * S).first_position == 20
     with pytest.raises(ConfigError):  # of what is open nobody knows how old it is
-        truncated("x", lst, 31, 40, {"a": 0}, 10**9)
+        truncated("x", log_list, 31, 40, {"a": 0}, 10**9)
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -186,9 +186,9 @@ def test_who_lags_too_far_holds_back_nothing() -> None:
 @pytest.mark.parametrize("named", ["segment", "doomed", "nowhere"])
 @pytest.mark.parametrize("age_s", [0, 9.999, 10, 99])
 def test_which_ledgers_are_orphans(known: bool, same: bool, deleted: bool, named: str, age_s: float) -> None:
-    lst = a_list(SEALED[1], first=10, doomed=(7,)) if known else None
+    log_list = a_list(SEALED[1], first=10, doomed=(7,)) if known else None
     ledger_id = {"segment": 1, "doomed": 7, "nowhere": 8}[named]
-    found = orphaned(ledger_id, "u" if same else "other", lst, deleted, 5 * S, 5 * S + int(age_s * S), 10)
+    found = orphaned(ledger_id, "u" if same else "other", log_list, deleted, 5 * S, 5 * S + int(age_s * S), 10)
     if not known or not same:
         assert found is (Orphan.DELETE if deleted else Orphan.KEEP_FOR_LOST_LIST)
     elif named == "nowhere" and age_s >= 10:

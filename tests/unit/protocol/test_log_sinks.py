@@ -33,14 +33,14 @@ def test_what_is_to_be_done_with_a_batch(writer_id: str, batch: int, expected: B
 
 
 def test_a_batch_goes_behind_everything_and_has_the_time_of_its_commit() -> None:
-    lst = with_batch(LOG, "a", 4, [BatchPart(8, 5, 50, 700), BatchPart(7, 1, 9, 950)], 940, 10)
-    assert lst.segments == (
+    log_list = with_batch(LOG, "a", 4, [BatchPart(8, 5, 50, 700), BatchPart(7, 1, 9, 950)], 940, 10)
+    assert log_list.segments == (
         *LOG.segments,
         Segment(8, 10, 950).seal(5, 50, 950),
         Segment(7, 15, 950).seal(1, 9, 950),
     )
-    assert (lst.sealed_end, lst.sinks, lst.writer, lst.writer_label) == (16, {"a": 4}, "", "")
-    assert standing(lst, "a", 4) is BatchStanding.COMMITTED
+    assert (log_list.sealed_end, log_list.sinks, log_list.writer, log_list.writer_label) == (16, {"a": 4}, "", "")
+    assert standing(log_list, "a", 4) is BatchStanding.COMMITTED
 
 
 def test_times_never_go_back() -> None:
@@ -48,23 +48,23 @@ def test_times_never_go_back() -> None:
 
 
 def test_the_first_batch_of_a_log_that_begins_late() -> None:
-    lst = with_batch(dataclasses.replace(EMPTY, first_position=70), "a", 0, [BatchPart(8, 5, 50, 3)], 100, 10)
-    assert lst.segments == (Segment(8, 70, 100).seal(5, 50, 100),)
+    log_list = with_batch(dataclasses.replace(EMPTY, first_position=70), "a", 0, [BatchPart(8, 5, 50, 3)], 100, 10)
+    assert log_list.segments == (Segment(8, 70, 100).seal(5, 50, 100),)
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcde"), st.integers(0, 9)), max_size=20), st.integers(1, 4))
 def test_no_batch_is_committed_twice_however_many_write(batches: list[tuple[str, int]], sinks_max: int) -> None:
-    lst = EMPTY
+    log_list = EMPTY
     committed: dict[str, int] = {}
     for i, (writer_id, batch) in enumerate(batches):
-        if standing(lst, writer_id, batch) is BatchStanding.NEW:
+        if standing(log_list, writer_id, batch) is BatchStanding.NEW:
             if writer_id not in committed and len(committed) == sinks_max:
                 with pytest.raises(ConfigError, match="bkpy log sinks NAME --delete"):
-                    with_batch(lst, writer_id, batch, [BatchPart(i, 1, 1, 0)], i, sinks_max)
+                    with_batch(log_list, writer_id, batch, [BatchPart(i, 1, 1, 0)], i, sinks_max)
                 continue
             assert batch > committed.get(writer_id, -1), "the batch, or a later one, was committed before"
-            lst = with_batch(lst, writer_id, batch, [BatchPart(i, 1, 1, 0)], i, sinks_max)
+            log_list = with_batch(log_list, writer_id, batch, [BatchPart(i, 1, 1, 0)], i, sinks_max)
             committed.pop(writer_id, None)
             committed[writer_id] = batch
-        assert list(lst.sinks.items()) == list(committed.items())
-        assert LogList.decode("log", lst.encode()) == lst
+        assert list(log_list.sinks.items()) == list(committed.items())
+        assert LogList.decode("log", log_list.encode()) == log_list

@@ -77,8 +77,8 @@ async def test_retention_is_kept_of_a_log_without_a_writer(keeping: Keeping) -> 
 @pytest.mark.scenario(66)
 async def test_what_a_dead_writer_doomed_is_deleted(keeping: Keeping) -> None:
     world = keeping.world
-    lst, version = await world.logs.read(NAME)
-    await world.logs.write_anyway(NAME, lst.truncated(15), version)
+    log_list, version = await world.logs.read(NAME)
+    await world.logs.write_anyway(NAME, log_list.truncated(15), version)
     await keeping.start()
     await eventually(lambda: world.ledgers() == set(world.segments[1:]))
 
@@ -175,8 +175,8 @@ async def test_no_error_of_one_log_holds_up_another(keeping: Keeping, error: Exc
     world = keeping.world
     uid = "5" * 32
     doomed = await world.ledger(uid, name="first")
-    lst = LogList(uid, 3, 3, 2, "crc32c", bytes(32), deleted=True, doomed=(doomed,))
-    assert isinstance(await world.logs.create("first", lst), Done)
+    log_list = LogList(uid, 3, 3, 2, "crc32c", bytes(32), deleted=True, doomed=(doomed,))
+    assert isinstance(await world.logs.create("first", log_list), Done)
     fence, world.clock.now = world.fence, world.clock.now + 20
 
     async def failing(ledger_id: int) -> None:
@@ -250,9 +250,9 @@ async def test_a_list_that_changes_all_the_time_is_left_to_the_next_look(keeping
     world.clock.now += 20
 
     def changed() -> None:
-        lst = world.lst()
-        assert lst is not None
-        world.tree.apply(Put(LIST, lst.encode(), world.tree.node(LIST).version), 0)
+        log_list = world.log_list()
+        assert log_list is not None
+        world.tree.apply(Put(LIST, log_list.encode(), world.tree.node(LIST).version), 0)
 
     await keeping.start([changed] * 200)
     await eventually(lambda: world.ledgers() == set(world.segments[3:]))
