@@ -33,7 +33,7 @@ _USUAL = ["-m", "not exhaustive and not privileged"]
 
 
 @dataclass
-class Tally:
+class DeliveryCount:
     """What the runs have come to."""
 
     runs: Counter[str] = field(default_factory=Counter)
@@ -98,7 +98,7 @@ def main() -> int:
     known, arguments = parser.parse_known_args()
     seed = known.seed if known.seed is not None else random.SystemRandom().randrange(1 << 30)
     random_order = known.random or known.seed is not None
-    tally, broken = Tally(), 0
+    tally, broken = DeliveryCount(), 0
     with burning(known.load):
         for number in range(known.runs):
             order = seed + number if random_order else None

@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from bkpy.metadata.layout import IdGenerator
     from bkpy.metadata.ledgers import LedgerCatalog
     from bkpy.metadata.memory import MemoryStore
+    from bkpy.metadata.metadata_probe import MetadataProbe
     from bkpy.metadata.registration import Registration
-    from bkpy.metadata.sightings import Lookout
     from bkpy.metadata.store import MetadataStore
     from bkpy.metadata.zookeeper.session import Session
     from bkpy.metadata.zookeeper.store import ZooKeeperStore
@@ -322,9 +322,9 @@ def go_by(recovery: LedgerRecovery, metadata: LedgerMetadata) -> None:
 
 def mender_of(node: BookieNode) -> IntegrityCheck:
     """What mends the bookie, which was made with one."""
-    mender = node._mender
-    assert isinstance(mender, IntegrityCheck)
-    return mender
+    integrity_checker = node._integrity_checker
+    assert isinstance(integrity_checker, IntegrityCheck)
+    return integrity_checker
 
 
 def storage_of(node: BookieNode) -> LedgerStorage:
@@ -339,9 +339,9 @@ def collector_of(node: BookieNode) -> Collector:
     return node._collector
 
 
-def lookout_of(collector: Collector) -> Lookout:
+def lookout_of(collector: Collector) -> MetadataProbe:
     """What looks at ledgers before they are collected."""
-    return collector._lookout
+    return collector._probe
 
 
 def catalog_of(collector: Collector) -> LedgerCatalog:

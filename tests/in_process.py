@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
-    from bkpy.bookie.companions import NewCompanion
+    from bkpy.bookie.background_services import NewBackgroundService
     from bkpy.bookie.connection import Connection
     from bkpy.bookie.server import BookieServer
     from bkpy.bookie.service import BookieService
@@ -112,7 +112,12 @@ class InProcess:
             await self.start_node(name)
 
     def new_node(
-        self, name: str, *, mending: bool = False, rebuild: bool = False, companion: NewCompanion | None = None
+        self,
+        name: str,
+        *,
+        mending: bool = False,
+        rebuild: bool = False,
+        background_service: NewBackgroundService | None = None,
     ) -> BookieNode:
         """A bookie that is still to be started, on the directories and at the port of that name.
 
@@ -132,8 +137,16 @@ class InProcess:
         def check(losses: Losses, registry: CollectorRegistry) -> IntegrityCheck:
             return IntegrityCheck(settings, session, ROOT, runtime, name, losses, registry)
 
-        mender = check if mending else None
-        return BookieNode(settings, session, ROOT, runtime, companion=companion, mender=mender, rebuild=rebuild)
+        integrity_checker = check if mending else None
+        return BookieNode(
+            settings,
+            session,
+            ROOT,
+            runtime,
+            background_service=background_service,
+            integrity_checker=integrity_checker,
+            rebuild=rebuild,
+        )
 
     async def start_node(self, name: str, *, mending: bool = False, rebuild: bool = False) -> BookieNode:
         """Start a bookie; one of that name that has ended before comes back on its directories, at its port."""

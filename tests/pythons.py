@@ -88,7 +88,7 @@ def found() -> dict[int, Interpreter]:
     return {version[1]: Interpreter(path) for version, path in versions if version[0] == 3 and version[1] in MINORS}
 
 
-def lacks() -> str:
+def missing_tools() -> str:
     """What is missing here to get a Python from Debian; nothing if it is empty."""
     tools = [name for name in ("debootstrap", "unshare", "chroot") if shutil.which(name) is None]
     needs = ["to be root"] if os.geteuid() else []
@@ -97,7 +97,7 @@ def lacks() -> str:
 
 def from_debian(minor: int) -> Interpreter | None:
     """That suite's python3, in a system of its own. None, with the reason said, if it can't be had."""
-    suite, missing = SUITES.get(minor), lacks()
+    suite, missing = SUITES.get(minor), missing_tools()
     if suite is None or missing:
         why = "no suite of Debian has it" if suite is None else f"to get it from Debian's {suite} this needs {missing}"
         print(f"Python 3.{minor} is not here: not tested ({why}; or give the path of one)", flush=True)

@@ -21,7 +21,7 @@ from bkpy.local import LocalCluster
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.connect import connect_store
 from bkpy.metadata.election import Election, leader
-from bkpy.metadata.marks import LostBookie, Marks
+from bkpy.metadata.marks import LostBookie, UnderreplicationQueue
 from bkpy.metadata.outcome import Changed, Done, Gone, Missing
 from bkpy.protocol.ledger_metadata import Fragment
 from bkpy.runtime.system import real_runtime
@@ -43,7 +43,7 @@ SOON: dict[str, Any] = {
 
 
 async def names(client: Client, ledger_id: int) -> set[str]:
-    metadata, _ = await client.upkeep.cluster.catalog.read(ledger_id, fresh=True)
+    metadata, _ = await client.replication_context.cluster.catalog.read(ledger_id, fresh=True)
     return {bookie for fragment in metadata.fragments for bookie in fragment.bookies}
 
 
@@ -217,7 +217,7 @@ async def test_marks_and_terms_on_a_real_zookeeper(zookeeper: ZooKeeperServer) -
             first = asyncio.ensure_future(stand(0))
             node = await terms[0].get()
             second = asyncio.ensure_future(stand(1))
-            marks = Marks(stores[0], root, runtime, settings, guard=node)
+            marks = UnderreplicationQueue(stores[0], root, runtime, settings, guard=node)
             assert await marks.add(7, {"a": LostBookie(1)}) == Done(0)
             assert await marks.add(7, {"b": LostBookie(1)}) == Done(1)
             old = await marks.read(7)
@@ -240,7 +240,7 @@ async def test_marks_and_terms_on_a_real_zookeeper(zookeeper: ZooKeeperServer) -
             ):
                 assert isinstance(outcome, Missing | Changed)
             assert marks.refused(await marks.add(9, {"c": LostBookie(1)}))
-            new = Marks(stores[1], root, runtime, settings, guard=successor)
+            new = UnderreplicationQueue(stores[1], root, runtime, settings, guard=successor)
             mark = await new.read(7)
             assert mark is not None
             assert mark.lost.keys() == {"a", "b"}

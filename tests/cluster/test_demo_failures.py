@@ -10,7 +10,7 @@ from tests.waiting import eventually
 
 import bkpy
 from bkpy.demo import flights as demo
-from bkpy.demo.healing import HEALS_SOON, Look, count_copies, follow
+from bkpy.demo.healing import HEALS_SOON, HealingSample, count_copies, follow
 from bkpy.local import LocalCluster
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ async def test_a_bookie_and_a_writer_are_killed_and_nothing_is_lost(tmp_path: Pa
         assert any(written.killed in fragment.bookies for ledger in ledgers for fragment in ledger.fragments)
         # A fragment in which nothing was acknowledged is replaced, so a change may have left no trace there.
         assert written.changes >= sum(len(ledger.fragments) - 1 for ledger in ledgers)
-        looks: list[Look] = []
+        looks: list[HealingSample] = []
         await follow(cluster.connect_string, written, looks.append)
         assert (looks[0].seconds, looks[0].ledgers) == (0.0, written.named_killed)
         assert looks[0].ledgers > 0 == looks[-1].ledgers

@@ -255,7 +255,7 @@ async def test_a_decommissioned_bookie_is_left_out_and_its_name_is_not_given_aga
             drain = BookieDrain(client, "bookie-1", RecoverySettings())
             await drain.begin()
             await eventually(drain.look, until=lambda found: found.refuses)
-            gone = Decommission(client.upkeep, "bookie-1", RecoverySettings(), lost=False)
+            gone = Decommission(client.replication_context, "bookie-1", RecoverySettings(), lost=False)
             assert (await gone.run(lambda looked: None)).scan.clear
         retired = cluster.bookies[0]
         await retired.stop()

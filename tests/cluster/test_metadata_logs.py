@@ -15,7 +15,7 @@ from bkpy.metadata.layout import LONG_HIERARCHICAL
 from bkpy.metadata.ledgers import Created, LedgerCatalog
 from bkpy.metadata.log_consumers import LogConsumers
 from bkpy.metadata.log_deletions import LogDeletions
-from bkpy.metadata.log_upkeep import LOG_NAME, LOG_UID, LogUpkeep, Swept
+from bkpy.metadata.log_maintenance import LOG_NAME, LOG_UID, LogMaintenance, Swept
 from bkpy.metadata.logs import HeldBy, LogStore, Taken
 from bkpy.metadata.outcome import Changed, Done, Exists, Missing
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
@@ -35,7 +35,7 @@ class Logs:
         self.catalog = LedgerCatalog(store, harness.root, LONG_HIERARCHICAL, harness.runtime, ClientSettings())
         shared = MetadataSettings().model_copy(update=settings)
         self.logs = LogStore(store, harness.root, LONG_HIERARCHICAL, harness.runtime, shared)
-        self.upkeep = LogUpkeep(self.logs, self.catalog)
+        self.maintenance = LogMaintenance(self.logs, self.catalog)
         return self
 
     async def ledger(self, uid: str) -> Created:
@@ -87,22 +87,22 @@ async def test_a_log_in_the_store(harness: Harness) -> None:
     consumers = LogConsumers(other.logs, "orders", UIDS[0])
     state = await consumers.register("billing", 3)
     with pytest.raises(ConfigError, match="billing"):
-        await one.upkeep.truncate("orders", 10)
+        await one.maintenance.truncate("orders", 10)
     unaware = (await consumers.registered()).check
     state = await consumers.commit("billing", 2, state)
     log_list, version = await one.logs.read("orders", fresh=True)
     outcome = await one.logs.write_anyway("orders", log_list.truncated(10), version, unaware)
     assert outcome == Missing(unaware.path, 2)
     state = await consumers.commit("billing", 10, state)
-    assert (await one.upkeep.truncate("orders", 10)).segments == segments[1:]
+    assert (await one.maintenance.truncate("orders", 10)).segments == segments[1:]
     with pytest.raises(TruncatedError):
         await consumers.commit("billing", 9, state)
 
     # What the list names is nobody else's to delete, and what it doesn't name is.
     with pytest.raises(ConfigError, match="a part of log orders"):
-        await other.upkeep.delete_ledger(second.metadata)
-    assert await other.upkeep.sweep(second.metadata, 0) is Swept.KEPT
-    assert await other.upkeep.sweep(orphan.metadata, 0) is Swept.DELETED
+        await other.maintenance.delete_ledger(second.metadata)
+    assert await other.maintenance.sweep(second.metadata, 0) is Swept.KEPT
+    assert await other.maintenance.sweep(orphan.metadata, 0) is Swept.DELETED
     assert [ledger_id async for ledger_id in other.catalog.ids()] == [ids[1]]
 
     # The lease goes with its session.
@@ -118,7 +118,7 @@ async def test_a_log_in_the_store(harness: Harness) -> None:
 
     # Another log of the name is another log.
     old, old_version = await other.logs.read("orders", fresh=True)
-    await other.upkeep.delete("orders", unneeded)
+    await other.maintenance.delete("orders", unneeded)
     with pytest.raises(NoSuchLogError):
         await consumers.registered()
     assert [ledger_id async for ledger_id in other.catalog.ids()] == []
@@ -129,15 +129,17 @@ async def test_a_log_in_the_store(harness: Harness) -> None:
         assert await other.logs.write("orders", new, new_version) == Done(new_version + 1)
         new_version += 1
     assert isinstance(await other.logs.write("orders", old, old_version), Missing)
-    assert await other.upkeep.sweep(left.metadata, 1e9) is Swept.DELETED  # its log was deleted
+    assert await other.maintenance.sweep(left.metadata, 1e9) is Swept.DELETED  # its log was deleted
     stray = await other.ledger("3" * 32)
-    assert await other.upkeep.sweep(stray.metadata, 0) is Swept.KEPT_FOR_LOST_LIST
+    assert await other.maintenance.sweep(stray.metadata, 0) is Swept.KEPT_FOR_LOST_LIST
     deletions = LogDeletions(other.logs)
     assert [(note.uid, note.name) for note in await deletions.older_than(0)] == [(UIDS[0], "orders")]
     assert await deletions.older_than(1e6) == []
     await deletions.forget(UIDS[0])
     assert await deletions.older_than(0) == []
-    assert await other.upkeep.delete_ledger(left.metadata) == Missing(other.catalog.path_of(left.metadata.ledger_id))
+    assert await other.maintenance.delete_ledger(left.metadata) == Missing(
+        other.catalog.path_of(left.metadata.ledger_id)
+    )
 
 
 async def test_the_longest_list_that_is_let_through_is_stored(harness: Harness) -> None:

@@ -171,7 +171,9 @@ async def bookie(uri: str, directory: Path, settings: dict[str, str], name: str 
         store,
         root,
         runtime,
-        companion=lambda registry, appended: AutoRecovery(loaded, store, root, runtime, name, registry, appended),
+        background_service=lambda registry, appended: AutoRecovery(
+            loaded, store, root, runtime, name, registry, appended
+        ),
     )
     await node.start()
     try:

@@ -11,7 +11,7 @@ import bkpy
 from bkpy.errors import MetadataUnavailableError
 from bkpy.metadata.election import leader
 from bkpy.metadata.locks import held_locks
-from bkpy.metadata.marks import Marks
+from bkpy.metadata.marks import UnderreplicationQueue
 from bkpy.protocol.ledger_metadata import LedgerState
 from tests.command import as_json
 from tests.hooks import cluster_of
@@ -68,7 +68,7 @@ class Healing:
         cluster = cluster_of(client)
         self.catalog = cluster.catalog
         self._store, self._root = cluster.store, cluster.root
-        self.marks = Marks(cluster.store, cluster.root, cluster.store.runtime)
+        self.marks = UnderreplicationQueue(cluster.store, cluster.root, cluster.store.runtime)
 
     # --- ledgers ----------------------------------------------------------------------------------------------------
 

@@ -209,7 +209,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a writer that closes short marks nothing",
         "a bookie that was away for a moment misses acknowledged entries until a weekly check samples them",
-        "        if lacking:\n            await self._fragments.mark_short(self._ledger_id, lacking)\n",
+        "        if incomplete:\n            await self._fragments.mark_short(self._ledger_id, incomplete)\n",
         "",
         (
             "tests/unit/recovery/test_returned_bookies.py"
@@ -230,8 +230,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "of two places that have nowhere to go one is stuck",
         "a bookie that an open ledger still names is taken off the mark",
-        "Obstacle.NO_TARGET, first, first, 0, ()) for i in leave]",
-        "Obstacle.NO_TARGET, first, first, 0, ()) for i in leave[:1]]",
+        "CopyBlocker.NO_TARGET, first, first, 0, ()) for i in leave]",
+        "CopyBlocker.NO_TARGET, first, first, 0, ()) for i in leave[:1]]",
         (
             "tests/unit/protocol/test_rereplication.py"
             "::test_an_open_ledger_is_left_to_its_writer_if_nobody_could_take_the_place_of_the_lost_ones",

@@ -75,7 +75,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "whoever is there longest is closed when strangers are too many",
         "a port scan takes the places of clients",
-        "            oldest = next(iter(self._newcomers))",
+        "            oldest = next(iter(self._new_connections))",
         "            oldest = next(iter(self._connections))",
         (f"{_CROWDS}::test_those_who_never_introduced_themselves_go_first_the_oldest_of_all",),
     ),
@@ -166,8 +166,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a store that hasn't given out a ledger's id yet is believed",
         "ZooKeeper is restored from a backup, and ledgers that are newer are deleted everywhere",
-        "return Sight.NOT_MADE if empty else Sight.OLDER",
-        "return Sight.NOT_MADE if empty else Sight.NO_LEDGER",
+        "return ProbeState.NOT_MADE if empty else ProbeState.OLDER",
+        "return ProbeState.NOT_MADE if empty else ProbeState.NO_LEDGER",
         (
             f"{_DECISIONS}::test_a_store_that_would_give_out_the_id_of_a_ledger_that_is_here_is_older",
             f"{_COLLECTOR}::test_in_a_store_that_was_put_back_nothing_is_collected",
@@ -200,8 +200,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a copy counts as spare before its ledger is closed",
         "a recovery has stored entries here, and its closing write names a bookie that denies them",
-        "return Sight.SPARE if metadata.state is LedgerState.CLOSED else Sight.NOT_CLOSED",
-        "return Sight.SPARE",
+        "return ProbeState.OVER_REPLICATED if metadata.state is LedgerState.CLOSED else ProbeState.NOT_CLOSED",
+        "return ProbeState.OVER_REPLICATED",
         (f"{_COLLECTOR}::test_a_copy_of_a_ledger_that_is_not_closed_stays",),
     ),
     Mutant(

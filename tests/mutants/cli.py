@@ -120,8 +120,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "copies that are on their way count as missing",
         "one write of six on a healthy cluster warns of copies that are there",
-        "for bookie_id, first in self._lacking.items():",
-        "for bookie_id, first in self._lacking.items() or [('a bookie', 0)]:",
+        "for bookie_id, first in self._incomplete.items():",
+        "for bookie_id, first in self._incomplete.items() or [('a bookie', 0)]:",
         (f"{WRITE}test_success_is_told_of_with_its_rate",),
     ),
     Mutant(
@@ -169,7 +169,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "SIGTERM that comes when the work has ended is forgotten",
         "a command with another step goes on with it, as if nobody had ended it",
-        "        if sigterm.unheeded:\n            raise Terminated\n",
+        "        if sigterm.unhandled:\n            raise Terminated\n",
         "",
         (f"{RUNNING}test_sigterm_is_heeded_whenever_it_comes",),
     ),

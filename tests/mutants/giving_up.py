@@ -18,8 +18,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "an entry is given up before all have been heard",
         "a copy that could be read is cut off",
-        "if present + denied + unknown < write_quorum:\n    return Fate.OPEN",
-        "if present + denied + unknown < write_quorum and not given_up:\n    return Fate.OPEN",
+        "if present + denied + unknown < write_quorum:\n    return EntryStatus.OPEN",
+        "if present + denied + unknown < write_quorum and not given_up:\n    return EntryStatus.OPEN",
         (
             f"{_GIVING_UP}::test_an_entry_is_given_up_only_when_all_have_been_heard_and_those_that_can_not_tell_never_will",
         ),

@@ -22,8 +22,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "ledgers in recovery need nobody",
         "a closing write names a bookie that has been emptied",
-        "need = await self._settled(ledger_id) if settles else Need.UNSETTLED",
-        "need = Need.NONE if settles else Need.UNSETTLED",
+        "need = await self._settled(ledger_id) if settles else BookieReference.UNSETTLED",
+        "need = BookieReference.NONE if settles else BookieReference.UNSETTLED",
         (f"{_FREED}::test_a_recovery_that_has_written_to_the_bookie_keeps_it_from_being_freed",),
     ),
     Mutant(
@@ -99,14 +99,14 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a bookie that isn't registered is lost",
         "clients go on storing on a bookie that is no part of the cluster any more",
-        "if self._lost and objection is None and await answers(self._upkeep, self._bookie_id):",
+        "if self._lost and refusal is None and await answers(self._context, self._bookie_id):",
         "if False:",
         (f"{_FREED}::test_a_bookie_that_answers_is_not_lost",),
     ),
     Mutant(
         "what runs beside a decommissioned bookie goes on",
         "the cluster's auditor is on a machine that is about to be switched off",
-        "            await self._end_companion()  # no process",
+        "            await self._end_background_service()  # no process",
         "            pass  # no process",
         (f"{_FREED}::test_the_auditor_of_a_decommissioned_bookie_leaves_the_election",),
     ),

@@ -6,7 +6,7 @@ from tests.mutants import Mutant
 
 _LISTS = "tests/unit/metadata/test_log_lists.py"
 _CONSUMERS = "tests/unit/metadata/test_log_consumers.py"
-_UPKEEP = "tests/unit/metadata/test_log_upkeep.py"
+_MAINTENANCE = "tests/unit/metadata/test_log_maintenance.py"
 _RETENTION = "tests/unit/protocol/test_log_retention.py"
 _KEEPER = "tests/unit/recovery/test_log_keeper.py"
 
@@ -75,7 +75,7 @@ MUTANTS: list[Mutant] = [
         "what the consumer was promised is deleted",
         "checks = [registered.check]",
         "checks = []",
-        (f"{_UPKEEP}::test_whatever_another_does_meanwhile_nothing_is_lost",),
+        (f"{_MAINTENANCE}::test_whatever_another_does_meanwhile_nothing_is_lost",),
     ),
     Mutant(
         "a registration doesn't notice a truncation",
@@ -89,28 +89,28 @@ MUTANTS: list[Mutant] = [
         "the log has a hole",
         "outcome = await self._catalog.delete(metadata.ledger_id, unchanged)",
         "outcome = await self._catalog.delete(metadata.ledger_id)",
-        (f"{_UPKEEP}::test_nor_one_that_gets_into_it_at_that_moment",),
+        (f"{_MAINTENANCE}::test_nor_one_that_gets_into_it_at_that_moment",),
     ),
     Mutant(
         "the last ledgers of a deleted log are not fenced",
         "its writer is told for hours that its appends are durable",
         "if log_list.deleted and fence is not None:",
         "if False:",
-        (f"{_UPKEEP}::test_a_deleted_log_leaves_nothing",),
+        (f"{_MAINTENANCE}::test_a_deleted_log_leaves_nothing",),
     ),
     Mutant(
         "whatever has the names of a log's ledger is deleted as left over",
         "somebody's own ledger, copied from a log's, is lost",
         "if not made_by_log(metadata, belongs.uid, log_list):",
         "if False:",
-        (f"{_UPKEEP}::test_a_ledger_that_no_log_made_stays",),
+        (f"{_MAINTENANCE}::test_a_ledger_that_no_log_made_stays",),
     ),
     Mutant(
         "what is doomed is forgotten",
         "space that truncation and retention should free is never freed",
         "problem = await self._delete_ledgers(left, gone)",
         "problem = gone.update(left)",
-        (f"{_UPKEEP}::test_a_truncation_deletes_whole_ledgers",),
+        (f"{_MAINTENANCE}::test_a_truncation_deletes_whole_ledgers",),
     ),
     Mutant(
         "a consumer in the middle of a ledger doesn't hold it back",
@@ -129,23 +129,23 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "what was deleted is deleted again whenever the list has changed",
         "a log that rolls all the time is never truncated",
-        "left = [ledger_id for ledger_id in log_list.doomed if ledger_id not in gone]",
-        "left = list(log_list.doomed)",
-        (f"{_UPKEEP}::test_many_ledgers_are_deleted_though_the_log_rolls_meanwhile",),
+        "left = [ledger_id for ledger_id in log_list.pending_delete if ledger_id not in gone]",
+        "left = list(log_list.pending_delete)",
+        (f"{_MAINTENANCE}::test_many_ledgers_are_deleted_though_the_log_rolls_meanwhile",),
     ),
     Mutant(
         "that a list is missing is taken for a deletion",
         "one who removes a node by hand, or puts an old copy back, loses the whole log",
         "return Orphan.DELETE if deleted else Orphan.KEEP_FOR_LOST_LIST",
         "return Orphan.DELETE",
-        (f"{_UPKEEP}::test_of_a_log_whose_list_was_lost_nothing_is_deleted",),
+        (f"{_MAINTENANCE}::test_of_a_log_whose_list_was_lost_nothing_is_deleted",),
     ),
     Mutant(
         "the list of a deleted log is removed before that is noted",
         "what is left of its ledgers is kept for ever",
         "            await self._deletions.note(name, log_list.uid)\n",
         "",
-        (f"{_UPKEEP}::test_a_list_is_not_removed_before_the_deletion_is_noted",),
+        (f"{_MAINTENANCE}::test_a_list_is_not_removed_before_the_deletion_is_noted",),
     ),
     Mutant(
         "a deletion is forgotten while there are ledgers of the log",
@@ -164,9 +164,9 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "one ledger that can't be deleted keeps all that are gone on the list",
         "a list that only grows, until it is too long",
-        "removed = tuple(ledger_id for ledger_id in log_list.doomed if ledger_id in gone)",
-        "removed = log_list.doomed if problem is None else ()",
-        (f"{_UPKEEP}::test_a_ledger_that_can_not_be_deleted_keeps_no_other_one_on_the_list",),
+        "removed = tuple(ledger_id for ledger_id in log_list.pending_delete if ledger_id in gone)",
+        "removed = log_list.pending_delete if problem is None else ()",
+        (f"{_MAINTENANCE}::test_a_ledger_that_can_not_be_deleted_keeps_no_other_one_on_the_list",),
     ),
     Mutant(
         "the consumers of a log are not counted",

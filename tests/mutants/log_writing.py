@@ -107,8 +107,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a refused roll is taken for done",
         "a writer that was taken over goes on, in a ledger that is no part of the log",
-        "    ListSays.OTHERS: Act.FENCED,\n",
-        "    ListSays.OTHERS: Act.SERVE,\n",
+        "    ListState.OTHERS: OpeningStep.FENCED,\n",
+        "    ListState.OTHERS: OpeningStep.SERVE,\n",
         (f"{_DECISIONS}::test_nobody_serves_before_the_list_names_him_and_his_ledger",),
     ),
     Mutant(

@@ -75,7 +75,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a value that was replaced since counts as one that was never there",
         "a creation that was done is denied, and done again",
-        "return Exists(operation.path) if found is not None and found[1] == 0 else Overtaken()",
+        "return Exists(operation.path) if found is not None and found[1] == 0 else Superseded()",
         "return Exists(operation.path)",
         (f"{_OUTCOMES}::test_a_create", f"{_EDGES}::test_creating_a_ledger"),
     ),
@@ -103,7 +103,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a deletion that is refused after one with an unknown outcome is certain",
         "a node that was deleted and has come back is said to have been there all the time",
-        "return Changed() if unknown is None else Overtaken()",
+        "return Changed() if unknown is None else Superseded()",
         "return Changed()",
         (f"{_OUTCOMES}::test_a_delete", f"{_OUTCOMES}::test_a_node_with_nodes_below_is_not_deleted"),
     ),
@@ -148,14 +148,14 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a closing write that may have been replaced since counts as refused when it can't be looked at",
         "the application believes that its ledger is open, and it is closed",
-        "return doubted(NotDone(error), isinstance(outcome, Overtaken))",
+        "return doubted(NotDone(error), isinstance(outcome, Superseded))",
         "return NotDone(error)",
         (f"{_CLOSING}::test_what_is_said_of_it_is_no_more_than_is_known",),
     ),
     Mutant(
         "a mark that may have been replaced since counts as refused when it can't be looked at",
         "whoever recovers believes that the writer goes on, and it is fenced",
-        "raise told(doubted(NotDone(error), isinstance(outcome, Overtaken)), ledger_id=ledger_id) from error",
+        "raise told(doubted(NotDone(error), isinstance(outcome, Superseded)), ledger_id=ledger_id) from error",
         "raise told(NotDone(error), ledger_id=ledger_id) from error",
         (f"{_CLOSING}::test_whoever_marks_a_ledger_is_told_whether_the_mark_may_be_there",),
     ),

@@ -10,8 +10,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a bookie is given more than it lacks",
         "copies are moved there, and later back again",
-        "if sizes[source] <= self.lack[target] and self._fits(metadata, source, target):",
-        "if self.lack[target] > 0 and self._fits(metadata, source, target):",
+        "if sizes[source] <= self.missing[target] and self._fits(metadata, source, target):",
+        "if self.missing[target] > 0 and self._fits(metadata, source, target):",
         (f"{_PLAN}::test_every_move_is_needed_and_allowed",),
     ),
     Mutant(
@@ -24,7 +24,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "draining bookies have a share",
         "copies are moved by two commands at once, and others get less than their share",
-        "{name: load for name, load in loads.items() if name not in self._upkeep.directory.draining}",
+        "{name: load for name, load in loads.items() if name not in self._context.directory.draining}",
         "dict(loads)",
         (
             "tests/unit/recovery/test_rebalancer.py"

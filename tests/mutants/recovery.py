@@ -67,8 +67,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a ledger that is being recovered needs nobody",
         "its closing write names a bookie that is gone",
-        "    return Need.UNSETTLED if metadata.state is LedgerState.IN_RECOVERY else Need.NONE",
-        "    return Need.NONE",
+        "    return BookieReference.UNSETTLED if metadata.state is LedgerState.IN_RECOVERY else BookieReference.NONE",
+        "    return BookieReference.NONE",
         (_DRAIN + "test_ledgers_in_recovery_are_settled_first",),
     ),
     Mutant(
@@ -116,21 +116,21 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a bookie that lacks entries has to be replaced, whatever bookies there are",
         "in a cluster as large as its ensembles what a check has found is never mended",
-        "    return Way.IN_PLACE if lacks and takes else Obstacle.NO_TARGET\n",
-        "    return Obstacle.NO_TARGET\n",
+        "    return CopyMethod.IN_PLACE if missing and takes else CopyBlocker.NO_TARGET\n",
+        "    return CopyBlocker.NO_TARGET\n",
         (_IN_PLACE + "test_a_ledger_each_of_whose_bookies_is_named_already_is_whole_again",),
     ),
     Mutant(
         "who was mended in one fragment counts as mended in all",
         "its mark goes while it still lacks entries",
-        "            if Mended(number, index, names[index], held.first_entry, held.last_entry) in mended:\n",
-        "            if any(names[index] == one.bookie_id for one in mended):\n",
+        "if RepairedInPlace(number, index, names[index], held.first_entry, held.last_entry) in repaired_in_place:\n",
+        "if any(names[index] == one.bookie_id for one in repaired_in_place):\n",
         (_PLAN + "test_what_was_mended_counts_for_that_fragment_and_that_bookie_alone",),
     ),
     Mutant(
         "a bookie that is away, or is to leave, merely lacks entries",
         "it is taken off the mark, and stays in the ensembles though it goes",
-        "for bookie_id, loss in self.lost.items() if loss.reason in _LACKS)",
+        "for bookie_id, loss in self.lost.items() if loss.reason in _INCOMPLETE)",
         "for bookie_id, loss in self.lost.items())",
         (_IN_PLACE + "test_a_bookie_that_is_to_go_gets_nothing",),
     ),
@@ -181,7 +181,7 @@ MUTANTS: list[Mutant] = [
         "what a ledger was stuck by is noted down when that may have changed",
         "a ledger stays under-replicated though all is there that it needs",
         "_signature(mark, *ended.judged, bookies)",
-        "_signature(mark, *ended.judged, self._upkeep.bookies())",
+        "_signature(mark, *ended.judged, self._context.bookies())",
         (_EDGES + "test_who_comes_right_behind_the_look_is_not_missed",),
     ),
     Mutant(
@@ -215,14 +215,14 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "the entries that nobody returns are told as one range",
         "people are told that entries are lost which they have",
-        "            if entry_id not in lacking:\n                open_range = False\n",
-        "            if entry_id not in lacking:\n                pass\n",
+        "            if entry_id not in incomplete:\n                open_range = False\n",
+        "            if entry_id not in incomplete:\n                pass\n",
         (_HELD + "test_entries_that_are_damaged_everywhere_are_named_and_no_others",),
     ),
     Mutant(
         "only the first bookie is asked what it returns",
         "people are told that entries are lost which others have",
-        "        if not lacking:\n            break\n",
+        "        if not incomplete:\n            break\n",
         "        if end is not None:\n            break\n",
         (_HELD + "test_entries_that_are_damaged_everywhere_are_named_and_no_others",),
     ),
@@ -275,7 +275,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a bookie that stays after all is not verified",
         "acknowledged entries have one copy less than they should, once a drain was begun and cancelled",
-        "        if await self._upkeep.cluster.catalog.closed_before(ledger_id, since_ms):\n",
+        "        if await self._context.cluster.catalog.closed_before(ledger_id, since_ms):\n",
         "        if True:\n",
         (_RETURNED + "test_what_it_missed_is_copied_though_draining_it_was_begun_and_cancelled",),
     ),

@@ -183,8 +183,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a drawn id counts as one whose ledger was deleted",
         "a collector fences a ledger whose writer is about to begin",
-        "return Sight.NOT_MADE if held else Sight.NO_LEDGER",
-        "return Sight.NO_LEDGER",
+        "return ProbeState.NOT_MADE if held else ProbeState.NO_LEDGER",
+        "return ProbeState.NO_LEDGER",
         (f"{_DISPUTES}::test_a_strangers_key_is_not_collected_between_the_drawing_of_its_id_and_the_creation",),
     ),
     Mutant(

@@ -42,8 +42,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "limbo ended of a ledger that isn't closed",
         "its closing write may name the bookie for what it has lost",
-        "return verdict.demand is Demand.CLOSED and not verdict.lacks and verdict.locked",
-        "return not verdict.lacks and verdict.locked",
+        "return verdict.demand is Demand.CLOSED and not verdict.missing and verdict.locked",
+        "return not verdict.missing and verdict.locked",
         (f"{_LOSSES}::test_a_ledger_that_is_not_closed_or_does_not_name_the_bookie_stays_in_limbo",),
     ),
     Mutant(
@@ -495,7 +495,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "old fences forgotten by a rebuild",
         "a writer that was fenced, or whose ledger was deleted, is let in again",
-        "bury_all(txn, self._catalog.newest_id)",
+        "add_tombstones_up_to(txn, self._catalog.newest_id)",
         "pass",
         (f"{_TESTS}/rebuild/test_rebuild.py::test_what_is_not_known_is_fenced_up_to_the_newest_id",),
     ),
@@ -523,7 +523,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "deleted ledgers not buried before the marks",
         "a crash after a checkpoint brings a deleted ledger back",
-        "await self.bury()\nwhile revived",
+        "await self.write_tombstones()\nwhile revived",
         "while revived",
         (f"{_DELETION}::test_no_mark_passes_a_deletion_that_is_not_in_the_index",),
     ),

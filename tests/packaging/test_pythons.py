@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pythons import lacks
+from tests.pythons import missing_tools
 
 SOURCE = Path(__file__).parents[2]
 TIMEOUT_S = 3000.0  # of three interpreters, each with its packages and some minutes of tests
@@ -26,4 +26,4 @@ def test_a_part_of_the_tests_passes_on_each_other_python(capsys: pytest.CaptureF
     with capsys.disabled():  # nothing is left out silently
         print("", *(line for line in lines if "not tested" in line or line.startswith("tests pass")), sep="\n")
     assert done.returncode == 0, done.stdout[-20_000:]
-    assert lines[-1].startswith("tests pass on Python 3."), f"no other Python is here; Debian's need {lacks()}"
+    assert lines[-1].startswith("tests pass on Python 3."), f"no other Python is here; Debian's need {missing_tools()}"

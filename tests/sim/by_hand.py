@@ -10,7 +10,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from bkpy.errors import BookKeeperError, LedgerClosedError
-from bkpy.metadata.by_hand import moving_by_hand
+from bkpy.metadata.by_hand import manual_moves
 from bkpy.metadata.cookies import delete_cookie
 from bkpy.metadata.locks import LedgerLocks
 from bkpy.protocol.ledger_metadata import LedgerState
@@ -74,7 +74,9 @@ async def decommission(client: Client, bookie_id: str, settings: RecoverySetting
 
     async def run() -> None:
         nonlocal done
-        looked = await Decommission(client.upkeep, bookie_id, settings, lost=False).run(lambda looked: None)
+        looked = await Decommission(client.replication_context, bookie_id, settings, lost=False).run(
+            lambda looked: None
+        )
         done = looked.scan.clear
 
     while not done:
@@ -85,7 +87,7 @@ async def decommission(client: Client, bookie_id: str, settings: RecoverySetting
 
 async def forget(client: Client, bookie_id: str) -> None:
     """Delete the cookie of a bookie though ledgers name it."""
-    cluster = client.upkeep.cluster
+    cluster = client.replication_context.cluster
     await delete_cookie(cluster.store, cluster.root, bookie_id)
 
 
@@ -94,10 +96,10 @@ async def accept_loss(client: Client, ledger_id: int, password: bytes) -> Ledger
 
     async def run() -> None:
         try:
-            survey = await (await client.upkeep.recovery_giving_up(ledger_id, password, -1)).survey()
+            survey = await (await client.replication_context.recovery_giving_up(ledger_id, password, -1)).survey()
         except LedgerClosedError:
             return  # nothing had to be given up
-        await (await client.upkeep.recovery_giving_up(ledger_id, password, survey.last_entry)).run()
+        await (await client.replication_context.recovery_giving_up(ledger_id, password, survey.last_entry)).run()
 
     await again(run)
     metadata = await client.ledger_metadata(ledger_id)
@@ -107,17 +109,17 @@ async def accept_loss(client: Client, ledger_id: int, password: bytes) -> Ledger
 
 async def rebalance(client: Client, settings: RecoverySettings, rng: Random) -> int:
     """Move copies to where there are fewer; how many moves there were."""
-    upkeep = client.upkeep
-    cluster, runtime = upkeep.cluster, upkeep.parts.runtime
+    context = client.replication_context
+    cluster, runtime = context.cluster, context.parts.runtime
     locks = LedgerLocks(cluster.store, cluster.root, "rebalancing", runtime, settings)
     moves = 0
 
     async def run() -> None:
         nonlocal moves
-        rebalancer = Rebalancer(upkeep, locks, settings, runtime)
+        rebalancer = Rebalancer(context, locks, settings, runtime)
         balance = await rebalancer.look()
         await asyncio.sleep(rng.random())  # a person looks at it
-        async with moving_by_hand(cluster.store, cluster.root, locks.holder, runtime, settings):
+        async with manual_moves(cluster.store, cluster.root, locks.holder, runtime, settings):
             await rebalancer.run(balance)
         moves += rebalancer.moves
 

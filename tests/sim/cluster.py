@@ -25,7 +25,7 @@ from bkpy.errors import BookKeeperError, WouldBlock
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.layout import LONG_HIERARCHICAL
 from bkpy.metadata.store import NoNode
-from bkpy.protocol.collection import Sight, sight_of
+from bkpy.protocol.collection import ProbeState, probe_state_of
 from bkpy.protocol.ledger_metadata import LedgerMetadata
 from bkpy.protocol.messages import AddColumns, Flags, Op, Status, decode_read_reply, error_of, pack, reply_status
 from bkpy.protocol.records import HEADER_BYTES, walk
@@ -118,12 +118,14 @@ async def _watched_delete(storage: LedgerStorage, hidden: Hidden) -> bool:
     """`LedgerStorage.delete`, of what nobody needs: then the bookie has promised nothing any more, but its fence."""
     bookie = _RUNNING.get()
     sight = bookie.true_sight(hidden.ledger_id)
-    assert sight in (Sight.NO_LEDGER, Sight.SPARE), f"ledger {hidden.ledger_id} is collected: {sight}"
+    assert sight in (ProbeState.NO_LEDGER, ProbeState.OVER_REPLICATED), (
+        f"ledger {hidden.ledger_id} is collected: {sight}"
+    )
     promised = bookie.promises.pop(hidden.ledger_id, set())
     deleted = await _delete(storage, hidden)
     if deleted:
         bookie.fenced.add(hidden.ledger_id)
-        bookie.world.marks[COLLECTED if sight is Sight.NO_LEDGER else SPARE_COLLECTED] += 1
+        bookie.world.marks[COLLECTED if sight is ProbeState.NO_LEDGER else SPARE_COLLECTED] += 1
         bookie.host.record("collected", f"{hidden.ledger_id} {sight}")
     else:
         bookie.promises[hidden.ledger_id] |= promised
@@ -209,13 +211,13 @@ class Bookie:
             self._inspector = stores.open(f"{index}/index", read_only=self._inspections.random() < 0.5)
             self.world.marks[INSPECTED] += disk.exists(f"{index}/index.shrunk")
 
-    def true_sight(self, ledger_id: int) -> Sight:
+    def true_sight(self, ledger_id: int) -> ProbeState:
         """What there is to be seen of the ledger in the metadata store now."""
         try:
             value = self.world.metadata.node(LONG_HIERARCHICAL.path_of(ROOT, ledger_id)).data
         except NoNode:
-            return Sight.NO_LEDGER
-        return sight_of(LedgerMetadata.decode(ledger_id, value), self.settings.bookie_id)
+            return ProbeState.NO_LEDGER
+        return probe_state_of(LedgerMetadata.decode(ledger_id, value), self.settings.bookie_id)
 
     def true_key(self, ledger_id: int) -> bytes | None:
         """The key of the ledger in the metadata store now; None if there is no such ledger."""
@@ -250,7 +252,7 @@ class Bookie:
             self.session,
             ROOT,
             self.host.runtime,
-            mender=self._check if self.mends else None,
+            integrity_checker=self._check if self.mends else None,
             rebuild=self.rebuilds,
         )
         await node.start()
@@ -437,7 +439,7 @@ class Cluster:
         for bookie in self.bookies:
             assert not bookie.taken_late, f"{bookie.host.name} took appends to {bookie.taken_late}, which it had fenced"
             for ledger_id in deleted:
-                assert bookie.true_sight(ledger_id) is Sight.NO_LEDGER
+                assert bookie.true_sight(ledger_id) is ProbeState.NO_LEDGER
 
     async def _check_ledger(self, reader: LedgerReader, ledger: Ledger) -> None:
         """The ledger has every id once, and each acknowledged one with the bytes that were appended."""
@@ -466,7 +468,9 @@ async def check_bookie(reader: LedgerReader, acknowledged: Mapping[int, bytes], 
         held = await held_by(reader, acknowledged, bookie, max(promised, default=-1))
         if held is not None:
             break
-        assert bookie.true_sight(reader.ledger_id) is Sight.SPARE, f"{bookie.host.name} can't tell what it has"
+        assert bookie.true_sight(reader.ledger_id) is ProbeState.OVER_REPLICATED, (
+            f"{bookie.host.name} can't tell what it has"
+        )
         await asyncio.sleep(0.1)  # it is hidden while the bookie makes sure that nobody needs it
     assert held is not None
     lost = sorted(promised & bookie.promises[reader.ledger_id] - held)

@@ -24,7 +24,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .platter import SECTOR_BYTES, ZEROS, Directory, Dirty, Fate, Inode, all_entries, apply
+from .platter import SECTOR_BYTES, ZEROS, Directory, Dirty, EntryStatus, Inode, all_entries, apply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -158,12 +158,12 @@ class SimDisk:
         self._waiting.clear()
         self._faults = [fault for fault in self._faults if fault.error is not None]
 
-    def power_cut(self, fate: Callable[[Dirty], Fate] | None = None) -> None:
+    def power_cut(self, entry_status: Callable[[Dirty], EntryStatus] | None = None) -> None:
         """The process and the page cache are gone; `fate` decides about each dirty thing, by default at random."""
         self.power_cuts += 1
-        choose = fate or self._random_fate
+        choose = entry_status or self._random_fate
         for number, (path, other) in reversed([*enumerate(self._exchanges)]):
-            if choose(Dirty("exchange", path, number)) is Fate.DROPPED:
+            if choose(Dirty("exchange", path, number)) is EntryStatus.DROPPED:
                 self._exchange(path, other)
         self._exchanges.clear()
         for item, inodes in self._undecided().items():
@@ -175,10 +175,10 @@ class SimDisk:
                 inode.settle()
         self.crash()
 
-    def _random_fate(self, item: Dirty) -> Fate:
+    def _random_fate(self, item: Dirty) -> EntryStatus:
         if item.kind == "sector":
-            return self.rng.choices((Fate.KEPT, Fate.DROPPED, Fate.TORN), (45, 45, 10))[0]
-        return self.rng.choice((Fate.KEPT, Fate.DROPPED))
+            return self.rng.choices((EntryStatus.KEPT, EntryStatus.DROPPED, EntryStatus.TORN), (45, 45, 10))[0]
+        return self.rng.choice((EntryStatus.KEPT, EntryStatus.DROPPED))
 
     def dirty(self) -> list[Dirty]:
         """All that a power cut now would decide about, in a fixed order."""
@@ -202,14 +202,14 @@ class SimDisk:
                     found.setdefault(Dirty("size", path, 0), []).append(inode)
         return found
 
-    def _settle(self, item: Dirty, inodes: list[Inode], fate: Fate) -> None:
-        if item.kind == "entry" and fate is Fate.KEPT:
+    def _settle(self, item: Dirty, inodes: list[Inode], entry_status: EntryStatus) -> None:
+        if item.kind == "entry" and entry_status is EntryStatus.KEPT:
             directory = self.directories[item.path]
             apply(directory.durable, directory.dirty[item.index])
         for inode in inodes:
             if item.kind == "sector":
-                inode.decide(item.index, fate, self.rng)
-            elif fate is Fate.KEPT:
+                inode.decide(item.index, entry_status, self.rng)
+            elif entry_status is EntryStatus.KEPT:
                 inode.durable_size = inode.size
 
     def clone(self) -> SimDisk:

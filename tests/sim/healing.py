@@ -29,7 +29,7 @@ from bkpy.cli.bookie_identity import open_peers
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import BookKeeperError
 from bkpy.metadata import paths
-from bkpy.metadata.marks import Marks
+from bkpy.metadata.marks import UnderreplicationQueue
 from bkpy.metadata.store import NoNode
 from bkpy.protocol.holdings import holdings
 from bkpy.protocol.ledger_metadata import LedgerState
@@ -103,8 +103,8 @@ class Healing:
         check_s = 1e6 if self.wide else 10.0
         self.settings = RecoverySettings(**{**quick, **drawn, "replicas_check_interval_s": check_s})
         self.oracle = HealingOracle(cluster, self.settings.open_ledger_grace_s)
-        self.newcomer = cluster.bookies.pop() if self.plan.random() < 0.5 else None
-        self.small = self.newcomer is not None and self.world.stream("small").random() < 0.5
+        self.new_connection = cluster.bookies.pop() if self.plan.random() < 0.5 else None
+        self.small = self.new_connection is not None and self.world.stream("small").random() < 0.5
         if self.small:  # no bookie could take the place of the lost one, until another one comes
             del cluster.bookies[3:]
         self.lost = self.plan.choice(cluster.bookies)
@@ -143,8 +143,8 @@ class Healing:
             others.append(cluster.client_host.start(self.retire(plan.choice(self.living)), name="retirement"))
         if self.oracle.may_lose:
             others.append(cluster.client_host.start(self.accept_losses(), name="acceptance"))
-        if self.newcomer is not None:
-            others.append(self.world.loop.create_task(self.grow(self.newcomer)))
+        if self.new_connection is not None:
+            others.append(self.world.loop.create_task(self.grow(self.new_connection)))
         await asyncio.gather(*(self.misfortune() for _ in range(plan.randrange(5))))
         self.world.net.heal()
         for host in self.workers:
@@ -167,7 +167,7 @@ class Healing:
 
         async def copy_and_dally(repair: LedgerRepair, metadata: LedgerMetadata, what: Copy, target: str) -> Any:
             copied = await copy(repair, metadata, what, target)
-            to_newcomer = self.newcomer is not None and target == self.newcomer.settings.bookie_id
+            to_newcomer = self.new_connection is not None and target == self.new_connection.settings.bookie_id
             if to_newcomer:
                 self.copied.set()
             if not self.over.is_set() and rng.random() < (0.8 if to_newcomer else 0.3):
@@ -268,24 +268,24 @@ class Healing:
                 metadata = await by_hand.accept_loss(client, ledger_id, PASSWORD)
                 self.world.marks[LOSS_ACCEPTED] += metadata.accepted_loss is not None
 
-    async def grow(self, newcomer: Bookie) -> None:
+    async def grow(self, new_connection: Bookie) -> None:
         """A bookie comes that has nothing yet."""
         rng = self.world.stream("growing")
         await asyncio.sleep(rng.random() * (40 if self.small else 10))
-        self.cluster.bookies.append(newcomer)
+        self.cluster.bookies.append(new_connection)
         formatted = rng.random() < FORMATTED
         if formatted and rng.random() < 0.8:
             self.undisturbed.clear()
-        await newcomer.start()
+        await new_connection.start()
         rebalancing = self.cluster.client_host.start(self.rebalance(), name="rebalancing")
         if formatted:
             with contextlib.suppress(TimeoutError):
                 at_once = self.world.stream("formatting").random() < 0.5
                 async with asyncio.timeout(0 if at_once else rng.random() * 15):
                     await self.copied.wait()  # what is copied has its swap before it
-            await self.make_anew(newcomer)
+            await self.make_anew(new_connection)
             self.undisturbed.set()
-        self.living.append(newcomer)
+        self.living.append(new_connection)
         await rebalancing
 
     async def make_anew(self, bookie: Bookie) -> None:
@@ -384,7 +384,7 @@ class Healing:
                 await reader.close()
             try:
                 async with asyncio.timeout(HEALED_WITHIN_S):
-                    while not self.world.loop.errors and (why := await self.lacking(client)):
+                    while not self.world.loop.errors and (why := await self.incomplete(client)):
                         await asyncio.sleep(0.5)
             except TimeoutError:
                 raise AssertionError(f"not healed: {why}") from None
@@ -392,10 +392,10 @@ class Healing:
                 for ledger_id in self.cluster.ledgers:
                     await self.check_ledger(client, ledger_id)
 
-    async def lacking(self, client: Client) -> str:
+    async def incomplete(self, client: Client) -> str:
         """Why the cluster isn't whole yet: marks that are left, ledgers that aren't on as many living bookies."""
-        cluster = client.upkeep.cluster
-        marks = Marks(cluster.store, cluster.root, client.upkeep.parts.runtime)
+        cluster = client.replication_context.cluster
+        marks = UnderreplicationQueue(cluster.store, cluster.root, client.replication_context.parts.runtime)
         if marked := [ledger_id async for ledger_id in marks.list()]:
             return f"ledgers {marked} have marks"
         for name in self.oracle.gone - {self.lost.settings.bookie_id}:
@@ -423,8 +423,8 @@ class Healing:
                     has = await held_by(reader, {}, by_name[share.bookie_id], held.last_entry, in_limbo=True)
                     wanted = {n for start in share.starts for n in range(start, held.last_entry + 1, share.step)}
                     if has is None or not wanted <= has:
-                        lacks = sorted(wanted - (has or set()))
-                        return f"{share.bookie_id} lacks {lacks} of ledger {metadata.ledger_id}"
+                        missing_ranges = sorted(wanted - (has or set()))
+                        return f"{share.bookie_id} lacks {missing_ranges} of ledger {metadata.ledger_id}"
         except BookKeeperError as error:
             return f"ledger {metadata.ledger_id}: {error}"
         finally:

@@ -153,10 +153,10 @@ class HealingOracle:
                     continue
                 self.swaps += 1
                 wanted = {n for start in share.starts for n in range(start, was.last_entry + 1, share.step)}
-                if lacking := wanted - bookies[share.bookie_id].promises[new.ledger_id]:
+                if incomplete := wanted - bookies[share.bookie_id].promises[new.ledger_id]:
                     self._broken(
                         f"a copy was replaced by a worse one: in fragment {number}, place {place} of ledger "
-                        f"{new.ledger_id} {share.bookie_id} lacks {sorted(lacking)}"
+                        f"{new.ledger_id} {share.bookie_id} lacks {sorted(incomplete)}"
                     )
 
     # --- marks ------------------------------------------------------------------------------------------------------

@@ -310,8 +310,8 @@ class Logs(Failover):
 
     async def give_up_one(self, client: Client, log_list: LogList, segment: Segment, rng: Random) -> bool:
         """End the ledger before an entry that was acknowledged, perhaps, as one whose bookies are gone is ended."""
-        await client.upkeep.fence(segment.ledger_id)
-        catalog = client.upkeep.cluster.catalog
+        await client.replication_context.fence(segment.ledger_id)
+        catalog = client.replication_context.cluster.catalog
         metadata, version = await catalog.read(segment.ledger_id, fresh=True)
         if metadata.state is LedgerState.CLOSED:
             return False
@@ -347,7 +347,7 @@ class Logs(Failover):
             settings = RecoverySettings(
                 log_retention_interval_s=0.3, log_orphan_interval_s=1.0, log_orphan_grace_s=60.0
             )
-            keeper = LogKeeper(client.upkeep.cluster, client.upkeep.fence, self.keeping.runtime, settings)
+            keeper = LogKeeper(client.replication_context.cluster, client.replication_context.fence, self.keeping.runtime, settings)
             keeping = self.keeping.runtime.spawn(keeper.run(), name="keeper of logs")
             while not self.healed or DELETED in await self.names(client):
                 await asyncio.sleep(0.3)

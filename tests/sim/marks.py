@@ -126,14 +126,14 @@ EXPECTED: Mapping[str, tuple[str, ...]] = {
     "crowd": (*_STORAGE, TORN_TAIL, WINDOW_OF_ONE, SEVERAL_LEDGERS, FENCE_RACED_ADD, FENCE_OF_UNSEEN, LONG_POLL),
 }
 
-Look = Callable[..., str | None]
+Hook = Callable[..., str | None]
 
 
 @contextlib.contextmanager
 def observed(world: World) -> Iterator[None]:
     """Count marks meanwhile. No disk of a world rots, so what the scrub takes for damage fails the run."""
 
-    def before(owner: Any, name: str, look: Look) -> Any:
+    def before(owner: Any, name: str, look: Hook) -> Any:
         """Let `look` see the arguments of each call before it is made, and name what it is a mark of."""
         method = getattr(owner, name)
 
@@ -144,7 +144,7 @@ def observed(world: World) -> Iterator[None]:
 
         return patch.object(owner, name, call)
 
-    def after(owner: Any, name: str, look: Look) -> Any:
+    def after(owner: Any, name: str, look: Hook) -> Any:
         """The same after each call."""
         method = getattr(owner, name)
 

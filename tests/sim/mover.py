@@ -14,7 +14,7 @@ from bkpy.errors import BookKeeperError
 from bkpy.metadata.locks import LedgerLocks
 from bkpy.recovery.copy_rate import CopyRate
 from bkpy.recovery.fragment_copy import CopyCount
-from bkpy.recovery.ledger_repair import How, LedgerRepair
+from bkpy.recovery.ledger_repair import LedgerRepair, RepairOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
     from bkpy.client.client import Client
     from bkpy.metadata.locks import LedgerLock
-    from bkpy.recovery.ledger_repair import Look
+    from bkpy.recovery.ledger_repair import MetadataRead
 
 SETTINGS = RecoverySettings(copy_window_bytes=4096)
 
 
 async def move(client: Client, ledger_id: int, rng: Random) -> bool:
     """Move the copies of one bookie to others; whether that was done."""
-    upkeep = client.upkeep
-    cluster, runtime = upkeep.cluster, upkeep.parts.runtime
+    context = client.replication_context
+    cluster, runtime = context.cluster, context.parts.runtime
     locks = LedgerLocks(cluster.store, cluster.root, "mover", runtime)
-    repair = LedgerRepair(upkeep, locks, SETTINGS, CopyRate(SETTINGS, runtime), CopyCount())
+    repair = LedgerRepair(context, locks, SETTINGS, CopyRate(SETTINGS, runtime), CopyCount())
     copy = repair.copy
 
     async def copy_and_dally(*args: Any) -> Any:
@@ -40,7 +40,7 @@ async def move(client: Client, ledger_id: int, rng: Random) -> bool:
         await asyncio.sleep(rng.random() ** 2)
         return copied
 
-    async def leaving(look: Look) -> Collection[str]:
+    async def leaving(look: MetadataRead) -> Collection[str]:
         metadata = await look()
         assert metadata is not None
         return {rng.choice(sorted({name for fragment in metadata.fragments for name in fragment.bookies}))}
@@ -53,4 +53,4 @@ async def move(client: Client, ledger_id: int, rng: Random) -> bool:
         ended = await repair.run(ledger_id, leaving, waited_for=(), when_done=when_done)
     except BookKeeperError:
         return False
-    return ended.how is How.DONE
+    return ended.how is RepairOutcome.DONE

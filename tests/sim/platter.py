@@ -18,7 +18,7 @@ SECTOR_BYTES = 512  # what a disk writes atomically, or, when it tears, does not
 ZEROS = bytes(SECTOR_BYTES)
 
 
-class Fate(enum.Enum):
+class EntryStatus(enum.Enum):
     """What a power cut does to one dirty thing."""
 
     KEPT = "kept"
@@ -103,12 +103,12 @@ class Inode:
         dirty = {sector: list(versions) for sector, versions in self.dirty.items()}
         return Inode(dict(self.view), dict(self.durable), dirty, self.size, self.durable_size, self.rows)
 
-    def decide(self, sector: int, fate: Fate, rng: random.Random) -> None:
+    def decide(self, sector: int, entry_status: EntryStatus, rng: random.Random) -> None:
         """A power cut's verdict on one dirty sector."""
         versions = self.dirty[sector]
-        if fate is Fate.KEPT:
+        if entry_status is EntryStatus.KEPT:
             self.durable[sector] = versions[-1]
-        elif fate is Fate.TORN:
+        elif entry_status is EntryStatus.TORN:
             cut = rng.randrange(SECTOR_BYTES + 1)
             old = self.durable.get(sector, ZEROS)
             self.durable[sector] = rng.choice(versions)[:cut] + rng.choice([old, *versions])[cut:]

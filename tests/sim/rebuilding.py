@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import BookKeeperError
 from bkpy.metadata.layout import LONG_HIERARCHICAL
-from bkpy.metadata.marks import Marks
+from bkpy.metadata.marks import UnderreplicationQueue
 from bkpy.protocol.holdings import holdings
 from bkpy.protocol.ledger_metadata import LedgerMetadata
 from bkpy.protocol.messages import Op, Status, decode_read_reply, pack, reply_status
@@ -197,8 +197,8 @@ class Rebuilding:
 
     async def check(self) -> None:
         async with self.cluster.client(calm=True) as client:
-            cluster = client.upkeep.cluster
-            marks = Marks(cluster.store, cluster.root, client.upkeep.parts.runtime)
+            cluster = client.replication_context.cluster
+            marks = UnderreplicationQueue(cluster.store, cluster.root, client.replication_context.parts.runtime)
             try:
                 async with asyncio.timeout(WHOLE_WITHIN_S):
                     while not self.sure() or [ledger_id async for ledger_id in marks.list()]:

@@ -262,7 +262,7 @@ class StorageRun:
             expected_cookie=self.cookie,
             observer=self.reports,
             on_moved=register,
-            on_anew=register if self.anew else None,
+            on_restart=register if self.anew else None,
         )
         self.world.marks[BATCH_KEPT] += bool(self._files(".txn"))
         self.cookie, self.anew, self.started_with = storage.cookie, False, self.directories
@@ -475,14 +475,16 @@ class StorageRun:
             if ledger.stage != "closed":
                 continue
             metadata = ledger.metadata
-            lacks = await losses.lacks(metadata)
-            if lacks:
+            missing_ranges = await losses.missing_ranges(metadata)
+            if missing_ranges:
                 await losses.make_known(metadata)
                 await self._copy(
-                    storage, ledger, sorted({i for lack in lacks for i in range(lack.first, lack.last + 1)})
+                    storage,
+                    ledger,
+                    sorted({i for missing in missing_ranges for i in range(missing.first, missing.last + 1)}),
                 )
             await losses.flush()
-            assert not await losses.lacks(metadata), f"ledger {ledger.ledger_id} still lacks what was copied"
+            assert not await losses.missing_ranges(metadata), f"ledger {ledger.ledger_id} still lacks what was copied"
             if (
                 await losses.in_doubt(ledger.ledger_id)
                 and (await storage.states((ledger.ledger_id,)))[ledger.ledger_id]

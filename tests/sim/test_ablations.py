@@ -80,7 +80,7 @@ def doubt_taken_for_failure() -> Iterator[None]:
 @contextlib.contextmanager
 def collected_ledgers_forgotten() -> Iterator[None]:
     """S12: a ledger that was collected is one that was never seen."""
-    with patch.object(shard, "is_buried", lambda txn, ledger_id: False):
+    with patch.object(shard, "has_tombstone", lambda txn, ledger_id: False):
         yield
 
 

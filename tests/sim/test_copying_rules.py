@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from bkpy.client.client import Client
     from bkpy.metadata.outcome import PutOutcome
     from bkpy.protocol.ledger_metadata import LedgerMetadata
-    from bkpy.recovery.ledger_repair import Look
+    from bkpy.recovery.ledger_repair import MetadataRead
 
 ENTRIES = 5
 COLLECTING_S = 20.0  # many looks at what is spare
@@ -58,11 +58,11 @@ class Scene:
 
     async def copy(self, client: Client) -> None:
         """To the fourth bookie; it is swapped in when told to go."""
-        upkeep = client.upkeep
-        runtime = upkeep.parts.runtime
-        locks = LedgerLocks(upkeep.cluster.store, upkeep.cluster.root, "mover", runtime)
+        context = client.replication_context
+        runtime = context.parts.runtime
+        locks = LedgerLocks(context.cluster.store, context.cluster.root, "mover", runtime)
         rate = CopyRate(SETTINGS, runtime)
-        repair = LedgerRepair(upkeep, locks, SETTINGS, rate, CopyCount(), target=self.target.settings.bookie_id)
+        repair = LedgerRepair(context, locks, SETTINGS, rate, CopyCount(), target=self.target.settings.bookie_id)
         copy = repair.copy
 
         async def copy_and_wait(*args: Any) -> Any:
@@ -71,7 +71,7 @@ class Scene:
             await self.go.wait()
             return done
 
-        async def leaving(look: Look) -> set[str]:
+        async def leaving(look: MetadataRead) -> set[str]:
             return {self.old}
 
         async def when_done(left: frozenset[str], lock: LedgerLock) -> bool:

@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from .disk import SimDisk, SimFile, SimulatedCrash
-from .platter import SECTOR_BYTES, Dirty, Fate
+from .platter import SECTOR_BYTES, Dirty, EntryStatus
 
 
-def keep(item: Dirty) -> Fate:
-    return Fate.KEPT
+def keep(item: Dirty) -> EntryStatus:
+    return EntryStatus.KEPT
 
 
-def drop(item: Dirty) -> Fate:
-    return Fate.DROPPED
+def drop(item: Dirty) -> EntryStatus:
+    return EntryStatus.DROPPED
 
 
 def new_disk(seed: int = 0, **kwargs: object) -> SimDisk:
@@ -96,7 +96,7 @@ def test_sectors_are_decided_one_by_one() -> None:
     file = durable_file(disk, data=b"o" * SECTOR_BYTES * 3)
     file.pwritev([b"n" * SECTOR_BYTES * 3], 0)
     assert disk.dirty() == [Dirty("sector", "/d/f", i) for i in range(3)]
-    disk.power_cut(lambda item: Fate.KEPT if item.index == 1 else Fate.DROPPED)
+    disk.power_cut(lambda item: EntryStatus.KEPT if item.index == 1 else EntryStatus.DROPPED)
     assert disk.contents("/d/f") == b"o" * SECTOR_BYTES + b"n" * SECTOR_BYTES + b"o" * SECTOR_BYTES
 
 
@@ -106,7 +106,7 @@ def test_a_torn_sector_mixes_two_versions() -> None:
         disk = new_disk(seed)
         file = durable_file(disk, data=b"o" * SECTOR_BYTES)
         file.pwritev([b"n" * SECTOR_BYTES], 0)
-        disk.power_cut(lambda item: Fate.TORN)
+        disk.power_cut(lambda item: EntryStatus.TORN)
         seen.add(disk.contents("/d/f").count(b"n"))
     assert len([n for n in seen if 0 < n < SECTOR_BYTES]) > 20
 
@@ -116,9 +116,9 @@ def test_size_and_contents_are_decided_apart() -> None:
     file = durable_file(disk)
     file.pwritev([b"x" * SECTOR_BYTES], 0)
     longer, shorter = disk.clone(), disk.clone()
-    longer.power_cut(lambda item: Fate.KEPT if item.kind == "size" else Fate.DROPPED)
+    longer.power_cut(lambda item: EntryStatus.KEPT if item.kind == "size" else EntryStatus.DROPPED)
     assert longer.contents("/d/f") == bytes(SECTOR_BYTES)
-    shorter.power_cut(lambda item: Fate.KEPT if item.kind == "sector" else Fate.DROPPED)
+    shorter.power_cut(lambda item: EntryStatus.KEPT if item.kind == "sector" else EntryStatus.DROPPED)
     assert shorter.contents("/d/f") == b""
     assert disk.contents("/d/f") == b"x" * SECTOR_BYTES
 

@@ -20,7 +20,7 @@ from bkpy.errors import BookKeeperError
 from bkpy.metadata import naming
 from bkpy.metadata.cookies import read_cookie
 from bkpy.metadata.locks import LedgerLocks
-from bkpy.protocol.draining import Need, need_of
+from bkpy.protocol.draining import BookieReference, reference_of
 from bkpy.recovery import ledger_recovery
 from bkpy.recovery.bookie_drain import BookieDrain
 from bkpy.recovery.copy_rate import CopyRate
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from bkpy.client.write.leaving import Leaving
     from bkpy.metadata.locks import LedgerLock
     from bkpy.protocol.ledger_metadata import LedgerMetadata
-    from bkpy.recovery.ledger_repair import Look
+    from bkpy.recovery.ledger_repair import MetadataRead
 
 SETTINGS = RecoverySettings(decommission_patience_s=2.0)
 
@@ -69,7 +69,9 @@ class Scene:
 
     async def decommission(self) -> None:
         with contextlib.suppress(BookKeeperError):
-            await Decommission(self.client.upkeep, self.leaver, SETTINGS, lost=False).run(lambda looked: None)
+            await Decommission(self.client.replication_context, self.leaver, SETTINGS, lost=False).run(
+                lambda looked: None
+            )
 
     async def behind_the_times(self) -> Client:
         """A client whose list of bookies stays as it is now."""
@@ -78,16 +80,16 @@ class Scene:
         async def nothing() -> None:
             pass
 
-        client.upkeep.directory.refresh = nothing  # type: ignore[method-assign]
+        client.replication_context.directory.refresh = nothing  # type: ignore[method-assign]
         return client
 
     async def copy(self, client: Client, copied: asyncio.Event) -> None:
         """Somebody copies to the bookie that leaves, and swaps it in when told to go."""
-        upkeep = client.upkeep
-        runtime = upkeep.parts.runtime
-        locks = LedgerLocks(upkeep.cluster.store, upkeep.cluster.root, "mover", runtime)
+        context = client.replication_context
+        runtime = context.parts.runtime
+        locks = LedgerLocks(context.cluster.store, context.cluster.root, "mover", runtime)
         rate = CopyRate(SETTINGS, runtime)
-        repair = LedgerRepair(upkeep, locks, SETTINGS, rate, CopyCount(), target=self.leaver)
+        repair = LedgerRepair(context, locks, SETTINGS, rate, CopyCount(), target=self.leaver)
         copy = repair.copy
 
         async def copy_and_wait(*args: Any) -> Any:
@@ -96,7 +98,7 @@ class Scene:
             await self.go.wait()
             return done
 
-        async def leaving(look: Look) -> set[str]:
+        async def leaving(look: MetadataRead) -> set[str]:
             return {self.stays[0]}
 
         async def when_done(left: frozenset[str], lock: LedgerLock) -> bool:
@@ -106,7 +108,7 @@ class Scene:
         await repair.run(self.ledger_id, leaving, waited_for=(), when_done=when_done)
 
     async def account(self, *, gone: bool) -> None:
-        store, root = self.client.upkeep.cluster.store, self.client.upkeep.cluster.root
+        store, root = self.client.replication_context.cluster.store, self.client.replication_context.cluster.root
         is_gone = await read_cookie(store, root, self.leaver) is None
         metadata = await self.client.ledger_metadata(self.ledger_id)
         named = any(self.leaver in fragment.bookies for fragment in metadata.fragments)
@@ -193,11 +195,11 @@ def locks_are_not_waited_for() -> AbstractContextManager[Any]:
 
 
 def recoveries_are_not_settled() -> AbstractContextManager[Any]:
-    def need(metadata: LedgerMetadata, bookie_id: str) -> Need:
-        found = need_of(metadata, bookie_id)
-        return Need.NONE if found is Need.UNSETTLED else found
+    def need(metadata: LedgerMetadata, bookie_id: str) -> BookieReference:
+        found = reference_of(metadata, bookie_id)
+        return BookieReference.NONE if found is BookieReference.UNSETTLED else found
 
-    return patch.object(naming, "need_of", need)
+    return patch.object(naming, "reference_of", need)
 
 
 def writers_at_rest_stay() -> AbstractContextManager[Any]:

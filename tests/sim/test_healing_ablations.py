@@ -16,7 +16,7 @@ from unittest.mock import patch
 import pytest
 
 from bkpy.metadata.locks import LedgerLock, LedgerLocks
-from bkpy.metadata.marks import Marks
+from bkpy.metadata.marks import UnderreplicationQueue
 from bkpy.metadata.naming import NamingScan
 from bkpy.protocol.ledger_metadata import Fragment, LedgerState
 from bkpy.protocol.rereplication import RepairStep, next_step, plan, swapped
@@ -27,7 +27,7 @@ from . import healing
 from .runs import Range, play
 
 if TYPE_CHECKING:
-    from bkpy.metadata.marks import LedgerMark
+    from bkpy.metadata.marks import UnderreplicationRecord
     from bkpy.protocol.ledger_metadata import LedgerMetadata
     from bkpy.protocol.rereplication import Bookies, Copy, Plan
 
@@ -45,13 +45,15 @@ def recovering_without_a_grace_period() -> AbstractContextManager[Any]:
 
 def removing_newer_marks() -> AbstractContextManager[Any]:
     """Rule 26: whatever the mark says by now, it goes."""
-    remove = Marks.remove
+    remove = UnderreplicationQueue.remove
 
-    async def remove_all(marks: Marks, mark: LedgerMark, bookie_ids: Collection[str]) -> Any:
+    async def remove_all(
+        marks: UnderreplicationQueue, mark: UnderreplicationRecord, bookie_ids: Collection[str]
+    ) -> Any:
         now = await marks.read(mark.ledger_id)
         return await (remove(marks, mark, bookie_ids) if now is None else remove(marks, now, now.lost.keys()))
 
-    return patch.object(Marks, "remove", remove_all)
+    return patch.object(UnderreplicationQueue, "remove", remove_all)
 
 
 def swapping_before_copying() -> AbstractContextManager[Any]:

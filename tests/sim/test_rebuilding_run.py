@@ -34,11 +34,11 @@ def denying_what_was_never_seen() -> AbstractContextManager[Any]:
 def ending_limbo_unverified() -> Iterator[None]:
     """Rule 34: limbo ends when every id that names the bookie is there."""
 
-    async def lacks(*args: Any) -> list[Any]:
+    async def missing_ranges(*args: Any) -> list[Any]:
         return []
 
     with ExitStack() as stack:
-        stack.enter_context(patch.object(Losses, "lacks", lacks))
+        stack.enter_context(patch.object(Losses, "missing_ranges", missing_ranges))
         stack.enter_context(patch.object(losses, "ends_limbo", lambda verdict: True))
         yield
 

@@ -16,7 +16,7 @@ from bkpy.runtime.system import RealFiles, SystemRuntime, real_runtime
 from bkpy.storage.index.shrink import shrink
 
 from .disk import SimDisk, SimulatedCrash
-from .platter import Dirty, Fate
+from .platter import Dirty, EntryStatus
 from .store import SimStores
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ def runtime_of(files: Files, stores: Stores) -> SystemRuntime:
     return dataclasses.replace(real_runtime(), files=files, store=stores)
 
 
-def drop(item: Dirty) -> Fate:
-    return Fate.DROPPED
+def drop(item: Dirty) -> EntryStatus:
+    return EntryStatus.DROPPED
 
 
 @pytest.fixture

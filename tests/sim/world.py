@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from bkpy.runtime.interfaces import DiskRuntime
 
-    from .platter import Dirty, Fate
+    from .platter import Dirty, EntryStatus
 
 T = TypeVar("T")
 
@@ -232,12 +232,12 @@ class Host:
         self.world.net.process_died(incarnation)
         self.disk.crash()
 
-    def power_cut(self, fate: Callable[[Dirty], Fate] | None = None) -> None:
+    def power_cut(self, entry_status: Callable[[Dirty], EntryStatus] | None = None) -> None:
         """Cut the power: what was not synced is kept, dropped or torn. A host that is down can lose it too."""
         incarnation = self._die() if self.up else Incarnation(self.address, self.boots, dead=True)
         self.record("power cut")
         self.world.net.power_lost(incarnation)
-        self.disk.power_cut(fate)
+        self.disk.power_cut(entry_status)
 
     def _die(self) -> Incarnation:
         assert self.incarnation is not None, f"{self.name} is down"

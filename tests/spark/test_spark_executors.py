@@ -21,7 +21,7 @@ from tests.spark.test_spark_sink import Written
 from tests.waiting import eventually_here
 
 import bkpy
-from bkpy.metadata.log_upkeep import LogUpkeep, Swept
+from bkpy.metadata.log_maintenance import LogMaintenance, Swept
 
 if TYPE_CHECKING:
     import subprocess
@@ -141,9 +141,9 @@ def swept(written: Written) -> int:
 
     async def sweep() -> int:
         async with bkpy.connect(written.uri) as client:
-            upkeep = LogUpkeep(client.logs, client.upkeep.cluster.catalog)
+            context = LogMaintenance(client.logs, client.replication_context.cluster.catalog)
             ids = [ledger_id async for ledger_id in client.list_ledgers()]
-            swept = [await upkeep.sweep(await client.ledger_metadata(i), grace_s=0.0) for i in ids]
+            swept = [await context.sweep(await client.ledger_metadata(i), grace_s=0.0) for i in ids]
             return swept.count(Swept.DELETED)
 
     orphans = written.unlisted()

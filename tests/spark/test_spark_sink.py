@@ -21,7 +21,7 @@ from bkpy.errors import (
     NoSuchLogError,
     UnauthorizedError,
 )
-from bkpy.metadata.log_upkeep import LOG_UID
+from bkpy.metadata.log_maintenance import LOG_UID
 from bkpy.spark.sink import Attempt, LogBatchWriter, LogStreamWriter
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from tests.spark.test_spark_stream import stream
 import bkpy
 from bkpy.config.client import ClientSettings
 from bkpy.errors import ConfigError, FrameTooLargeError
-from bkpy.metadata.log_upkeep import LogUpkeep
+from bkpy.metadata.log_maintenance import LogMaintenance
 from bkpy.protocol.records import STAMP_BYTES
 from bkpy.spark.sink import LogStreamWriter
 from bkpy.spark.sink_options import SinkOptions
@@ -80,7 +80,7 @@ def test_a_list_that_is_full_takes_nothing_of_a_batch_until_the_log_is_truncated
 
     async def truncate() -> None:
         async with bkpy.connect(log.uri) as client:
-            await LogUpkeep(client.logs, client.upkeep.cluster.catalog).truncate(log.name, 10)
+            await LogMaintenance(client.logs, client.replication_context.cluster.catalog).truncate(log.name, 10)
 
     asyncio.run(truncate())
     writer.commit(many, 1)

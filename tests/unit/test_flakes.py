@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.flakes import Tally
+from tests.flakes import DeliveryCount
 
 PASSED = '<testsuites><testsuite><testcase classname="tests.unit.test_a" name="test_one[x]"/></testsuite></testsuites>'
 FAILED = (
@@ -14,7 +14,7 @@ FAILED = (
 
 
 def test_a_test_that_fails_in_one_run_of_three_is_named_with_its_first_error() -> None:
-    tally = Tally()
+    tally = DeliveryCount()
     assert [tally.add(report) for report in (PASSED, FAILED, PASSED)] == [0, 2, 0]
     _, one, two = tally.table().splitlines()
     assert one.split(maxsplit=2) == ["3", "1", "tests/unit/test_a.py::test_one[x]: assert 1 == 2"]
@@ -22,6 +22,6 @@ def test_a_test_that_fails_in_one_run_of_three_is_named_with_its_first_error() -
 
 
 def test_runs_without_a_failure_say_so() -> None:
-    tally = Tally()
+    tally = DeliveryCount()
     tally.add(PASSED)
     assert tally.table() == "1 tests, none of which has failed"

@@ -31,7 +31,7 @@ class Peak:
                 self.mb = now
 
 
-class Course:
+class MemoryProfile:
     """What the largest of the processes had in the course of a run, in MB, by `10 %` and so on; and `after 10 s`.
 
     `files_mb`: the most pages of files that any had.

@@ -240,10 +240,10 @@ def _share(writers: Sequence[Writer], number: int, options: Options) -> Sequence
 
 def _warn_of_missing_copies(writers: list[bkpy.LedgerWriter]) -> None:
     """The figures are those of fewer copies than were asked for."""
-    lacking = [writer.under_replicated for writer in writers if writer.under_replicated]
-    if lacking:
-        bookies = ", ".join(sorted({bookie_id for lacks in lacking for bookie_id in lacks}))
-        warnings.warn(f"{len(lacking)} ledgers have fewer copies than their write quorum: {bookies}", stacklevel=2)
+    incomplete = [writer.under_replicated for writer in writers if writer.under_replicated]
+    if incomplete:
+        bookies = ", ".join(sorted({bookie_id for missing in incomplete for bookie_id in missing}))
+        warnings.warn(f"{len(incomplete)} ledgers have fewer copies than their write quorum: {bookies}", stacklevel=2)
 
 
 async def _fill(client: bkpy.Client, options: Options, made: list[int]) -> None:

@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from aiohttp import web
 
 from bkpy.errors import ConfigError
-from bkpy.protocol.access import Right, names_in, told
+from bkpy.protocol.access import Right, describe_names, names_in
 from bkpy.stored_json import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from bkpy.bookie.background_services import IntegrityChecker
     from bkpy.bookie.collector import Collector
-    from bkpy.bookie.companions import Mender
     from bkpy.bookie.credentials import Credentials
     from bkpy.config.bookie import BookieSettings
     from bkpy.storage.scrub.scrub import Scrub
@@ -55,7 +55,7 @@ class Administered(NamedTuple):
 
     collector: Collector
     scrub: Scrub
-    mender: Mender | None
+    integrity_checker: IntegrityChecker | None
 
 
 class AdminPages:
@@ -104,7 +104,7 @@ class AdminPages:
             assert request.transport is not None
             names = names_in(request.transport.get_extra_info("peercert"))
             if not self._credentials.rights_of(names) & Right.ADMINISTER:
-                raise AdminRequestError(403, f"the file of rights does not let {told(names)} administer")
+                raise AdminRequestError(403, f"the file of rights does not let {describe_names(names)} administer")
         elif self._settings.admin_clients == "local":
             self._check_local(request)
 
@@ -147,10 +147,10 @@ class AdminPages:
         return await self._tell_scrub(request, of)
 
     async def _tell_integrity(self, request: web.Request, of: Administered) -> dict[str, Any]:
-        return _mender(of).status()
+        return _integrity_checker(of).status()
 
     async def _begin_integrity(self, request: web.Request, of: Administered) -> dict[str, Any]:
-        if not _mender(of).begin():
+        if not _integrity_checker(of).begin():
             raise AdminRequestError(409, "all ledgers are being looked through: wait until that has ended")
         return await self._tell_integrity(request, of)
 
@@ -161,10 +161,10 @@ class AdminPages:
             raise AdminRequestError(409, str(error)) from None
 
 
-def _mender(of: Administered) -> Mender:
-    if of.mender is None:
+def _integrity_checker(of: Administered) -> IntegrityChecker:
+    if of.integrity_checker is None:
         raise AdminRequestError(404, "this bookie runs without an integrity check")
-    return of.mender
+    return of.integrity_checker
 
 
 async def _fields(request: web.Request) -> dict[str, Any]:

@@ -25,12 +25,12 @@ from bkpy.errors import BookKeeperError, CorruptDataError, NoSuchLedgerError, Un
 from bkpy.metadata.outcome import Exists, NotDone
 from bkpy.protocol.collection import (
     Action,
-    Sight,
+    ProbeState,
     Step,
     decide,
     may_begin,
-    may_collect_spares,
-    sight_of,
+    may_collect_over_replicated,
+    probe_state_of,
     unlisted,
 )
 from bkpy.protocol.ledger_metadata import UnsupportedVersionError
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from bkpy.config.bookie import BookieSettings
     from bkpy.metadata.ledgers import LedgerCatalog
     from bkpy.metadata.locks import LedgerLock, LedgerLocks
-    from bkpy.metadata.sightings import Lookout, Sighting
+    from bkpy.metadata.metadata_probe import MetadataProbe, ProbeResult
     from bkpy.runtime.interfaces import Runtime
     from bkpy.storage.engine import LedgerStorage
     from bkpy.storage.space.hiding import Hidden
@@ -57,7 +57,7 @@ DAMAGED = "what the index says of it is damaged"
 
 _NAMED_MAX = 100
 
-_KINDS = {Sight.FOREIGN: "foreign", Sight.OLDER: "older"}  # of failures, by what a look saw
+_KINDS = {ProbeState.FOREIGN: "foreign", ProbeState.OLDER: "older"}  # of failures, by what a look saw
 _OLDER = (
     "; nothing is collected until this bookie is started again: put the newer state back, or see *Space* in "
     "docs/operations/disks.md for how to go on without it"
@@ -124,7 +124,7 @@ class Collector:
         self,
         storage: LedgerStorage,
         catalog: LedgerCatalog,
-        lookout: Lookout,
+        probe: MetadataProbe,
         locks: LedgerLocks,
         settings: BookieSettings,
         runtime: Runtime,
@@ -133,7 +133,7 @@ class Collector:
         self.run: CollectionRun | None = None
         self._storage = storage
         self._catalog = catalog
-        self._lookout = lookout
+        self._probe = probe
         self._locks = locks
         self._settings = settings
         self._runtime = runtime
@@ -164,7 +164,7 @@ class Collector:
             return None
         self._runs += 1
         spares = spares and bool(self._settings.gc_spare_interval_s)
-        spares = spares and may_collect_spares(untrusted=self._storage.untrusted)
+        spares = spares and may_collect_over_replicated(untrusted=self._storage.untrusted)
         self.run = CollectionRun(self._runs, dry_run, spares, self._runtime.clock.time())
         self._collecting = self._runtime.spawn(self._collect(self.run), name=f"garbage collection {self._runs}")
         return self.run
@@ -214,9 +214,9 @@ class Collector:
         if highest < 0:
             return
         seen = await self._look(highest)
-        if seen.sight is Sight.NOT_MADE and (lower := await self._first_with_entries(seen.next_id)) is not None:
+        if seen.state is ProbeState.NOT_MADE and (lower := await self._first_with_entries(seen.next_id)) is not None:
             seen = await self._look(lower)
-        if decide(Step.BEGUN, seen.sight, own_lock=False, unchanged=False) is Action.STOP:
+        if decide(Step.BEGUN, seen.state, own_lock=False, unchanged=False) is Action.STOP:
             self._end(run, seen)
 
     async def _first_with_entries(self, at_least: int) -> int | None:
@@ -264,13 +264,13 @@ class Collector:
                     log.warning("garbage collection keeps ledger %d: %s", ledger_id, error)
             run.examined += 1
 
-    async def _look(self, ledger_id: int, lock: LedgerLock | None = None) -> Sighting:
+    async def _look(self, ledger_id: int, lock: LedgerLock | None = None) -> ProbeResult:
         await self._turn()
         try:
             empty = not await self._storage.has_entries(ledger_id)
         except CorruptDataError:
             empty = False
-        return await self._lookout.look(ledger_id, lock, empty=empty)
+        return await self._probe.look(ledger_id, lock, empty=empty)
 
     async def _turn(self) -> None:
         """Wait until the rate of looks allows one more."""
@@ -284,9 +284,9 @@ class Collector:
     async def _collect_unlisted(self, run: CollectionRun, ledger_id: int) -> None:
         """One that is gone, unless it turns out to be there."""
         seen = await self._look(ledger_id)
-        action = decide(Step.UNLISTED, seen.sight, own_lock=False, unchanged=False)
+        action = decide(Step.UNLISTED, seen.state, own_lock=False, unchanged=False)
         if action is not Action.DELETE:
-            self._keep(run, ledger_id, action, seen, str(seen.sight))
+            self._keep(run, ledger_id, action, seen, str(seen.state))
         elif run.dry_run:
             run.count(ledger_id, spare=False)
         elif (hidden := await self._storage.hide(ledger_id)) is not None:
@@ -305,11 +305,11 @@ class Collector:
         except BookKeeperError as error:
             run.fail("metadata", str(error))
             return
-        if sight_of(metadata, self._settings.bookie_id) is not Sight.SPARE:
+        if probe_state_of(metadata, self._settings.bookie_id) is not ProbeState.OVER_REPLICATED:
             return
         if run.dry_run:
             seen = await self._look(ledger_id)
-            if decide(Step.LOCKED, seen.sight, own_lock=True, unchanged=True) is Action.HIDE:
+            if decide(Step.LOCKED, seen.state, own_lock=True, unchanged=True) is Action.HIDE:
                 run.count(ledger_id, spare=True)
             return
         lock = await self._locks.take(ledger_id)
@@ -327,9 +327,9 @@ class Collector:
 
     async def _collect_locked(self, run: CollectionRun, lock: LedgerLock) -> None:
         seen = await self._look(lock.ledger_id, lock)
-        action = decide(Step.LOCKED, seen.sight, own_lock=seen.own_lock, unchanged=True)
+        action = decide(Step.LOCKED, seen.state, own_lock=seen.own_lock, unchanged=True)
         if action is not Action.HIDE:
-            self._keep(run, lock.ledger_id, action, seen, str(seen.sight))
+            self._keep(run, lock.ledger_id, action, seen, str(seen.state))
             return
         hidden = await self._storage.hide(lock.ledger_id)
         if hidden is None:
@@ -337,7 +337,7 @@ class Collector:
         try:
             again = await self._look(lock.ledger_id, lock)
             unchanged = again.version == seen.version
-            action = decide(Step.HIDDEN, again.sight, own_lock=again.own_lock, unchanged=unchanged)
+            action = decide(Step.HIDDEN, again.state, own_lock=again.own_lock, unchanged=unchanged)
         except BaseException:
             self._storage.unhide(hidden)
             raise
@@ -358,32 +358,34 @@ class Collector:
             return
         run.count(hidden.ledger_id, spare=spare)
         self._metrics.collected(spare=spare)
-        log.debug("collected ledger %d: %s", hidden.ledger_id, Sight.SPARE if spare else Sight.NO_LEDGER)
+        log.debug(
+            "collected ledger %d: %s", hidden.ledger_id, ProbeState.OVER_REPLICATED if spare else ProbeState.NO_LEDGER
+        )
 
     # --- accounts -----------------------------------------------------------------------------------------------------
 
-    def _keep(self, run: CollectionRun, ledger_id: int, action: Action, seen: Sighting, reason: str) -> None:
+    def _keep(self, run: CollectionRun, ledger_id: int, action: Action, seen: ProbeResult, reason: str) -> None:
         """A look has said no."""
         if action is Action.STOP:
             self._end(run, seen)
-        elif seen.sight is Sight.UNREADABLE:
+        elif seen.state is ProbeState.UNREADABLE:
             self._unreadable(run, ledger_id, seen.why)
         else:
             self._kept(run, reason)
 
-    def _end(self, run: CollectionRun, seen: Sighting) -> None:
+    def _end(self, run: CollectionRun, seen: ProbeResult) -> None:
         """A look has said that nothing may be collected now."""
-        why = f"{seen.sight}: {seen.why}"
-        if seen.sight is Sight.OLDER:
+        why = f"{seen.state}: {seen.why}"
+        if seen.state is ProbeState.OLDER:
             why = self._older = why + _OLDER
-        run.fail(_KINDS.get(seen.sight, "metadata"), why)
+        run.fail(_KINDS.get(seen.state, "metadata"), why)
 
     def _kept(self, run: CollectionRun, reason: str) -> None:
         run.kept[reason] += 1
         self._metrics.kept(reason)
 
     def _unreadable(self, run: CollectionRun, ledger_id: int, why: str) -> None:
-        self._kept(run, str(Sight.UNREADABLE))
+        self._kept(run, str(ProbeState.UNREADABLE))
         log.warning("garbage collection keeps ledger %d: %s", ledger_id, why)
 
 

@@ -17,7 +17,7 @@ from bkpy.bookie.sockets import has_ended, watch_over
 from bkpy.errors import BookKeeperError, FrameTooLargeError, ProtocolError
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
-from bkpy.protocol.access import NO_OPS, Right, forbidden_ops, names_in, told
+from bkpy.protocol.access import NO_OPS, Right, describe_names, forbidden_ops, names_in
 from bkpy.protocol.messages import Hello, Op, Status
 from bkpy.protocol.receive_buffer import ReceiveBuffer
 
@@ -138,9 +138,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def no_right(self, to: str) -> str:
         """What a client is told that may not do this."""
-        return (
-            f"the file of rights of bookie {self.service.bookie_id} does not give {told(self.names)} the right to {to}"
-        )
+        return f"the file of rights of bookie {self.service.bookie_id} does not give {describe_names(self.names)} the right to {to}"
 
     # --- flow control and closing -----------------------------------------------------------------------------------
 
@@ -169,9 +167,9 @@ class Connection(asyncio.BufferedProtocol):
         settings, transport = self._settings, self._transport
         unread = 0 if transport is None or "writing" not in self._pauses else transport.get_write_buffer_size()
         allowed_s: float | None = None
-        crowded = False
+        under_pressure = False
         if unread:
-            allowed_s, crowded = settings.reply_stall_timeout_s, self.service.answers.wanted
+            allowed_s, under_pressure = settings.reply_stall_timeout_s, self.service.answers.wanted
         elif self._pauses:
             if self._socket is not None and has_ended(self._socket):
                 self.abort()  # clients reconnect again and again while a disk stalls, and would take all places
@@ -179,9 +177,9 @@ class Connection(asyncio.BufferedProtocol):
             partial = self._receive.partial
             allowed_s = settings.first_frame_stall_timeout_s if partial else settings.handshake_timeout_s
         elif self._receive.partial:
-            crowded = bool(self._receive.charged) and self.service.receive_budget.wanted
-            allowed_s = settings.crowded_stall_timeout_s if crowded else settings.frame_stall_timeout_s
-        wanted = settings.crowded_bytes_per_s_min * allowed_s if crowded and allowed_s is not None else 1
+            under_pressure = bool(self._receive.charged) and self.service.receive_budget.wanted
+            allowed_s = settings.crowded_stall_timeout_s if under_pressure else settings.frame_stall_timeout_s
+        wanted = settings.crowded_bytes_per_s_min * allowed_s if under_pressure and allowed_s is not None else 1
         silent = not self._progressed(unread, wanted)
         if silent and allowed_s is None and not self._pauses:
             self._receive.rest()

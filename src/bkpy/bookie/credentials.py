@@ -35,7 +35,7 @@ class Credentials:
         self.on_rights: list[Callable[[], None]] = []
         self.certificate_ends_s = 0.0  # in seconds since 1970; 0 if there is none, or none that others take
         self._interval_s = settings.tls_reload_interval_s
-        self._told = ""  # what was wrong the last time: said once
+        self._reported = ""  # what was wrong the last time: said once
         self._host, _ = split_address(settings.advertised_address or settings.listen)
         self._rights_file = settings.access_file
         self._rights_stamp = (0, 0, 0)
@@ -64,7 +64,7 @@ class Credentials:
                 wrong.append(e)
         if wrong:
             raise wrong[0]
-        self._told = ""
+        self._reported = ""
         return changed
 
     def _reread_certificates(self) -> bool:
@@ -110,6 +110,6 @@ class Credentials:
         try:
             self.reload()
         except ConfigError as e:
-            if str(e) != self._told:
-                self._told = str(e)
+            if str(e) != self._reported:
+                self._reported = str(e)
                 log.error("%s; the bookie goes on with what it had", e)

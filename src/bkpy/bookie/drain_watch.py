@@ -15,7 +15,7 @@ from bkpy.errors import ClientClosedError, MetadataUnavailableError
 from bkpy.metadata import paths
 from bkpy.metadata.cookies import read_cookie
 from bkpy.metadata.draining import Drains
-from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, told
+from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Superseded, Unknown, to_error
 from bkpy.protocol.draining import Tenure, tenure
 
 if TYPE_CHECKING:
@@ -104,10 +104,10 @@ class DrainWatch:
             case Done():
                 log.warning("draining: every entry is refused from now on")
                 return True
-            case Missing() | Changed() | Overtaken():
+            case Missing() | Changed() | Superseded():
                 return False  # it was cancelled, or begun anew
             case NotDone() | Unknown():
-                raise told(outcome, bookie=drain.bookie_id)
+                raise to_error(outcome, bookie=drain.bookie_id)
             case _:
                 assert_never(outcome)
 

@@ -19,8 +19,8 @@ _OF_JOURNAL_DIRECTORY: Final = (
 )
 _OF_LEDGER_DIRECTORY: Final = 8  # the log that is written, the next one, the index's two, the directory
 _OF_HANDSHAKE: Final = 2  # TLS has a handle of its own
-_OF_PAGE_VISITOR: Final = 3  # its own, a second handle, and the loop's until that is closed
-_SHARE_OF_NEWCOMERS: Final = 8  # one in so many
+_OF_PAGE_CONNECTION: Final = 3  # its own, a second handle, and the loop's until that is closed
+_SHARE_OF_NEW_CONNECTIONS: Final = 8  # one in so many
 
 
 def storage_files(settings: BookieSettings) -> int:
@@ -28,7 +28,7 @@ def storage_files(settings: BookieSettings) -> int:
     return (
         _OF_PROCESS
         + settings.files_spare
-        + (_OF_PAGE_VISITOR * settings.metrics_connections_max if settings.metrics_port >= 0 else 0)
+        + (_OF_PAGE_CONNECTION * settings.metrics_connections_max if settings.metrics_port >= 0 else 0)
         + len(settings.journal_directories) * _OF_JOURNAL_DIRECTORY
         + len(settings.ledger_directories) * (_OF_LEDGER_DIRECTORY + settings.open_entry_logs_max)
     )
@@ -42,10 +42,10 @@ def fit_files(settings: BookieSettings, files_max: int) -> BookieSettings:
     """
     left = files_max - storage_files(settings)
     of_handshake = _OF_HANDSHAKE if settings.tls_certificate_file is not None else 0
-    newcomers = settings.newcomers_max + settings.listen_backlog + of_handshake * settings.tls_handshakes_max
-    if settings.connections_max + newcomers <= left:
+    new_connections = settings.newcomers_max + settings.listen_backlog + of_handshake * settings.tls_handshakes_max
+    if settings.connections_max + new_connections <= left:
         return settings
-    few = left // _SHARE_OF_NEWCOMERS
+    few = left // _SHARE_OF_NEW_CONNECTIONS
     if few < _OF_HANDSHAKE:
         raise ConfigError(
             f"this process may open {files_max} files, and the storage needs {storage_files(settings)}: "

@@ -40,7 +40,7 @@ class Handshakes:
         # One each: who tries again and again for one reason must not hide who fails for another.
         self._complain = {failure: service.complaint() for failure in Failure}
 
-    def newcomer(self) -> asyncio.BaseProtocol:
+    def new_connection(self) -> asyncio.BaseProtocol:
         """The protocol of the next socket that is accepted."""
         return Accepted(self._begin)
 
@@ -70,7 +70,7 @@ class Handshakes:
     async def _shake_hands(self, sock: Socket, mine: Socket, address: str) -> None:
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: _Newcomer(self._admit),
+                lambda: _NewConnection(self._admit),
                 sock,
                 ssl=self._certificates.context,
                 ssl_handshake_timeout=self._settings.tls_handshake_timeout_s,
@@ -117,7 +117,7 @@ class Handshakes:
                     pass
 
 
-class _Newcomer(asyncio.Protocol):
+class _NewConnection(asyncio.Protocol):
     """Gives way to a connection as soon as the handshake is over."""
 
     def __init__(self, admit: Callable[[asyncio.BaseTransport], None]) -> None:

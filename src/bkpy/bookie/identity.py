@@ -19,18 +19,18 @@ from bkpy.metadata import paths
 from bkpy.metadata.cluster import open_cluster
 from bkpy.metadata.cookies import delete_cookie, instance_of, read_cookie, storage_instance, write_cookie
 from bkpy.metadata.naming import NamingScan
-from bkpy.metadata.outcome import NotDone, told
+from bkpy.metadata.outcome import NotDone, to_error
 from bkpy.metadata.resolve import read_certainly
 from bkpy.metadata.retired import RetiredBy, read_retired, retire
 from bkpy.storage.cookies import CookieUpdate, FoundCookie, UpdatePlan, look_for_cookie, metadata_cookie
 from bkpy.storage.identity import Directories, locked
 from bkpy.storage.open import initialise_storage
-from bkpy.storage.wipe import Belongings, Owner, belongings, has_cookie, is_owned, wipe
+from bkpy.storage.wipe import OwnedFiles, Owner, belongings, has_cookie, is_owned, wipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from bkpy.bookie.companions import OpenPeers, Peers
+    from bkpy.bookie.background_services import OpenPeers, Peers
     from bkpy.config.bookie import BookieSettings
     from bkpy.metadata.cluster import Cluster
     from bkpy.metadata.store import MetadataStore
@@ -61,7 +61,7 @@ class NamingLedgers(NamedTuple):
 class FormatPlan:
     """What `format` is going to delete."""
 
-    directories: dict[str, Belongings]
+    directories: dict[str, OwnedFiles]
     ledgers: NamingLedgers
     cookie_goes: bool  # the cookie in the metadata store: with `force`, or while a ledger may name the bookie, it stays
     foreign: list[str]  # directories that are not known to be this bookie's
@@ -123,7 +123,7 @@ class BookieIdentity:
     async def _newest_id(self, cluster: Cluster) -> int:
         newest = await cluster.catalog.newest_id()
         if isinstance(newest, NotDone):
-            raise told(newest, bookie=self._settings.bookie_id)
+            raise to_error(newest, bookie=self._settings.bookie_id)
         return newest
 
     async def _cluster(self) -> Cluster:

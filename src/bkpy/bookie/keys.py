@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bkpy.protocol.collection import Sight
+from bkpy.protocol.collection import ProbeState
 from bkpy.protocol.messages import Present, Status
 
 _FREE_KEYS: Final = 100  # of each connection, which count as a part of what it is
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from bkpy.bookie.complaint import Complaint
     from bkpy.config.bookie import BookieSettings
-    from bkpy.metadata.sightings import Lookout
+    from bkpy.metadata.metadata_probe import MetadataProbe
     from bkpy.storage.engine import LedgerStorage
     from bkpy.storage.memory_budget import MemoryBudget
 
@@ -171,7 +171,7 @@ class KeyAuthority:
     def __init__(
         self,
         storage: LedgerStorage,
-        metadata: Lookout,
+        metadata: MetadataProbe,
         settings: BookieSettings,
         count: Callable[[Status], None],
         complain: Complaint,
@@ -220,7 +220,7 @@ class KeyAuthority:
         try:
             async with asyncio.timeout(self._timeout_s), self._at_once:
                 found = await self.metadata.look(ledger_id)
-            key = found.ledger_key if found.ledger_key or found.sight is Sight.NO_LEDGER else None
+            key = found.ledger_key if found.ledger_key or found.state is ProbeState.NO_LEDGER else None
         except TimeoutError:
             pass
         finally:

@@ -27,9 +27,9 @@ from bkpy.errors import IdentityError, MetadataUnavailableError
 from bkpy.metadata.cluster import open_cluster
 from bkpy.metadata.cookies import read_cookie, write_cookie
 from bkpy.metadata.locks import LedgerLocks
+from bkpy.metadata.metadata_probe import MetadataProbe
 from bkpy.metadata.registration import TAKEOVER_TIMEOUTS, BookieDirectory, BookieInfo, Registration
 from bkpy.metadata.retired import read_retired
-from bkpy.metadata.sightings import Lookout
 from bkpy.metadata.store import MetadataStore, SessionState
 from bkpy.protocol.draining import Tenure
 from bkpy.storage import at_risk
@@ -41,7 +41,12 @@ from bkpy.storage.space.disk_monitor import DiskMonitor
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bkpy.bookie.companions import Companion, Mender, NewCompanion, NewMender
+    from bkpy.bookie.background_services import (
+        BackgroundService,
+        IntegrityChecker,
+        NewBackgroundService,
+        NewIntegrityChecker,
+    )
     from bkpy.bookie.pages import ServedPages
     from bkpy.config.bookie import BookieSettings
     from bkpy.metadata.cluster import Cluster
@@ -61,8 +66,8 @@ class BookieNode:
     """One bookie on `store` (its cluster's metadata under `root`).
 
     `give_back_memory` is called when the bookie has freed memory that it doesn't need again soon. `companion` makes
-    what runs beside it as long as it serves, with metrics in the bookie's registry; so does `mender` of what mends it.
-    `rebuild`: the directories may be empty, although the cluster knows the bookie: its disks were lost.
+    what runs beside it as long as it serves, with metrics in the bookie's registry; so does `integrity_checker` of what
+    mends it. `rebuild`: the directories may be empty, although the cluster knows the bookie: its disks were lost.
     """
 
     def __init__(
@@ -72,8 +77,8 @@ class BookieNode:
         root: str,
         runtime: DiskRuntime,
         give_back_memory: Callable[[], None] = lambda: None,
-        companion: NewCompanion | None = None,
-        mender: NewMender | None = None,
+        background_service: NewBackgroundService | None = None,
+        integrity_checker: NewIntegrityChecker | None = None,
         *,
         rebuild: bool = False,
     ) -> None:
@@ -95,10 +100,10 @@ class BookieNode:
         self._serving_pages = contextlib.AsyncExitStack()
         self._disk: DiskMonitor | None = None
         self._give_back_memory = give_back_memory
-        self._new_companion = companion
-        self._companion: Companion | None = None
-        self._new_mender = mender
-        self._mender: Mender | None = None
+        self._new_background_service = background_service
+        self._background_service: BackgroundService | None = None
+        self._new_integrity_checker = integrity_checker
+        self._integrity_checker: IntegrityChecker | None = None
         self._rebuild = rebuild
         self._collector: Collector | None = None
         self._watching: asyncio.Task[Any] | None = None
@@ -141,7 +146,7 @@ class BookieNode:
             expected_cookie=None if known is None else storage_part(known[0]),
             observer=self._metrics,
             on_moved=self._directories_moved,
-            on_anew=self._directories_anew if self._rebuild else None,
+            on_restart=self._directories_restarted if self._rebuild else None,
             limbo_to=-1 if retired is None else retired.limbo_to,
         )
         known = await read_cookie(self._store, self._root, settings.bookie_id)
@@ -149,7 +154,7 @@ class BookieNode:
         # Of the cluster that the directories belong to, whatever the metadata store is later.
         instance_id = decode_cookie(storage.cookie, "the storage").instance_id
         layout = cluster.catalog.layout
-        metadata = Lookout(self._store, self._root, layout, instance_id=instance_id, bookie_id=settings.bookie_id)
+        metadata = MetadataProbe(self._store, self._root, layout, instance_id=instance_id, bookie_id=settings.bookie_id)
         self._service = service = BookieService(settings, storage, self._runtime, self._metrics, metadata)
         self._server = BookieServer(service, credentials, instance_id=cluster.instance_id)
         self._collector = self._new_collector(cluster, storage, metadata)
@@ -181,11 +186,11 @@ class BookieNode:
             )
         else:
             version = known[1]
-        if self._new_mender is not None:
+        if self._new_integrity_checker is not None:
             losses = Losses(storage, settings, self._runtime, self._trusted)
-            self._mender = self._new_mender(losses, self._metrics.registry)
+            self._integrity_checker = self._new_integrity_checker(losses, self._metrics.registry)
         if self._pages is not None:
-            self._pages.administer(self._collector, storage.scrub, self._mender)
+            self._pages.administer(self._collector, storage.scrub, self._integrity_checker)
         info = BookieInfo(
             bookie_id=settings.bookie_id,
             address=self.address,
@@ -218,11 +223,13 @@ class BookieNode:
         self._reloading = self._runtime.spawn(credentials.watch(), name="credentials", on_death=self._give_up)
         self._leaving = self._runtime.spawn(drain_watch.run(), name="drain watch", on_death=self._give_up)
         self._collector.start()
-        if self._mender is not None:
-            self._mender.start()
-        if self._new_companion is not None:
-            self._companion = self._new_companion(self._metrics.registry, lambda: self._metrics.appended)
-            self._companion.start()
+        if self._integrity_checker is not None:
+            self._integrity_checker.start()
+        if self._new_background_service is not None:
+            self._background_service = self._new_background_service(
+                self._metrics.registry, lambda: self._metrics.appended
+            )
+            self._background_service.start()
         self._resting = self._runtime.spawn(self._rest(service), name="rest", on_death=self._give_up)
         self._log.info("bookie %s serves at %s", settings.bookie_id, self.address)
 
@@ -237,7 +244,7 @@ class BookieNode:
                 self._give_back_memory()
                 freed = False
 
-    def _new_collector(self, cluster: Cluster, storage: LedgerStorage, metadata: Lookout) -> Collector:
+    def _new_collector(self, cluster: Cluster, storage: LedgerStorage, metadata: MetadataProbe) -> Collector:
         settings = self.settings
         return Collector(
             storage,
@@ -267,7 +274,7 @@ class BookieNode:
         elif self._credentials is not None:
             self._credentials.look()
 
-    async def _directories_anew(self, identity: bytes) -> None:
+    async def _directories_restarted(self, identity: bytes) -> None:
         """Store that they are new, once no other process can have the id: its cookie would be wrong."""
         directory = BookieDirectory(self._store, self._root, self._runtime)
         deadline = self._runtime.clock.monotonic() + TAKEOVER_TIMEOUTS * self._store.session_timeout_s
@@ -298,7 +305,7 @@ class BookieNode:
     async def stop(self) -> None:
         """Stop accepting, answer what is in flight, checkpoint, deregister."""
         self._unsubscribe()
-        await self._end_companion()
+        await self._end_background_service()
         await self._end_collection()
         await self._end_watches()
         if self._server is not None:
@@ -318,7 +325,7 @@ class BookieNode:
         self._log.info("bookie %s stopped", self.settings.bookie_id)
 
     async def _abandon(self) -> None:
-        await self._end_companion()
+        await self._end_background_service()
         await self._end_collection()
         await self._end_watches()
         if self._server is not None:
@@ -327,12 +334,17 @@ class BookieNode:
         if self._storage is not None:
             await self._storage.close()
 
-    async def _end_companion(self) -> None:
-        mender, companion, self._mender, self._companion = self._mender, self._companion, None, None
-        if mender is not None:
-            await mender.stop()
-        if companion is not None:
-            await companion.stop()
+    async def _end_background_service(self) -> None:
+        integrity_checker, background_service, self._integrity_checker, self._background_service = (
+            self._integrity_checker,
+            self._background_service,
+            None,
+            None,
+        )
+        if integrity_checker is not None:
+            await integrity_checker.stop()
+        if background_service is not None:
+            await background_service.stop()
 
     async def _end_collection(self) -> None:
         if self._collector is not None:
@@ -383,7 +395,7 @@ class BookieNode:
         self._refuse(reason)
         self._service.leave()
         if tenure is Tenure.GONE:
-            await self._end_companion()  # no process outside the cluster stands for auditor, or moves copies
+            await self._end_background_service()  # no process outside the cluster stands for auditor, or moves copies
         self._refusals -= {_DRAINING, _DECOMMISSIONED} - {reason}
         await self.set_read_only(True, reason)
 
@@ -400,8 +412,8 @@ class BookieNode:
     async def _tell_of_disks(self, disk: DiskMonitor) -> None:
         await self.set_read_only(disk.low, _DISK_LOW)
         assert self._registration is not None
-        told = self._registration.info.free_bytes
-        if abs(disk.free_bytes - told) > _FREE_CHANGE_MIN * told:
+        registered = self._registration.info.free_bytes
+        if abs(disk.free_bytes - registered) > _FREE_CHANGE_MIN * registered:
             await self._registration.set_free_bytes(disk.free_bytes)
 
     async def _end_watches(self) -> None:

@@ -19,8 +19,8 @@ from bkpy.bookie.admin import Administered, AdminPages
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from bkpy.bookie.background_services import IntegrityChecker
     from bkpy.bookie.collector import Collector
-    from bkpy.bookie.companions import Mender
     from bkpy.bookie.credentials import Credentials
     from bkpy.config.bookie import BookieSettings
     from bkpy.storage.scrub.scrub import Scrub
@@ -40,9 +40,9 @@ class ServedPages:
         app.router.add_get("/readyz", self._tell_readiness)
         self._admin.add_to(app)
 
-    def administer(self, collector: Collector, scrub: Scrub, mender: Mender | None) -> None:
+    def administer(self, collector: Collector, scrub: Scrub, integrity_checker: IntegrityChecker | None) -> None:
         """Let these be asked for from now on: the bookie's storage is open."""
-        self._admin.of = Administered(collector, scrub, mender)
+        self._admin.of = Administered(collector, scrub, integrity_checker)
 
     async def _tell_health(self, request: web.Request) -> web.Response:
         return self._health(200)
@@ -52,5 +52,5 @@ class ServedPages:
 
     def _health(self, status: int) -> web.Response:
         why = self._unready()
-        told = {"bookie_id": self._bookie_id, "live": True, "ready": why is None, "why": why}
-        return web.json_response(told, status=status)
+        status_of_bookie = {"bookie_id": self._bookie_id, "live": True, "ready": why is None, "why": why}
+        return web.json_response(status_of_bookie, status=status)

@@ -28,17 +28,19 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
-    from bkpy.bookie.companions import Companion, Mender
+    from bkpy.bookie.background_services import BackgroundService, IntegrityChecker
     from bkpy.config.bookie import BookieSettings
     from bkpy.metadata.store import MetadataStore
     from bkpy.runtime.interfaces import Clock, DiskRuntime
     from bkpy.storage.losses import Losses
 
     # Makes what runs beside a bookie, in its session with the metadata store.
-    MakeCompanion = Callable[
-        [BookieSettings, MetadataStore, str, DiskRuntime, CollectorRegistry, Callable[[], int]], Companion
+    MakeBackgroundService = Callable[
+        [BookieSettings, MetadataStore, str, DiskRuntime, CollectorRegistry, Callable[[], int]], BackgroundService
     ]
-    MakeMender = Callable[[BookieSettings, MetadataStore, str, DiskRuntime, Losses, CollectorRegistry], Mender]
+    MakeIntegrityChecker = Callable[
+        [BookieSettings, MetadataStore, str, DiskRuntime, Losses, CollectorRegistry], IntegrityChecker
+    ]
 
 log = logging.getLogger("bkpy.bookie")
 
@@ -47,12 +49,12 @@ SWITCH_INTERVAL_S: Final = 0.0005
 
 def run_bookie(
     settings: BookieSettings,
-    companion: MakeCompanion | None = None,
-    mender: MakeMender | None = None,
+    background_service: MakeBackgroundService | None = None,
+    integrity_checker: MakeIntegrityChecker | None = None,
     *,
     rebuild: bool = False,
 ) -> int:
-    """Serve, with a companion and a mender beside the bookie, until SIGTERM or SIGINT.
+    """Serve, with a companion and a integrity_checker beside the bookie, until SIGTERM or SIGINT.
 
     `rebuild`: the directories may be empty, although the cluster knows the bookie.
     The exit status is 0 after a clean stop, 1 if the bookie had to give up.
@@ -72,7 +74,7 @@ def run_bookie(
         # thresholds the collector walks them all again and again, which was half of what a flush took.
         gc.set_threshold(500_000, 50, 1000)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(settings, companion, mender, rebuild=rebuild))
+            runner.run(_serve(settings, background_service, integrity_checker, rebuild=rebuild))
     except (BookKeeperError, OSError) as e:
         print(f"bkpy: bookie {settings.bookie_id}: {e}", file=sys.stderr)
         return 1
@@ -117,7 +119,11 @@ async def watch_files(settings: BookieSettings, clock: Clock) -> None:
 
 
 async def _serve(
-    settings: BookieSettings, companion: MakeCompanion | None, mender: MakeMender | None, *, rebuild: bool
+    settings: BookieSettings,
+    background_service: MakeBackgroundService | None,
+    integrity_checker: MakeIntegrityChecker | None,
+    *,
+    rebuild: bool,
 ) -> None:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
@@ -126,7 +132,9 @@ async def _serve(
     loop.add_signal_handler(signal.SIGHUP, log.info, "SIGHUP: the bookie starts, and reads its files anyway")
     runtime = real_runtime()
     stop = asyncio.ensure_future(stopping.wait())
-    starting = asyncio.ensure_future(_started(settings, runtime, companion, mender, rebuild=rebuild))
+    starting = asyncio.ensure_future(
+        _started(settings, runtime, background_service, integrity_checker, rebuild=rebuild)
+    )
     await asyncio.wait((stop, starting), return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
         starting.cancel()
@@ -151,8 +159,8 @@ async def _serve(
 async def _started(
     settings: BookieSettings,
     runtime: DiskRuntime,
-    companion: MakeCompanion | None,
-    mender: MakeMender | None,
+    background_service: MakeBackgroundService | None,
+    integrity_checker: MakeIntegrityChecker | None,
     *,
     rebuild: bool,
 ) -> tuple[BookieNode, MetadataStore]:
@@ -167,9 +175,15 @@ async def _started(
         settings=settings,
     )
     try:
-        beside = None if companion is None else functools.partial(companion, settings, store, root, runtime)
-        mending = None if mender is None else functools.partial(mender, settings, store, root, runtime)
-        node = BookieNode(settings, store, root, runtime, give_back_memory, beside, mending, rebuild=rebuild)
+        beside = (
+            None
+            if background_service is None
+            else functools.partial(background_service, settings, store, root, runtime)
+        )
+        repairing = (
+            None if integrity_checker is None else functools.partial(integrity_checker, settings, store, root, runtime)
+        )
+        node = BookieNode(settings, store, root, runtime, give_back_memory, beside, repairing, rebuild=rebuild)
         await node.start()
     except BaseException:
         await store.close()

@@ -34,9 +34,9 @@ class BookieServer:
         self._settings = service.settings
         self._instance_id = instance_id
         self._connections: dict[Connection, None] = {}  # in order of arrival, so that simulated runs repeat
-        self._newcomers: dict[Connection, None] = {}  # those that have not introduced themselves
+        self._new_connections: dict[Connection, None] = {}  # those that have not introduced themselves
         self._memory_full = False
-        self._complain_of_newcomers = service.complaint()
+        self._complain_of_new_connections = service.complaint()
         self._complain_of_clients = service.complaint()
         self._complain_of_rights = service.complaint()
         self._complain_of_silence = service.complaint()
@@ -59,7 +59,7 @@ class BookieServer:
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                self._new_connection if self._handshakes is None else self._handshakes.newcomer,
+                self._new_connection if self._handshakes is None else self._handshakes.new_connection,
                 host,
                 port,
                 backlog=self._settings.listen_backlog,
@@ -107,12 +107,12 @@ class BookieServer:
             connection.abort()
             return
         self._connections[connection] = None
-        self._newcomers[connection] = None
-        if len(self._newcomers) > self._settings.newcomers_max:
-            oldest = next(iter(self._newcomers))
-            del self._newcomers[oldest]
+        self._new_connections[connection] = None
+        if len(self._new_connections) > self._settings.newcomers_max:
+            oldest = next(iter(self._new_connections))
+            del self._new_connections[oldest]
             self._service.metrics.connection_refused()
-            self._complain_of_newcomers(
+            self._complain_of_new_connections(
                 "refusing %s: %d others have not introduced themselves either",
                 oldest.address,
                 self._settings.newcomers_max,
@@ -138,18 +138,18 @@ class BookieServer:
             return Status.WRONG_BOOKIE, f"this bookie belongs to cluster {self._instance_id}, not {hello.instance_id}"
         if hello.bookie_id and hello.bookie_id != bookie_id:
             return Status.WRONG_BOOKIE, f"this is bookie {bookie_id}, not {hello.bookie_id}"
-        clients = len(self._connections) - len(self._newcomers)
+        clients = len(self._connections) - len(self._new_connections)
         if clients >= self._settings.connections_max:
             reason = f"{clients} clients are connected, which is the bookie's connections_max"
             self._service.metrics.connection_refused()
             self._complain_of_clients("refusing %s: %s", connection.address, reason)
             return Status.TOO_MANY_REQUESTS, reason
-        self._newcomers.pop(connection, None)
+        self._new_connections.pop(connection, None)
         return Status.OK, ""
 
     def closed(self, connection: Connection) -> None:
         self._connections.pop(connection, None)
-        self._newcomers.pop(connection, None)
+        self._new_connections.pop(connection, None)
         self._answered.set()
 
     def answered(self) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from bkpy.bookie.metrics import BookieMetrics
     from bkpy.config.bookie import BookieSettings
-    from bkpy.metadata.sightings import Lookout
+    from bkpy.metadata.metadata_probe import MetadataProbe
     from bkpy.runtime.interfaces import Runtime
     from bkpy.storage.engine import LedgerStorage
 
@@ -36,7 +36,7 @@ class BookieService:
         storage: LedgerStorage,
         runtime: Runtime,
         metrics: BookieMetrics,
-        metadata: Lookout,
+        metadata: MetadataProbe,
     ) -> None:
         self.settings = settings
         self.storage = storage

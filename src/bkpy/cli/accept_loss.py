@@ -33,7 +33,7 @@ def recover_accepting_loss(uri: str, ledger_id: int, password: bytes, *, yes: bo
 async def _survey(uri: str, ledger_id: int, password: bytes) -> dict[str, Any]:
     """What can still be seen of the ledger, or the `result` of a recovery where nothing had to be given up."""
     import bkpy
-    from bkpy.metadata.log_upkeep import log_of
+    from bkpy.metadata.log_maintenance import log_of
 
     async with connect(uri) as client:
         before = await client.ledger_metadata(ledger_id)
@@ -50,9 +50,9 @@ async def _survey(uri: str, ledger_id: int, password: bytes) -> dict[str, Any]:
                 await reader.close()
                 result = _result(ledger_id, reader.metadata, started)
                 return {"ledger_id": ledger_id, "state_before": before.state.value, "result": result}
-        recovery = await client.upkeep.recovery_giving_up(ledger_id, password, -1)
+        recovery = await client.replication_context.recovery_giving_up(ledger_id, password, -1)
         survey = await recovery.survey()
-        described = _described(survey, client.upkeep.bookies().readable)
+        described = _described(survey, client.replication_context.bookies().readable)
         belongs = log_of(survey.metadata)
         described["log"] = None if belongs is None else belongs.name
         return {"ledger_id": ledger_id, "state_before": before.state.value, "why": why, **described, "result": None}
@@ -63,7 +63,7 @@ async def _close(uri: str, ledger_id: int, password: bytes, at_least: int) -> di
         started = time.monotonic()
         with progress(unit="") as bar:
             bar.add_task(f"closing ledger {ledger_id}", total=None)
-            recovery = await client.upkeep.recovery_giving_up(ledger_id, password, at_least)
+            recovery = await client.replication_context.recovery_giving_up(ledger_id, password, at_least)
             closed = await recovery.run()
         return _result(ledger_id, closed, started)
 
@@ -83,9 +83,13 @@ def _described(survey: Survey, readable: frozenset[str]) -> dict[str, Any]:
     from bkpy.protocol.giving_up import unreadable
 
     metadata = survey.metadata
-    able = {name for name, told in survey.seen.items() if isinstance(told, int)}
+    able = {name for name, last_entry in survey.seen.items() if isinstance(last_entry, int)}
     last_ensemble = set(metadata.fragments[-1].bookies)
-    beyond = {name: told for name, told in survey.seen.items() if isinstance(told, int) and told > survey.last_entry}
+    beyond = {
+        name: last_entry
+        for name, last_entry in survey.seen.items()
+        if isinstance(last_entry, int) and last_entry > survey.last_entry
+    }
     return {
         "acknowledged": survey.acknowledged,
         "last_entry": survey.last_entry,
@@ -120,7 +124,7 @@ def show_survey(found: dict[str, Any]) -> None:
             f"it is a ledger of log {found['log']}, which goes on behind a gap in its positions: none is used twice"
         )
     lines.append("")
-    lines += [f"{name}: {_said(told)}" for name, told in found["bookies"].items()]
+    lines += [f"{name}: {_said(last_entry)}" for name, last_entry in found["bookies"].items()]
     for line in lines:
         say(line)
 
@@ -135,10 +139,10 @@ def _lost(one: dict[str, Any]) -> str:
     return f"{some}{which}, unless one of these comes back: {', '.join(one['bookies'])}"
 
 
-def _said(told: int | str) -> str:
-    if isinstance(told, str):
-        return told
-    return "has nothing of it" if told < 0 else f"its last entry is {told}"
+def _said(last_entry: int | str) -> str:
+    if isinstance(last_entry, str):
+        return last_entry
+    return "has nothing of it" if last_entry < 0 else f"its last entry is {last_entry}"
 
 
 def show(found: dict[str, Any], *, as_json: bool) -> None:

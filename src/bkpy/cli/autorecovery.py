@@ -28,7 +28,7 @@ from bkpy.config.base import MetadataSettings
 from bkpy.config.checking import build
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import ConfigError
-from bkpy.metadata.outcome import Done, NotDone, Unknown, told
+from bkpy.metadata.outcome import Done, NotDone, Unknown, to_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -207,12 +207,12 @@ async def _auditor(uri: str) -> dict[str, Any] | None:
 
 
 async def _set_enabled(uri: str, enabled: bool) -> None:
-    from bkpy.metadata.marks import Marks
+    from bkpy.metadata.marks import UnderreplicationQueue
 
     async with _cluster(uri) as cluster:
-        outcome = await Marks(cluster.store, cluster.root, cluster.store.runtime).set_enabled(enabled)
+        outcome = await UnderreplicationQueue(cluster.store, cluster.root, cluster.store.runtime).set_enabled(enabled)
     if isinstance(outcome, NotDone | Unknown):
-        raise told(outcome)
+        raise to_error(outcome)
     assert isinstance(outcome, Done)
 
 

@@ -206,7 +206,7 @@ async def _measure(options: Options, uri: str | None, scratch: str, restart: boo
                 await bookie.stop()
                 await bookie.start()
 
-        course = memory.Course(lambda: [b.pid for b in bookies])
+        course = memory.MemoryProfile(lambda: [b.pid for b in bookies])
 
         with progress(unit="%") as bar:
             task = bar.add_task(f"{options.workload} of {options.size} B", total=100)
@@ -224,8 +224,8 @@ async def _measure(options: Options, uri: str | None, scratch: str, restart: boo
                     after_load=course.rest if tell_course else None,
                 )
     peaks = {"client_rss_anon_mb": own.mb, "bookie_rss_anon_mb": theirs.mb}
-    told = {"bookie_memory_mb": course.mb, "bookie_files_mb": course.files_mb} if tell_course else {}
-    return {**result, "restarted": restart, **peaks, "bookie_memory_mb": None, "bookie_files_mb": None, **told}
+    measured = {"bookie_memory_mb": course.mb, "bookie_files_mb": course.files_mb} if tell_course else {}
+    return {**result, "restarted": restart, **peaks, "bookie_memory_mb": None, "bookie_files_mb": None, **measured}
 
 
 async def _fail(

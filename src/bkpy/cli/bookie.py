@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from bkpy.metadata.store import MetadataStore
     from bkpy.recovery.auto_recovery import AutoRecovery
-    from bkpy.recovery.integrity import IntegrityCheck, Mendable
+    from bkpy.recovery.integrity import IntegrityCheck, RepairableStorage
     from bkpy.runtime.interfaces import Runtime
 
 _COMMANDS: Mapping[str, tuple[str, str]] = {
@@ -99,8 +99,8 @@ def run_(path: str | None, rebuild: bool, **flags: str | tuple[str, ...] | None)
     settings = settings_from(path, flags)
     from bkpy.bookie.process import run_bookie
 
-    companion = _auto_recovery if settings.auto_recovery else None
-    return run_bookie(settings, companion, _integrity_check, rebuild=rebuild)
+    background_service = _auto_recovery if settings.auto_recovery else None
+    return run_bookie(settings, background_service, _integrity_check, rebuild=rebuild)
 
 
 def _integrity_check(
@@ -108,7 +108,7 @@ def _integrity_check(
     store: MetadataStore,
     root: str,
     runtime: Runtime,
-    losses: Mendable,
+    losses: RepairableStorage,
     registry: CollectorRegistry,
 ) -> IntegrityCheck:
     from bkpy.recovery.integrity import IntegrityCheck  # loaded when the bookie's storage is open already

@@ -73,7 +73,7 @@ def _show(checked: Checked, size: int, findings: list[Defect], count: int) -> No
         )
     if count > len(findings):
         say(f"and {count - len(findings)} more")
-    for what in checked.untold:
+    for what in checked.not_shown:
         say(f"not looked at: {what}")
     say(
         f"{human_bytes(size)}, {checked.ledgers} ledgers, {checked.block_rows} rows of blocks, {checked.logs} entry "

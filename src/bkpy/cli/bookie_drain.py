@@ -24,10 +24,10 @@ from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import ConfigError
 
 if TYPE_CHECKING:
-    from bkpy.metadata.naming import Looked
+    from bkpy.metadata.naming import ReferencingLedgers
     from bkpy.recovery.bookie_drain import DrainProgress
 
-_TOLD_MAX = 20
+_SHOWN_MAX = 20
 
 
 @click.command()
@@ -137,10 +137,10 @@ def _show(bookie_id: str, found: DrainProgress, done: bool) -> None:
         ("worked on by", found.worked_on_by or "nobody: `bkpy bookie drain` does, while it runs"),
     ]
     rows += [("missing", what) for what in found.missing.values()]
-    for ledger_id, why in list(found.blocked.items())[:_TOLD_MAX]:
+    for ledger_id, why in list(found.blocked.items())[:_SHOWN_MAX]:
         rows.append((f"ledger {ledger_id}", why))
-    if len(found.blocked) > _TOLD_MAX:
-        rows.append(("and others", f"{len(found.blocked) - _TOLD_MAX:,} ledgers"))
+    if len(found.blocked) > _SHOWN_MAX:
+        rows.append(("and others", f"{len(found.blocked) - _SHOWN_MAX:,} ledgers"))
     print_table(("", ""), rows)
     if done:
         click.echo(f"nothing is left on it: `bkpy bookie decommission {bookie_id}` removes it from the cluster")
@@ -176,7 +176,7 @@ def decommission(uri: str, bookie_id: str, lost: bool, yes: bool, as_json: bool)
             "in_recovery": scan.unsettled,
             "unreadable": scan.unreadable,
         }
-        blocking = sorted((*looked.named, *looked.unsettled, *looked.unreadable))[:_TOLD_MAX]
+        blocking = sorted((*looked.named, *looked.unsettled, *looked.unreadable))[:_SHOWN_MAX]
         print_json({"bookie_id": bookie_id, "decommissioned": scan.clear, **counts, "blocking": blocking})
     elif scan.clear:
         click.echo(f"bookie {bookie_id} is no part of the cluster any more: stop it if it runs")
@@ -185,7 +185,7 @@ def decommission(uri: str, bookie_id: str, lost: bool, yes: bool, as_json: bool)
     return 0 if scan.clear else 1
 
 
-async def _decommission(uri: str, bookie_id: str, *, lost: bool, yes: bool) -> Looked:
+async def _decommission(uri: str, bookie_id: str, *, lost: bool, yes: bool) -> ReferencingLedgers:
     from bkpy.recovery.decommission import Decommission
 
     async with connect(uri) as client:
@@ -195,24 +195,26 @@ async def _decommission(uri: str, bookie_id: str, *, lost: bool, yes: bool) -> L
             def show(count: int) -> None:
                 bar.update(task, completed=count)
 
-            def agree(looked: Looked) -> None:
+            def agree(looked: ReferencingLedgers) -> None:
                 bar.stop()  # the question would be drawn over
                 if not yes:
                     say(f"{looked.ledgers} ledgers were looked at: none needs bookie {bookie_id}")
                     confirm("Remove it from the cluster for good?", "nothing was changed")
 
-            return await Decommission(client.upkeep, bookie_id, RecoverySettings(), lost=lost).run(agree, show)
+            return await Decommission(client.replication_context, bookie_id, RecoverySettings(), lost=lost).run(
+                agree, show
+            )
 
 
-def _refusal(bookie_id: str, looked: Looked) -> str:
+def _refusal(bookie_id: str, looked: ReferencingLedgers) -> str:
     parts = [
         (looked.named, "name it (see `bkpy bookie drain`, or, for one that is lost, `bkpy bookie recover`)"),
         (looked.unsettled, "are being recovered, and that couldn't be ended (see `bkpy ledger recover`)"),
         (looked.unreadable, "have metadata that can't be read"),
     ]
-    told = [
-        f"{len(ids):,} {what}: {', '.join(map(str, ids[:_TOLD_MAX]))}{', ...' * (len(ids) > _TOLD_MAX)}"
+    report = [
+        f"{len(ids):,} {what}: {', '.join(map(str, ids[:_SHOWN_MAX]))}{', ...' * (len(ids) > _SHOWN_MAX)}"
         for ids, what in parts
         if ids
     ]
-    return f"bookie {bookie_id} stays: of {looked.ledgers:,} ledgers, " + "; ".join(told)
+    return f"bookie {bookie_id} stays: of {looked.ledgers:,} ledgers, " + "; ".join(report)

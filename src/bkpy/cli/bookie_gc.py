@@ -22,12 +22,12 @@ def gc(now: bool, dry_run: bool, admin: str | None, bookie_id: str | None, uri: 
     The bookie is named by --bookie, and found by its registration (--connect), or by --admin HOST:PORT. It has to run
     with a metrics_port, and answers this command on its own machine only, unless its admin_clients says otherwise.
     """
-    told = run(_gc(now or dry_run, dry_run, admin, bookie_id, uri))
+    report = run(_gc(now or dry_run, dry_run, admin, bookie_id, uri))
     if as_json:
-        print_json(told)
+        print_json(report)
     else:
-        _show(told)
-    failed = told["run"] is not None and told["run"]["outcome"] == "failed"
+        _show(report)
+    failed = report["run"] is not None and report["run"]["outcome"] == "failed"
     return 1 if failed and (now or dry_run) else 0
 
 
@@ -37,9 +37,9 @@ async def _gc(begin: bool, dry_run: bool, admin: str | None, bookie_id: str | No
             return await pages.get()
         while True:
             begun = await pages.post({"dry_run": dry_run})
-            told = await _follow(pages)
+            report = await _follow(pages)
             if begun is not None:  # else it was one that went on already: it may not look for what this one is to find
-                return told
+                return report
 
 
 async def _follow(pages: BookiePages) -> dict[str, Any]:
@@ -47,11 +47,11 @@ async def _follow(pages: BookiePages) -> dict[str, Any]:
     with progress(unit="ledgers") as bar:
         task = bar.add_task("garbage collection", total=None)
         while True:
-            told = await pages.get()
-            latest = told["run"]
+            report = await pages.get()
+            latest = report["run"]
             bar.update(task, completed=latest["examined"], description=_line(latest))
             if latest["outcome"] != "running":
-                return told
+                return report
             await asyncio.sleep(POLL_S)
 
 
@@ -60,16 +60,18 @@ def _line(latest: dict[str, Any]) -> str:
     return f"{verb} {latest['gone']} deleted ledgers, {latest['spare']} spare copies"
 
 
-def _show(told: dict[str, Any]) -> None:
-    latest = told["run"]
+def _show(report: dict[str, Any]) -> None:
+    latest = report["run"]
     if latest is None:
         every = (
-            f"every {told['interval_s']:g} s" if told["interval_s"] else "only when it is asked to (gc_interval_s is 0)"
+            f"every {report['interval_s']:g} s"
+            if report["interval_s"]
+            else "only when it is asked to (gc_interval_s is 0)"
         )
-        click.echo(f"bookie {told['bookie_id']} has not collected since its start; it does {every}")
+        click.echo(f"bookie {report['bookie_id']} has not collected since its start; it does {every}")
         return
     rows = [
-        ("bookie", told["bookie_id"]),
+        ("bookie", report["bookie_id"]),
         ("run", str(latest["number"]) + (" (dry run)" if latest["dry_run"] else "")),
         ("outcome", latest["outcome"] + (f": {latest['failure']}" if latest["failure"] else "")),
         ("seconds", "-" if latest["seconds"] is None else f"{latest['seconds']:.2f}"),

@@ -39,8 +39,8 @@ def health(admin: str | None, ready: bool) -> int:
     try:
         connection.request("GET", "/readyz" if ready else "/healthz")
         response = connection.getresponse()
-        told = json.loads(response.read())
-        bookie_id, why = told["bookie_id"], told["why"]
+        report = json.loads(response.read())
+        bookie_id, why = report["bookie_id"], report["why"]
     except (OSError, http.client.HTTPException) as e:
         raise BookieUnavailableError(f"no bookie answers at {host}:{port}: {e}") from e
     except (ValueError, KeyError, TypeError) as e:

@@ -35,12 +35,12 @@ class ClientPeers:
         self._client = client
 
     async def recover(self, ledger_id: int) -> LedgerMetadata:
-        return await self._client.upkeep.recover(ledger_id)
+        return await self._client.replication_context.recover(ledger_id)
 
     async def answers(self, bookie_id: str) -> bool:
         from bkpy.recovery.decommission import answers
 
-        return await answers(self._client.upkeep, bookie_id)
+        return await answers(self._client.replication_context, bookie_id)
 
     async def close(self) -> None:
         await self._client.close()

@@ -25,12 +25,12 @@ def integrity(now: bool, wait: bool, admin: str | None, bookie_id: str | None, u
 
     Exit status: 0 if all is here that should be, as far as was looked, else 1; then it is listed what is not, and why.
     """
-    told = run(_integrity(now, wait, admin, bookie_id, uri))
+    report = run(_integrity(now, wait, admin, bookie_id, uri))
     if as_json:
-        print_json(told)
+        print_json(report)
     else:
-        _show(told)
-    return 1 if told["in_doubt"] or told["left"] or told["waiting"] else 0
+        _show(report)
+    return 1 if report["in_doubt"] or report["left"] or report["waiting"] else 0
 
 
 async def _integrity(
@@ -46,28 +46,28 @@ async def _follow(pages: BookiePages) -> dict[str, Any]:
     """Show how it gets on, until it has ended; what is told then."""
     with progress(unit="ledgers") as bar:
         task = bar.add_task("looked at", total=None)
-        while _goes_on(told := await pages.get()):
-            bar.update(task, completed=told["look"]["looked_at"] if told["look"] else 0)
+        while _goes_on(report := await pages.get()):
+            bar.update(task, completed=report["look"]["looked_at"] if report["look"] else 0)
             await asyncio.sleep(POLL_S)
-    return told
+    return report
 
 
-def _goes_on(told: dict[str, Any]) -> bool:
-    look = told["look"]
-    return bool(told["asked"] or told["in_doubt"] or (look is not None and look["ended_s"] is None))
+def _goes_on(report: dict[str, Any]) -> bool:
+    look = report["look"]
+    return bool(report["asked"] or report["in_doubt"] or (look is not None and look["ended_s"] is None))
 
 
-def _show(told: dict[str, Any]) -> None:
-    look = told["look"]
-    if told["in_doubt"]:
+def _show(report: dict[str, Any]) -> None:
+    look = report["look"]
+    if report["in_doubt"]:
         say("data was lost here: no new entries are taken until all ledgers were looked at")
     if look is not None:
         took = (time.time() if look["ended_s"] is None else look["ended_s"]) - look["began_s"]
         goes_on = " so far" if look["ended_s"] is None else ""
         what = "all ledgers" if look["whole"] else "ledgers in limbo or damaged"
         say(f"last look, at {what}: {look['looked_at']} in {took:.1f} s{goes_on}, {look['mended']} whole again")
-    say(f"copied since the start: {told['copied_entries']} entries, {human_bytes(told['copied_bytes'])}")
-    rows = [(one["ledger_id"], one["why"]) for one in told["left"]]
-    rows += [(ledger_id, "its writer has time to close it by itself") for ledger_id in told["waiting"]]
+    say(f"copied since the start: {report['copied_entries']} entries, {human_bytes(report['copied_bytes'])}")
+    rows = [(one["ledger_id"], one["why"]) for one in report["left"]]
+    rows += [(ledger_id, "its writer has time to close it by itself") for ledger_id in report["waiting"]]
     if rows:
         print_table(("ledger", "why it is not whole here yet"), rows)

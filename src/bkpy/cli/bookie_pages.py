@@ -67,13 +67,13 @@ class BookiePages:
 
     async def get(self) -> dict[str, Any]:
         """What the page says."""
-        told: dict[str, Any] = await self._ask("GET", self._where)
-        return told
+        report: dict[str, Any] = await self._ask("GET", self._where)
+        return report
 
     async def post(self, body: Any = None) -> dict[str, Any] | None:
         """Begin what the page is for; None if that goes on already."""
-        told: dict[str, Any] | None = await self._ask("POST", self._where, body)
-        return told
+        report: dict[str, Any] | None = await self._ask("POST", self._where, body)
+        return report
 
     async def find(self, admin: str | None, bookie_id: str | None, uri: str | None) -> None:
         """See where it is."""
@@ -85,9 +85,9 @@ class BookiePages:
                 split_address(admin)
             except ValueError as e:
                 raise ConfigError(f"--admin: {e}") from e
-            told = await self._ask("GET", admin)
-            if bookie_id not in (None, told["bookie_id"]):
-                raise ConfigError(f"at {admin} is bookie {told['bookie_id']}, not {bookie_id}")
+            report = await self._ask("GET", admin)
+            if bookie_id not in (None, report["bookie_id"]):
+                raise ConfigError(f"at {admin} is bookie {report['bookie_id']}, not {bookie_id}")
             self._where = admin
             return
         if not bookie_id or not uri:
@@ -123,7 +123,7 @@ class BookiePages:
         secured = {} if self._tls is None else {"ssl": self._tls, "server_hostname": self._host}
         try:
             async with self._session.request(method, url, json=body, headers=headers, **secured) as response:
-                told = await response.json()
+                report = await response.json()
                 status = response.status
         except (aiohttp.ClientResponseError, ValueError) as error:  # it quotes what it got, in several lines
             raise BookieUnavailableError(
@@ -134,10 +134,10 @@ class BookiePages:
             raise BookieUnavailableError(f"no bookie answers at {where}: {why}") from error
         if status == 409:
             return None
-        if status != 200 or not isinstance(told, dict) or "bookie_id" not in told:
-            why = told.get("error", told) if isinstance(told, dict) else told
+        if status != 200 or not isinstance(report, dict) or "bookie_id" not in report:
+            why = report.get("error", report) if isinstance(report, dict) else report
             raise BookieUnavailableError(f"{where} refuses: {why}", retriable=False)
-        return told
+        return report
 
 
 def tls_context() -> TlsContext:

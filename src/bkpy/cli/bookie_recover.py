@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     import bkpy
     from bkpy.protocol.ledger_metadata import LedgerMetadata
     from bkpy.protocol.rereplication import Plan
-    from bkpy.recovery.upkeep import Upkeep
+    from bkpy.recovery.replication_context import ReplicationContext
     from bkpy.recovery.worker import ReplicationWorker
 
 _POLL_S = 0.1
-_TOLD_MAX = 20
+_SHOWN_MAX = 20
 
 
 def _default(name: str) -> Any:
@@ -57,12 +57,12 @@ def recover(uri: str, bookie_id: str, target: str | None, dry_run: bool, as_json
     have metadata that can't be read.
     """
     values["copy_bytes_per_s_min"] = min(_default("copy_bytes_per_s_min"), values["copy_bytes_per_s_max"])
-    told = run(_recover(uri, bookie_id, target, dry_run, RecoverySettings(**values)))
+    report = run(_recover(uri, bookie_id, target, dry_run, RecoverySettings(**values)))
     if as_json:
-        print_json(told)
+        print_json(report)
     else:
-        _show(told)
-    return 1 if told["stuck"] or told["unreadable"] else 0
+        _show(report)
+    return 1 if report["stuck"] or report["unreadable"] else 0
 
 
 async def _recover(
@@ -70,12 +70,12 @@ async def _recover(
 ) -> dict[str, Any]:
     async with connect(uri) as client:
         _check(client, bookie_id, target)
-        named, unreadable = await _named(client.upkeep, bookie_id, settings)
+        named, unreadable = await _named(client.replication_context, bookie_id, settings)
         if dry_run:
-            told = await _plan(client.upkeep, bookie_id, target, named, settings)
+            report = await _plan(client.replication_context, bookie_id, target, named, settings)
         else:
-            told = await _work(client, bookie_id, target, named, settings)
-        return {**told, "unreadable": unreadable}
+            report = await _work(client, bookie_id, target, named, settings)
+        return {**report, "unreadable": unreadable}
 
 
 def _check(client: bkpy.Client, bookie_id: str, target: str | None) -> None:
@@ -93,7 +93,9 @@ def _is_registered(client: bkpy.Client, bookie_id: str) -> bool:
     return bookie_id in client.bookies or bookie_id in client.read_only_bookies
 
 
-async def _named(upkeep: Upkeep, bookie_id: str, settings: RecoverySettings) -> tuple[list[int], list[int]]:
+async def _named(
+    context: ReplicationContext, bookie_id: str, settings: RecoverySettings
+) -> tuple[list[int], list[int]]:
     """The ids of the ledgers that name the bookie, and of those of which nobody can tell."""
     from bkpy.metadata.all_ledgers import all_ledgers
 
@@ -101,7 +103,7 @@ async def _named(upkeep: Upkeep, bookie_id: str, settings: RecoverySettings) -> 
     unreadable: list[int] = []
     with progress(unit="ledgers") as bar:
         task = bar.add_task("looking for ledgers", total=None)
-        async for some in all_ledgers(upkeep.cluster.catalog, reads_at_once=settings.repair_looks_at_once):
+        async for some in all_ledgers(context.cluster.catalog, reads_at_once=settings.repair_looks_at_once):
             for ledger_id, metadata in some:
                 if metadata is None:
                     unreadable.append(ledger_id)
@@ -112,53 +114,53 @@ async def _named(upkeep: Upkeep, bookie_id: str, settings: RecoverySettings) -> 
 
 
 async def _plan(
-    upkeep: Upkeep, bookie_id: str, target: str | None, named: list[int], settings: RecoverySettings
+    context: ReplicationContext, bookie_id: str, target: str | None, named: list[int], settings: RecoverySettings
 ) -> dict[str, Any]:
     """What would be done, by the bookies that are there now."""
     from bkpy.metadata.all_ledgers import read_ledgers
     from bkpy.protocol.rereplication import plan
 
-    bookies = upkeep.bookies()
+    bookies = context.bookies()
     if target is not None:
         bookies = bookies._replace(writable=bookies.writable & {target})
-    told = _told(bookie_id, dry_run=True, named=len(named))
+    report = _report(bookie_id, dry_run=True, named=len(named))
     for start in range(0, len(named), settings.repair_looks_at_once):
         some = named[start : start + settings.repair_looks_at_once]
-        for ledger_id, metadata in await read_ledgers(upkeep.cluster.catalog, some):
+        for ledger_id, metadata in await read_ledgers(context.cluster.catalog, some):
             if metadata is not None:
-                _count(told, ledger_id, metadata, plan(metadata, {bookie_id}, bookies))
-    return told
+                _count(report, ledger_id, metadata, plan(metadata, {bookie_id}, bookies))
+    return report
 
 
-def _count(told: dict[str, Any], ledger_id: int, metadata: LedgerMetadata, planned: Plan) -> None:
+def _count(report: dict[str, Any], ledger_id: int, metadata: LedgerMetadata, planned: Plan) -> None:
     entries = sum(copy.share.entries or 0 for copy in planned.copies)
     average = metadata.length / (metadata.last_entry + 1) if metadata.last_entry >= 0 else 0
-    told["fragments"] += len(planned.copies)
-    told["entries"] += entries
-    told["bytes"] += round(entries * average)
+    report["fragments"] += len(planned.copies)
+    report["entries"] += entries
+    report["bytes"] += round(entries * average)
     if planned.unclosed:
-        told["open_ledgers"] += 1
+        report["open_ledgers"] += 1
     if planned.stuck:
-        told["stuck"][str(ledger_id)] = "; ".join(one.told for one in planned.stuck)
+        report["stuck"][str(ledger_id)] = "; ".join(one.description for one in planned.stuck)
     else:
-        told["ledgers"] += 1
+        report["ledgers"] += 1
 
 
 async def _work(
     client: bkpy.Client, bookie_id: str, target: str | None, named: list[int], settings: RecoverySettings
 ) -> dict[str, Any]:
-    from bkpy.metadata.by_hand import moving_by_hand
+    from bkpy.metadata.by_hand import manual_moves
     from bkpy.metadata.locks import LedgerLocks
-    from bkpy.recovery.hand_marks import HandMarks
+    from bkpy.recovery.manual_queue import ManualQueue
     from bkpy.recovery.worker import ReplicationWorker
 
-    cluster = client.upkeep.cluster
+    cluster = client.replication_context.cluster
     runtime = cluster.store.runtime
     locks = LedgerLocks(cluster.store, cluster.root, f"bkpy bookie recover {bookie_id}", runtime, settings)
-    marks = HandMarks(bookie_id, named)
+    marks = ManualQueue(bookie_id, named)
     worker = ReplicationWorker(client, marks, locks, runtime, settings, locks.holder, target=target)
     began = time.monotonic()
-    async with moving_by_hand(cluster.store, cluster.root, locks.holder, runtime, settings):
+    async with manual_moves(cluster.store, cluster.root, locks.holder, runtime, settings):
         working = asyncio.create_task(worker.run())
         try:
             await _follow(worker, marks, working, len(named), lambda: _is_registered(client, bookie_id))
@@ -175,7 +177,7 @@ async def _work(
         )
     status = worker.status()
     return {
-        **_told(bookie_id, dry_run=False, named=len(named)),
+        **_report(bookie_id, dry_run=False, named=len(named)),
         "ledgers": len(named) - len(marks),
         "fragments": worker.count.fragments,
         "entries": worker.count.entries,
@@ -202,7 +204,7 @@ async def _follow(
                 return
 
 
-def _told(bookie_id: str, *, dry_run: bool, named: int) -> dict[str, Any]:
+def _report(bookie_id: str, *, dry_run: bool, named: int) -> dict[str, Any]:
     return {
         "bookie_id": bookie_id,
         "dry_run": dry_run,
@@ -217,25 +219,27 @@ def _told(bookie_id: str, *, dry_run: bool, named: int) -> dict[str, Any]:
     }
 
 
-def _show(told: dict[str, Any]) -> None:
-    verb = "to copy" if told["dry_run"] else "copied and verified"
+def _show(report: dict[str, Any]) -> None:
+    verb = "to copy" if report["dry_run"] else "copied and verified"
     rows = [
-        ("bookie", told["bookie_id"]),
-        ("ledgers that named it", f"{told['named_by']:,}"),
-        ("ledgers " + ("that can be completed" if told["dry_run"] else "completed"), f"{told['ledgers']:,}"),
-        ("fragments " + ("to copy" if told["dry_run"] else "copied"), f"{told['fragments']:,}"),
-        (f"entries {verb}", f"{told['entries']:,}"),
-        (f"bytes {verb}", ("about " if told["dry_run"] else "") + human_bytes(told["bytes"])),
+        ("bookie", report["bookie_id"]),
+        ("ledgers that named it", f"{report['named_by']:,}"),
+        ("ledgers " + ("that can be completed" if report["dry_run"] else "completed"), f"{report['ledgers']:,}"),
+        ("fragments " + ("to copy" if report["dry_run"] else "copied"), f"{report['fragments']:,}"),
+        (f"entries {verb}", f"{report['entries']:,}"),
+        (f"bytes {verb}", ("about " if report["dry_run"] else "") + human_bytes(report["bytes"])),
     ]
-    if told["open_ledgers"]:
-        rows.append(("open ledgers to recover", f"{told['open_ledgers']:,}"))
-    if told["seconds"] is not None:
-        rows.append(("seconds", f"{told['seconds']:.1f}"))
-    for ledger_id, why in list(told["stuck"].items())[:_TOLD_MAX]:
+    if report["open_ledgers"]:
+        rows.append(("open ledgers to recover", f"{report['open_ledgers']:,}"))
+    if report["seconds"] is not None:
+        rows.append(("seconds", f"{report['seconds']:.1f}"))
+    for ledger_id, why in list(report["stuck"].items())[:_SHOWN_MAX]:
         rows.append((f"ledger {ledger_id}", why))
-    if len(told["stuck"]) > _TOLD_MAX:
-        rows.append(("and others", f"{len(told['stuck']) - _TOLD_MAX:,} ledgers"))
-    if told["unreadable"]:
-        which = ", ".join(map(str, told["unreadable"][:_TOLD_MAX])) + ", ..." * (len(told["unreadable"]) > _TOLD_MAX)
-        rows.append(("ledgers whose metadata can't be read", f"{len(told['unreadable']):,}: {which}"))
+    if len(report["stuck"]) > _SHOWN_MAX:
+        rows.append(("and others", f"{len(report['stuck']) - _SHOWN_MAX:,} ledgers"))
+    if report["unreadable"]:
+        which = ", ".join(map(str, report["unreadable"][:_SHOWN_MAX])) + ", ..." * (
+            len(report["unreadable"]) > _SHOWN_MAX
+        )
+        rows.append(("ledgers whose metadata can't be read", f"{len(report['unreadable']):,}: {which}"))
     print_table(("", ""), rows)

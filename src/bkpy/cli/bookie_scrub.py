@@ -26,15 +26,15 @@ def scrub(now: bool, admin: str | None, bookie_id: str | None, uri: str | None, 
 
     Exit status: 0 if nothing is known to be damaged, else 1; then it is listed, with what to do about it.
     """
-    told = run(_scrub(now, admin, bookie_id, uri))
+    report = run(_scrub(now, admin, bookie_id, uri))
     if as_json:
-        print_json(told)
+        print_json(report)
     else:
-        _show(told)
-    count = len(told["damages"]) + told["left_out"]
+        _show(report)
+    count = len(report["damages"]) + report["left_out"]
     if count:
-        more = f", {told['left_out']} of them not listed: see scrub_damages_max" if told["left_out"] else ""
-        say(f"bkpy: bookie {told['bookie_id']}: {count} damages{more}")
+        more = f", {report['left_out']} of them not listed: see scrub_damages_max" if report["left_out"] else ""
+        say(f"bkpy: bookie {report['bookie_id']}: {count} damages{more}")
     return 1 if count else 0
 
 
@@ -50,28 +50,28 @@ async def _scrub(now: bool, admin: str | None, bookie_id: str | None, uri: str |
 async def _follow(pages: BookiePages) -> dict[str, Any]:
     """Show how the rounds under way get on, until each has ended; what is told then."""
     await asyncio.sleep(POLL_S)  # until it is known how much there is to read
-    told = await pages.get()
-    awaited = [status["rounds"] + status["running"] for status in told["directories"]]
-    with byte_progress("scrubbing", sum(status["total_bytes"] for status in told["directories"])) as progress:
-        while any(status["rounds"] < rounds for status, rounds in zip(told["directories"], awaited, strict=True)):
-            progress(sum(status["done_bytes"] for status in told["directories"]))
+    report = await pages.get()
+    awaited = [status["rounds"] + status["running"] for status in report["directories"]]
+    with byte_progress("scrubbing", sum(status["total_bytes"] for status in report["directories"])) as progress:
+        while any(status["rounds"] < rounds for status, rounds in zip(report["directories"], awaited, strict=True)):
+            progress(sum(status["done_bytes"] for status in report["directories"]))
             await asyncio.sleep(POLL_S)
-            told = await pages.get()
-    return told
+            report = await pages.get()
+    return report
 
 
-def _show(told: dict[str, Any]) -> None:
-    if told["damages"]:
+def _show(report: dict[str, Any]) -> None:
+    if report["damages"]:
         print_table(
             ("ledger", "entries", "file", "offset", "what", "what to do"),
             [
                 (d["ledger_id"], _entries(d), d["path"], _or_dash(d["offset"]), d["what"], d["remedy"])
-                for d in told["damages"]
+                for d in report["damages"]
             ],
         )
     print_table(
         ("directory", "full rounds", "last one ended", "state"),
-        [(s["directory"], s["rounds"], _when(s["ended_s"]), _state(s)) for s in told["directories"]],
+        [(s["directory"], s["rounds"], _when(s["ended_s"]), _state(s)) for s in report["directories"]],
     )
 
 

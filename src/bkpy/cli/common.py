@@ -267,15 +267,15 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
         import uvloop
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(sigterm.heeded(coroutine))
+            return runner.run(sigterm.handled(coroutine))
     except asyncio.CancelledError:
-        if sigterm.told:
+        if sigterm.received:
             raise Terminated from None
         raise
     finally:
         coroutine.close()  # Ctrl-C may have come before it was begun
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
-        if sigterm.unheeded:
+        if sigterm.unhandled:
             raise Terminated
 
 
@@ -283,21 +283,21 @@ class _Sigterm:
     """What SIGTERM does meanwhile: it cancels the coroutine, or is remembered if there is nothing to cancel."""
 
     def __init__(self) -> None:
-        self.told = False
-        self.unheeded = False
+        self.received = False
+        self.unhandled = False
         self._task: asyncio.Task[Any] | None = None
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        self.told = True
+        self.received = True
         if self._task is None:
-            self.unheeded = True
+            self.unhandled = True
         elif self._task.cancel():
             self._task.get_loop().call_soon_threadsafe(lambda: None)  # it may be asleep
 
-    async def heeded(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    async def handled(self, coroutine: Coroutine[Any, Any, T]) -> T:
         self._task = asyncio.current_task()
         try:
-            if self.unheeded:
+            if self.unhandled:
                 raise asyncio.CancelledError
             return await coroutine
         finally:

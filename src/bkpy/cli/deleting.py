@@ -38,10 +38,10 @@ def delete_all(
     try:
         run(_delete(uri, wanted, delete, missing, deleted, failed))
     except BaseException:
-        say(f"bkpy: {_told(wanted, deleted, failed, listed)}")
+        say(f"bkpy: {_summary_line(wanted, deleted, failed, listed)}")
         raise
     if failed:
-        raise click.ClickException(_told(wanted, deleted, failed, listed))
+        raise click.ClickException(_summary_line(wanted, deleted, failed, listed))
 
 
 async def _delete(
@@ -67,7 +67,7 @@ async def _delete(
                 deleted.append(name)
 
 
-def _told(
+def _summary_line(
     wanted: Sequence[T],
     deleted: Sequence[T],
     failed: Mapping[T, BookKeeperError],

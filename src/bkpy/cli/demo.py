@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from bkpy.demo.flights import Kill, Month, Numbers, Written
-    from bkpy.demo.healing import Look
+    from bkpy.demo.healing import HealingSample
     from bkpy.local import LocalCluster
 
 _MARK = ".bkpy-demo"  # what a directory has that the next demo may replace
@@ -171,15 +171,15 @@ def _store(
 _HEALING = ("after the kill", "ledgers that miss a copy", "to be copied", "what happens")
 
 
-def _follow(uri: str, written: Written) -> list[Look]:
+def _follow(uri: str, written: Written) -> list[HealingSample]:
     """Show how the number of under-replicated ledgers falls to zero; the looks at which something was different."""
     from bkpy.demo.healing import follow
 
-    looks: list[Look] = []
+    looks: list[HealingSample] = []
 
     with live_table(_HEALING) as show:
 
-        def tell(look: Look) -> None:
+        def tell(look: HealingSample) -> None:
             if not looks or (look.ledgers, look.state) != (looks[-1].ledgers, looks[-1].state):
                 looks.append(look)
             show([_row(some) for some in looks] + ([] if look is looks[-1] else [_row(look)]))
@@ -188,12 +188,12 @@ def _follow(uri: str, written: Written) -> list[Look]:
     return looks
 
 
-def _row(look: Look) -> tuple[str, int, str, str]:
+def _row(look: HealingSample) -> tuple[str, int, str, str]:
     left = "" if look.bytes_left is None else human_bytes(look.bytes_left)
     return f"{look.seconds:.1f} s", look.ledgers, left, look.state
 
 
-def _show_healing(uri: str, written: Written, looks: Sequence[Look], lines: dict[int, list[bytes]]) -> bool:
+def _show_healing(uri: str, written: Written, looks: Sequence[HealingSample], lines: dict[int, list[bytes]]) -> bool:
     """What was seen of it, and all copies, read from each bookie by itself; whether every flight is on enough."""
     from bkpy.demo import flights as steps
     from bkpy.demo.healing import DEFAULT_DELAY_S, HEALS_SOON, count_copies
@@ -297,10 +297,10 @@ def compare(spark: Numbers, csv: Numbers) -> bool:
 def _wait(cluster: LocalCluster) -> None:
     say(f"The cluster is running:  export BKPY_CONNECT={cluster.connect_string}\nCtrl-C stops it.")
 
-    async def until_told() -> None:
-        told = asyncio.Event()
+    async def until_asked() -> None:
+        signalled = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, told.set)
-        await told.wait()
+            asyncio.get_running_loop().add_signal_handler(number, signalled.set)
+        await signalled.wait()
 
-    run(until_told())
+    run(until_asked())

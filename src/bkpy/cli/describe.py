@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from bkpy.errors import BookKeeperError
     from bkpy.protocol.holdings import Share
 
-    Told = Mapping[str, int | BookKeeperError]  # by bookie, its last entry of the ledger, or why that isn't known
+    BookieAnswers = Mapping[
+        str, int | BookKeeperError
+    ]  # by bookie, its last entry of the ledger, or why that isn't known
     from bkpy.protocol.ledger_metadata import LedgerMetadata
 
 
-def describe(ledger: LedgerMetadata, told: Told | None = None) -> dict[str, Any]:
+def describe(ledger: LedgerMetadata, answers: BookieAnswers | None = None) -> dict[str, Any]:
     """All that is known, as JSON has it. What no one can know before the ledger is closed is null.
 
     What bookies have told of it is added to what they have to hold.
@@ -56,7 +58,7 @@ def describe(ledger: LedgerMetadata, told: Told | None = None) -> dict[str, Any]
                         "every": share.step,
                         "from": list(share.starts),
                         "count": share.entries,
-                        **({} if told is None else _compare(share, fragment.last_entry, told[share.bookie_id])),
+                        **({} if answers is None else _compare(share, fragment.last_entry, answers[share.bookie_id])),
                     }
                     for share in fragment.shares
                 ],
@@ -74,24 +76,24 @@ def row(ledger: LedgerMetadata) -> tuple[object, ...]:
     return (*(described[n] for n in first), quorums, *(described[n] for n in last), len(ledger.fragments))
 
 
-def _compare(share: Share, last: int | None, told: int | BookKeeperError) -> dict[str, Any]:
+def _compare(share: Share, last: int | None, answers: int | BookKeeperError) -> dict[str, Any]:
     """What a bookie has of its share of a fragment that ends with entry `last` (None: nowhere yet)."""
-    if not isinstance(told, int):
+    if not isinstance(answers, int):
         from bkpy.errors import CorruptDataError
 
-        state = "unknown" if isinstance(told, CorruptDataError) else "unreachable"
-        return {"state": state, "has_up_to": None, "missing_from": None, "error": str(told)}
-    missing = share.following(told)
+        state = "unknown" if isinstance(answers, CorruptDataError) else "unreachable"
+        return {"state": state, "has_up_to": None, "missing_from": None, "error": str(answers)}
+    missing = share.following(answers)
     if last is None:
         state, missing = "growing", None
     elif missing is not None and missing <= last:
         state = "incomplete"
     else:
-        state, missing = "complete" if told <= last or not share.starts else "later", None
-    return {"state": state, "has_up_to": told, "missing_from": missing, "error": None}
+        state, missing = "complete" if answers <= last or not share.starts else "later", None
+    return {"state": state, "has_up_to": answers, "missing_from": missing, "error": None}
 
 
-def show(ledger: LedgerMetadata, told: Told) -> None:
+def show(ledger: LedgerMetadata, answers: BookieAnswers) -> None:
     """Print the ledger, its fragments, what each bookie has to hold of them, and what it says it has."""
     described = describe(ledger)
     del described["fragments"]
@@ -108,7 +110,9 @@ def show(ledger: LedgerMetadata, told: Told) -> None:
     rows += [(printable(f"custom {name}"), printable(value)) for name, value in custom.items()]
     print_table(("", ""), [(name, "-" if value is None else str(value)) for name, value in rows])
     click.echo()
-    print_table(("fragment", "entries", "bookie", "has to hold", "count", "says it has"), list(_shares(ledger, told)))
+    print_table(
+        ("fragment", "entries", "bookie", "has to hold", "count", "says it has"), list(_shares(ledger, answers))
+    )
     click.echo(_SAYS)
     if ledger.state.value != "CLOSED":
         click.echo(f"\nThe last fragment has no end yet: the ledger is {ledger.state.value}.")
@@ -120,7 +124,7 @@ entry. Others may be missing or damaged:
 see `bkpy ledger explain ID --read`."""
 
 
-def _shares(ledger: LedgerMetadata, told: Told) -> Iterator[tuple[object, ...]]:
+def _shares(ledger: LedgerMetadata, answers: BookieAnswers) -> Iterator[tuple[object, ...]]:
     from bkpy.protocol.holdings import holdings
 
     for number, fragment in enumerate(holdings(ledger)):
@@ -128,7 +132,7 @@ def _shares(ledger: LedgerMetadata, told: Told) -> Iterator[tuple[object, ...]]:
         if fragment.last_entry is not None and fragment.last_entry < fragment.first_entry:
             entries = "none"
         for i, share in enumerate(fragment.shares):
-            says = _says(_compare(share, fragment.last_entry, told[share.bookie_id]))
+            says = _says(_compare(share, fragment.last_entry, answers[share.bookie_id]))
             place = ("", "") if i else (number, entries)
             yield (*place, share.bookie_id, _progressions(share), share.entries, says)
 

@@ -12,7 +12,7 @@ from bkpy.stored_json import parsed
 
 if TYPE_CHECKING:
     import bkpy
-    from bkpy.metadata.marks import LedgerMark
+    from bkpy.metadata.marks import UnderreplicationRecord
     from bkpy.protocol.ledger_metadata import LedgerMetadata
     from bkpy.protocol.rereplication import Copy, Plan
 
@@ -34,26 +34,26 @@ def explain(uri: str, ledger_ids: tuple[int, ...], read: bool, as_json: bool) ->
     async def explain_one(client: bkpy.Client, ledger_id: int) -> dict[str, Any]:
         return await _explain(client, ledger_id, read)
 
-    show_each(uri, ledger_ids, explain_one, lambda told: told, _show, as_json=as_json)
+    show_each(uri, ledger_ids, explain_one, lambda report: report, _show, as_json=as_json)
 
 
 async def _explain(client: bkpy.Client, ledger_id: int, read: bool) -> dict[str, Any]:
-    from bkpy.metadata.marks import Marks
+    from bkpy.metadata.marks import UnderreplicationQueue
     from bkpy.metadata.paths import ledger_lock
     from bkpy.metadata.resolve import read_if_there
     from bkpy.protocol.rereplication import plan
-    from bkpy.recovery.upkeep import lacking
+    from bkpy.recovery.replication_context import incomplete_bookies
 
-    upkeep = client.upkeep
-    cluster = upkeep.cluster
+    context = client.replication_context
+    cluster = context.cluster
     metadata = await client.ledger_metadata(ledger_id)
-    mark = await Marks(cluster.store, cluster.root, cluster.store.runtime).read(ledger_id)
+    mark = await UnderreplicationQueue(cluster.store, cluster.root, cluster.store.runtime).read(ledger_id)
     lock = await read_if_there(cluster.store, ledger_lock(cluster.root, ledger_id))
-    bookies = upkeep.bookies()
+    bookies = context.bookies()
     named = {name for fragment in metadata.fragments for name in fragment.bookies}
     leaving = (named - bookies.readable) | (set() if mark is None else mark.lost.keys())
-    lacks = frozenset[str]() if mark is None else lacking(mark, upkeep.directory)
-    planned = plan(metadata, leaving, bookies, lacking=lacks)
+    incomplete = frozenset[str]() if mark is None else incomplete_bookies(mark, context.directory)
+    planned = plan(metadata, leaving, bookies, incomplete=incomplete)
     return {
         "ledger_id": ledger_id,
         "state": metadata.state.value,
@@ -63,7 +63,7 @@ async def _explain(client: bkpy.Client, ledger_id: int, read: bool) -> dict[str,
         "to_do": _to_do(planned),
         "lost": [list(hole) for hole in (() if metadata.accepted_loss is None else metadata.accepted_loss.holes)],
         "in_the_way": [
-            *(one.told for one in planned.stuck),
+            *(one.description for one in planned.stuck),
             *([line for copy in planned.copies for line in await _read(client, metadata, copy)] if read else ()),
         ],
     }
@@ -74,11 +74,11 @@ async def _read(client: bkpy.Client, metadata: LedgerMetadata, copy: Copy) -> li
     from bkpy.config.recovery import RecoverySettings
     from bkpy.recovery.held_entries import unreadable
 
-    upkeep = client.upkeep
+    context = client.replication_context
     with progress(unit="entries") as bar:
         task = bar.add_task(f"reading for {copy.old}'s place", total=copy.last - copy.first + 1)
         ranges = await unreadable(
-            upkeep,
+            context,
             metadata,
             copy,
             read_bytes=RecoverySettings().check_read_bytes,
@@ -97,7 +97,7 @@ def _nowhere(client: bkpy.Client, metadata: LedgerMetadata, copy: Copy, first: i
     names = metadata.fragments[copy.fragment].bookies
     some = wanted(copy.share, first, min(last, first + size - 1))  # then their bookies are the same again
     members = {names[i] for entry_id in some for i in write_set(entry_id, size, quorum)}
-    away = sorted(members - client.upkeep.bookies().readable)
+    away = sorted(members - client.replication_context.bookies().readable)
     which = f"entry {first}" if first == last else f"entries {first} to {last}"
     if copy.share.step > 1 and first != last:
         which = f"{copy.old}'s of the {which}"
@@ -105,11 +105,11 @@ def _nowhere(client: bkpy.Client, metadata: LedgerMetadata, copy: Copy, first: i
     return f"{which}: nobody returns what was written; {rest}"
 
 
-def _fragments(client: bkpy.Client, metadata: LedgerMetadata, mark: LedgerMark | None) -> Any:
+def _fragments(client: bkpy.Client, metadata: LedgerMetadata, mark: UnderreplicationRecord | None) -> Any:
     from bkpy.protocol.holdings import holdings
     from bkpy.protocol.quorum import write_set
 
-    readable = client.upkeep.bookies().readable
+    readable = client.replication_context.bookies().readable
     for number, held in enumerate(holdings(metadata)):
         names = metadata.fragments[number].bookies
         sets = [write_set(first, metadata.ensemble_size, metadata.write_quorum) for first in range(len(names))]
@@ -122,7 +122,7 @@ def _fragments(client: bkpy.Client, metadata: LedgerMetadata, mark: LedgerMark |
         }
 
 
-def _standing(client: bkpy.Client, bookie_id: str, mark: LedgerMark | None) -> str:
+def _standing(client: bkpy.Client, bookie_id: str, mark: UnderreplicationRecord | None) -> str:
     here = "writable" if bookie_id in client.bookies else "read-only" if bookie_id in client.read_only_bookies else ""
     loss = None if mark is None else mark.lost.get(bookie_id)
     if loss is None:
@@ -130,7 +130,7 @@ def _standing(client: bkpy.Client, bookie_id: str, mark: LedgerMark | None) -> s
     return f"{here or 'away'}, marked: {loss.reason}"
 
 
-def _marked(mark: LedgerMark) -> dict[str, Any]:
+def _marked(mark: UnderreplicationRecord) -> dict[str, Any]:
     return {bookie_id: {"reason": loss.reason, "since": _time(loss.since_ms)} for bookie_id, loss in mark.lost.items()}
 
 
@@ -139,13 +139,15 @@ def _time(since_ms: int) -> str:
 
 
 def _to_do(planned: Plan) -> list[str]:
-    told = [
+    report = [
         f"copy {copy.share.entries} of the entries {copy.first} to {copy.last} to {_where(copy)}"
         for copy in planned.copies
     ]
     if planned.unclosed:
-        told.append(f"wait until its writer leaves {', '.join(planned.unclosed)}, and then recover it: it isn't closed")
-    return told
+        report.append(
+            f"wait until its writer leaves {', '.join(planned.unclosed)}, and then recover it: it isn't closed"
+        )
+    return report
 
 
 def _where(copy: Copy) -> str:
@@ -154,9 +156,9 @@ def _where(copy: Copy) -> str:
     return f"a bookie in {copy.old}'s place"
 
 
-def _show(told: dict[str, Any]) -> None:
+def _show(report: dict[str, Any]) -> None:
     rows = []
-    for fragment in told["fragments"]:
+    for fragment in report["fragments"]:
         last = "-" if fragment["last_entry"] is None else fragment["last_entry"]
         bookies = ", ".join(
             name if standing == "writable" else f"{name} ({standing})" for name, standing in fragment["bookies"].items()
@@ -164,14 +166,14 @@ def _show(told: dict[str, Any]) -> None:
         rows.append(
             (fragment["first_entry"], last, f"{fragment['copies_left']} of {fragment['copies_wanted']}", bookies)
         )
-    print_table(("from", "to", "copies", "bookies"), rows, title=f"ledger {told['ledger_id']}, {told['state']}")
+    print_table(("from", "to", "copies", "bookies"), rows, title=f"ledger {report['ledger_id']}, {report['state']}")
     lines = [
-        ("marked", f"{name} since {mark['since']}: {mark['reason']}") for name, mark in (told["marked"] or {}).items()
+        ("marked", f"{name} since {mark['since']}: {mark['reason']}") for name, mark in (report["marked"] or {}).items()
     ]
-    if told["locked_by"]:
-        lines.append(("at work", told["locked_by"]))
-    lines += [("to do", what) for what in told["to_do"]]
-    lines += [("in the way", what) for what in told["in_the_way"]]
+    if report["locked_by"]:
+        lines.append(("at work", report["locked_by"]))
+    lines += [("to do", what) for what in report["to_do"]]
+    lines += [("in the way", what) for what in report["in_the_way"]]
     if lines:
         print_table(("", ""), lines)
     else:

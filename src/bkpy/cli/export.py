@@ -143,9 +143,9 @@ def _interruptible(directory: str, follow: bool) -> Iterator[None]:
     """Ctrl-C and SIGTERM end it. That is the way a service ends, and nothing that failed."""
     from bkpy.spark.lock import is_uri
 
-    lacks = "holds no complete export" if is_uri(directory) else "has what was complete; the same command adds the rest"
+    text = "holds no complete export" if is_uri(directory) else "has what was complete; the same command adds the rest"
     try:
-        with interruptible(f"{directory} {lacks}"):
+        with interruptible(f"{directory} {text}"):
             yield
     except SystemExit as e:
         if follow and e.code == TERMINATED:
@@ -201,11 +201,11 @@ def _show(summary: ExportSummary, as_json: bool) -> None:
     if as_json:
         print_json(dataclasses.asdict(summary))
         return
-    say(_told(summary))
+    say(_summary_line(summary))
     click.echo(summary.directory)
 
 
-def _told(summary: ExportSummary) -> str:
+def _summary_line(summary: ExportSummary) -> str:
     total = summary.total
     if total.rows == 0:
         return "there are no entries yet; the directory has the columns alone"
@@ -224,7 +224,7 @@ def _files(count: int) -> str:
 def _show_round(summary: ExportSummary, as_json: bool) -> None:
     """A line for each round of a service."""
     now = time.strftime("%Y-%m-%d %H:%M:%S")
-    line = json.dumps({"time": now, **dataclasses.asdict(summary)}) if as_json else f"{now} {_told(summary)}"
+    line = json.dumps({"time": now, **dataclasses.asdict(summary)}) if as_json else f"{now} {_summary_line(summary)}"
     click.echo(line)
     sys.stdout.flush()
 

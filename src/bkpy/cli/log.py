@@ -483,22 +483,22 @@ async def _names(uri: str) -> list[str]:
 
 
 async def _truncate(uri: str, name: str, before: int, ignore_consumers: bool, password: bytes) -> dict[str, Any]:
-    from bkpy.metadata.log_upkeep import LogUpkeep
+    from bkpy.metadata.log_maintenance import LogMaintenance
 
     async with connect(uri) as client, await client.read_log(name, password=password) as reader:
-        upkeep = LogUpkeep(client.logs, client.upkeep.cluster.catalog)
-        log_list = await upkeep.truncate(
+        maintenance = LogMaintenance(client.logs, client.replication_context.cluster.catalog)
+        log_list = await maintenance.truncate(
             name, before, end=reader.next_position, uid=reader.uid, ignore_consumers=ignore_consumers
         )
         return {"log": name, "first_position": log_list.first_position, "ledgers": len(log_list.segments)}
 
 
 async def _sinks(uri: str, name: str, deleted: str | None) -> dict[str, int]:
-    from bkpy.metadata.log_upkeep import LogUpkeep
+    from bkpy.metadata.log_maintenance import LogMaintenance
 
     async with connect(uri) as client:
-        upkeep = LogUpkeep(client.logs, client.upkeep.cluster.catalog)
-        if deleted is not None and not await upkeep.forget_sink(name, deleted):
+        maintenance = LogMaintenance(client.logs, client.replication_context.cluster.catalog)
+        if deleted is not None and not await maintenance.forget_sink(name, deleted):
             raise click.ClickException(f"log {name} has no writer id {deleted}")
         return dict((await client.logs.read(name, fresh=True))[0].sinks)
 

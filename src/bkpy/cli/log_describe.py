@@ -53,7 +53,7 @@ async def described(uri: str, name: str, password: bytes) -> dict[str, Any]:
             "sinks": dict(log_list.sinks),
             "gaps": [list(gap) for gap in log_list.gaps],
             "segments": [_segment(segment) for segment in log_list.segments],
-            "to_be_deleted": list(log_list.doomed),
+            "to_be_deleted": list(log_list.pending_delete),
             "consumers": consumer_rows(registered.states),
         }
 

@@ -48,7 +48,7 @@ def status_of(arguments: Sequence[str] | None) -> int:
             return INTERRUPTED
         if isinstance(e, OSError) and _output_fails():
             return _complain(f"standard output: {(e.strerror or str(e)).lower()}", 1)
-        return _complain(_told(e), 1)
+        return _complain(_describe_error(e), 1)
 
 
 def _command_path(arguments: Sequence[str]) -> str:
@@ -95,7 +95,7 @@ def _output_fails() -> bool:
     return False
 
 
-def _told(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     notes = getattr(error, "__notes__", [])
     while isinstance(error, ExceptionGroup):  # one cause is enough for a line
         error = error.exceptions[0]

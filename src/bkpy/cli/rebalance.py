@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bkpy.recovery.rebalancer import Rebalancer
 
 _POLL_S = 0.1
-_TOLD_MAX = 20
+_SHOWN_MAX = 20
 
 
 def _default(name: str) -> Any:
@@ -52,24 +52,24 @@ def rebalance(uri: str, dry_run: bool, as_json: bool, **values: Any) -> int:
     are. It may be interrupted, and run again. Exits with status 1 if some copies could not be moved.
     """
     values["copy_bytes_per_s_min"] = min(_default("copy_bytes_per_s_min"), values["copy_bytes_per_s_max"])
-    told = run(_rebalance(uri, dry_run, RecoverySettings(**values)))
+    report = run(_rebalance(uri, dry_run, RecoverySettings(**values)))
     if as_json:
-        print_json(told)
+        print_json(report)
     else:
-        _show(told)
-    return 1 if told["failed"] else 0
+        _show(report)
+    return 1 if report["failed"] else 0
 
 
 async def _rebalance(uri: str, dry_run: bool, settings: RecoverySettings) -> dict[str, Any]:
-    from bkpy.metadata.by_hand import moving_by_hand
+    from bkpy.metadata.by_hand import manual_moves
     from bkpy.metadata.locks import LedgerLocks
     from bkpy.recovery.rebalancer import Rebalancer
 
     async with connect(uri) as client:
-        cluster = client.upkeep.cluster
+        cluster = client.replication_context.cluster
         runtime = cluster.store.runtime
         locks = LedgerLocks(cluster.store, cluster.root, "bkpy cluster rebalance", runtime, settings)
-        rebalancer = Rebalancer(client.upkeep, locks, settings, runtime)
+        rebalancer = Rebalancer(client.replication_context, locks, settings, runtime)
         began = time.monotonic()
         with progress(unit="ledgers") as bar:
             task = bar.add_task("looking at what each bookie has", total=None)
@@ -81,9 +81,9 @@ async def _rebalance(uri: str, dry_run: bool, settings: RecoverySettings) -> dic
         if dry_run:
             await _plan(rebalancer, balance)
         else:
-            async with moving_by_hand(cluster.store, cluster.root, locks.holder, runtime, settings):
+            async with manual_moves(cluster.store, cluster.root, locks.holder, runtime, settings):
                 await _work(rebalancer, balance)
-        return _told(rebalancer, balance.share, None if dry_run else time.monotonic() - began)
+        return _report(rebalancer, balance.share, None if dry_run else time.monotonic() - began)
 
 
 async def _plan(rebalancer: Rebalancer, balance: Balance) -> None:
@@ -108,7 +108,7 @@ async def _work(rebalancer: Rebalancer, balance: Balance) -> None:
     working.result()
 
 
-def _told(rebalancer: Rebalancer, share: int, seconds: float | None) -> dict[str, Any]:
+def _report(rebalancer: Rebalancer, share: int, seconds: float | None) -> dict[str, Any]:
     loads, given, taken = rebalancer.loads, rebalancer.given, rebalancer.taken
     return {
         "dry_run": seconds is None,
@@ -127,24 +127,24 @@ def _told(rebalancer: Rebalancer, share: int, seconds: float | None) -> dict[str
     }
 
 
-def _show(told: dict[str, Any]) -> None:
-    now = "would have" if told["dry_run"] else "has"
+def _show(report: dict[str, Any]) -> None:
+    now = "would have" if report["dry_run"] else "has"
     rows = [
         (name, human_bytes(load["before"]), human_bytes(load["after"]))
-        for name, load in sorted(told["bookies"].items())
+        for name, load in sorted(report["bookies"].items())
     ]
     print_table(
-        ("bookie", "had of closed ledgers", now), rows, title=f"the share of each is {human_bytes(told['share'])}"
+        ("bookie", "had of closed ledgers", now), rows, title=f"the share of each is {human_bytes(report['share'])}"
     )
-    what = f"{told['moves']:,} times what a bookie has of a ledger, about {human_bytes(told['size'])}"
-    if told["dry_run"]:
+    what = f"{report['moves']:,} times what a bookie has of a ledger, about {human_bytes(report['size'])}"
+    if report["dry_run"]:
         click.echo(f"to move: {what}")
         return
     click.echo(
-        f"moved in {told['seconds']:.1f} s: {what}; copied and verified: {told['entries']:,} entries, "
-        f"{human_bytes(told['bytes'])}"
+        f"moved in {report['seconds']:.1f} s: {what}; copied and verified: {report['entries']:,} entries, "
+        f"{human_bytes(report['bytes'])}"
     )
-    for ledger_id, why in list(told["failed"].items())[:_TOLD_MAX]:
+    for ledger_id, why in list(report["failed"].items())[:_SHOWN_MAX]:
         click.echo(f"ledger {ledger_id}: {why}")
-    if len(told["failed"]) > _TOLD_MAX:
-        click.echo(f"and {len(told['failed']) - _TOLD_MAX:,} others")
+    if len(report["failed"]) > _SHOWN_MAX:
+        click.echo(f"and {len(report['failed']) - _SHOWN_MAX:,} others")

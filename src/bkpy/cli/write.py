@@ -23,7 +23,7 @@ class Writing:
         self._writer: LedgerWriter | None = None
         self._started = self._ended = 0.0
         self._closed = False
-        self._lacking: dict[str, int] = {}
+        self._under_replicated: dict[str, int] = {}
 
     async def run(self, uri: str, path: str, creation: dict[str, Any], announce: bool) -> None:
         """Append the lines of the file, or of standard input for `-`, and close the ledger.
@@ -49,7 +49,7 @@ class Writing:
                     self._closed = True
                 finally:
                     # Not later: the end of the client fails what is still on its way to the last bookie of each entry.
-                    self._lacking = dict(writer.under_replicated)
+                    self._under_replicated = dict(writer.under_replicated)
                     self._ended = time.monotonic()
 
     @property
@@ -64,7 +64,7 @@ class Writing:
             "entries": self._acknowledged,
             "bytes": self._writer.length,
             "seconds": self._ended - self._started,
-            "under_replicated": self._lacking,
+            "under_replicated": self._under_replicated,
         }
 
     def summary(self) -> str:
@@ -98,7 +98,7 @@ class Writing:
         """Name the bookies that may lack acknowledged entries. Nothing is lost while the others are there."""
         if self._writer is None:
             return
-        for bookie_id, first in self._lacking.items():
+        for bookie_id, first in self._under_replicated.items():
             say(
                 f"bkpy: warning: ledger {self._writer.ledger_id} has fewer copies than its write quorum: bookie "
                 f"{bookie_id} may lack acknowledged entries from {first} on"

@@ -30,13 +30,13 @@ from bkpy.log.opening import new_ledger
 from bkpy.log.parts import LogParts
 from bkpy.log.reading import LogReading
 from bkpy.metadata.cluster import Cluster, open_cluster
-from bkpy.metadata.log_upkeep import LogUpkeep
+from bkpy.metadata.log_maintenance import LogMaintenance
 from bkpy.metadata.logs import LogStore
 from bkpy.metadata.registration import BookieDirectory, BookieInfo
 from bkpy.protocol.quorum import check_sizes
 from bkpy.protocol.records import DIGESTS, RecordCodec, digest_key, ledger_key
 from bkpy.recovery.recoveries import Recoveries
-from bkpy.recovery.upkeep import Upkeep
+from bkpy.recovery.replication_context import ReplicationContext
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from bkpy.runtime.interfaces import Runtime
     from bkpy.runtime.tls import TlsContext
 
-_TOLD_MAX: Final = 10  # ledgers named in one warning
+_SHOWN_MAX: Final = 10  # ledgers named in one warning
 
 _ONE_ACK: Final = (
     "an ack quorum of 1 acknowledges entries that one bookie alone has: they are lost with it, and a recovery of the "
@@ -127,10 +127,16 @@ class Client:
         return self._directory.read_only
 
     @property
-    def upkeep(self) -> Upkeep:
+    def replication_context(self) -> ReplicationContext:
         """What bkpy's own re-replication works with; not for applications."""
         by = self._recoveries
-        return Upkeep(self._cluster, self._directory, self._parts, by.ended_unread, by.fence, by.giving_up)
+        return ReplicationContext(self._cluster, self._directory, self._parts, by.ended_unread, by.fence, by.giving_up)
+
+    @property
+    def upkeep(self) -> ReplicationContext:
+        """The former name of `replication_context`; the next minor version won't have it."""
+        warnings.warn("upkeep is called replication_context now", DeprecationWarning, stacklevel=2)
+        return self.replication_context
 
     @property
     def logs(self) -> LogStore:
@@ -308,7 +314,7 @@ class Client:
         If it fails later, as when the metadata store is away, the log is gone or not, and a second call says which.
         """
         self._check_open()
-        await LogUpkeep(self.logs, self._cluster.catalog).delete(name, self._recoveries.fence)
+        await LogMaintenance(self.logs, self._cluster.catalog).delete(name, self._recoveries.fence)
 
     def list_ledgers(self) -> AsyncGenerator[int, None]:
         """The ids of all ledgers, ascending; those created or deleted meanwhile may be in it or not."""
@@ -405,7 +411,7 @@ class Client:
         """
         left_open = [writer.ledger_id for writer in self._writers]
         if left_open and not self._closed:
-            ledgers = ", ".join(map(str, left_open[:_TOLD_MAX])) + ", ..." * (len(left_open) > _TOLD_MAX)
+            ledgers = ", ".join(map(str, left_open[:_SHOWN_MAX])) + ", ..." * (len(left_open) > _SHOWN_MAX)
             warn_unclosed(f"writers of {len(left_open)} ledgers were not closed: {ledgers}", self, stacklevel=2)
         await self._close()
 

@@ -12,7 +12,7 @@ from bkpy.errors import (
     MetadataConflictError,
     NoSuchLedgerError,
 )
-from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, doubted, told
+from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Superseded, Unknown, escalate_unknown, to_error
 from bkpy.protocol.close_conflict import CLOSE_ACTIONS, CloseAction, Closer, fresh_state
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ async def close_ledger(
                 return outcome
             case Missing():
                 raise _deleted(ledger_id)
-            case Changed() | Overtaken():
+            case Changed() | Superseded():
                 pass
             case _:
                 assert_never(outcome)
@@ -68,7 +68,7 @@ async def close_ledger(
         except NoSuchLedgerError:
             raise _deleted(ledger_id) from None
         except BookKeeperError as error:
-            return doubted(NotDone(error), isinstance(outcome, Overtaken))
+            return escalate_unknown(NotDone(error), isinstance(outcome, Superseded))
         action = CLOSE_ACTIONS[closer, fresh_state(fresh, last_entry, length)]
         if action is CloseAction.CLOSED:
             return Closed(fresh, version)
@@ -97,7 +97,7 @@ def _deleted(ledger_id: int) -> NoSuchLedgerError:
 
 
 async def read_again(
-    catalog: LedgerCatalog, ledger_id: int, outcome: Changed | Overtaken
+    catalog: LedgerCatalog, ledger_id: int, outcome: Changed | Superseded
 ) -> tuple[LedgerMetadata, int]:
     """The metadata after a write that was refused. An error tells whether that one may have been stored before."""
     try:
@@ -105,4 +105,6 @@ async def read_again(
     except NoSuchLedgerError:
         raise
     except BookKeeperError as error:
-        raise told(doubted(NotDone(error), isinstance(outcome, Overtaken)), ledger_id=ledger_id) from error
+        raise to_error(
+            escalate_unknown(NotDone(error), isinstance(outcome, Superseded)), ledger_id=ledger_id
+        ) from error

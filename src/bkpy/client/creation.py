@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.metadata.ledgers import Created
-from bkpy.metadata.outcome import told
+from bkpy.metadata.outcome import to_error
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 
 if TYPE_CHECKING:
@@ -56,5 +56,5 @@ async def create_ledger(new: NewLedger, catalog: LedgerCatalog, ensembles: Ensem
         )
     )
     if not isinstance(created, Created):
-        raise told(created)
+        raise to_error(created)
     return created

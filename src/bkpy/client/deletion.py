@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, assert_never
 
 from bkpy.errors import CorruptDataError, MetadataConflictError, NoSuchLedgerError
-from bkpy.metadata.log_upkeep import LogUpkeep
-from bkpy.metadata.outcome import Changed, Gone, Missing, NotDone, Overtaken, Unknown, told
+from bkpy.metadata.log_maintenance import LogMaintenance
+from bkpy.metadata.outcome import Changed, Gone, Missing, NotDone, Superseded, Unknown, to_error
 from bkpy.protocol.ledger_metadata import UnsupportedVersionError
 
 if TYPE_CHECKING:
@@ -23,14 +23,14 @@ async def delete_ledger(ledger_id: int, catalog: LedgerCatalog, logs: LogStore) 
             return
         case Missing():
             raise NoSuchLedgerError("there is no such ledger", ledger_id=ledger_id)
-        case Changed() | Overtaken():
+        case Changed() | Superseded():
             raise MetadataConflictError(
                 "there are nodes below the ledger's in ZooKeeper",
                 ledger_id=ledger_id,
-                outcome_unknown=isinstance(outcome, Overtaken),
+                outcome_unknown=isinstance(outcome, Superseded),
             )
         case NotDone() | Unknown():
-            raise told(outcome, ledger_id=ledger_id)
+            raise to_error(outcome, ledger_id=ledger_id)
         case _:
             assert_never(outcome)
 
@@ -40,4 +40,4 @@ async def _deleted(ledger_id: int, catalog: LedgerCatalog, logs: LogStore) -> De
         metadata, _ = await catalog.read(ledger_id)
     except (CorruptDataError, UnsupportedVersionError):  # of what can't be read, deleting it is what is left to do
         return await catalog.delete(ledger_id)
-    return await LogUpkeep(logs, catalog).delete_ledger(metadata)
+    return await LogMaintenance(logs, catalog).delete_ledger(metadata)

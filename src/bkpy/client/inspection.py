@@ -20,8 +20,10 @@ async def last_entries(
 ) -> dict[str, int | BookKeeperError]:
     """By bookie of any fragment, the last entry of the ledger that it has, or why that is unknown."""
     bookies = sorted({bookie_id for fragment in metadata.fragments for bookie_id in fragment.bookies})
-    told = await asyncio.gather(*(_last_entry(metadata.ledger_id, bookie_id, pool, timeout_s) for bookie_id in bookies))
-    return dict(zip(bookies, told, strict=True))
+    last_entries = await asyncio.gather(
+        *(_last_entry(metadata.ledger_id, bookie_id, pool, timeout_s) for bookie_id in bookies)
+    )
+    return dict(zip(bookies, last_entries, strict=True))
 
 
 async def _last_entry(ledger_id: int, bookie_id: str, pool: BookiePool, timeout_s: float) -> int | BookKeeperError:

@@ -40,7 +40,7 @@ _READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class Look:
+class HealingSample:
     """How it was, so many seconds after the kill. `ledgers` still name the bookie that was killed."""
 
     seconds: float
@@ -58,14 +58,14 @@ class Copies:
     seconds: float = 0.0
 
 
-async def follow(uri: str, written: Written, tell: Callable[[Look], None]) -> None:
+async def follow(uri: str, written: Written, tell: Callable[[HealingSample], None]) -> None:
     """Look at the ledgers until none names the killed bookie any more. `tell` is told of each look.
 
     The first one is how it was when the bookie was killed.
     """
     killed_at = written.pauses.killed_at
     assert killed_at is not None
-    tell(Look(0.0, written.named_killed, None, "it is killed"))
+    tell(HealingSample(0.0, written.named_killed, None, "it is killed"))
     async with bkpy.connect(uri) as client:
         while True:
             look = await _look(client, written, killed_at)
@@ -77,8 +77,8 @@ async def follow(uri: str, written: Written, tell: Callable[[Look], None]) -> No
             await asyncio.sleep(_LOOK_INTERVAL_S)
 
 
-async def _look(client: bkpy.Client, written: Written, killed_at: float) -> Look:
-    found = await overview(client.upkeep.cluster, RecoverySettings())
+async def _look(client: bkpy.Client, written: Written, killed_at: float) -> HealingSample:
+    found = await overview(client.replication_context.cluster, RecoverySettings())
     naming = 0
     for month in written.months:
         metadata = await client.ledger_metadata(month.ledger_id)
@@ -94,7 +94,7 @@ async def _look(client: bkpy.Client, written: Written, killed_at: float) -> Look
         state = "it is lost: others copy what it had"
     else:
         state = "it is absent, perhaps for a moment"
-    return Look(time.monotonic() - killed_at, naming, bytes_left, state)
+    return HealingSample(time.monotonic() - killed_at, naming, bytes_left, state)
 
 
 async def count_copies(
@@ -128,7 +128,7 @@ async def count_copies(
 
 async def _read(client: bkpy.Client, ledger_id: int, bookie_id: str, first: int, last: int) -> list[bytes]:
     """What this one bookie returns from `first` on, its checksums verified; nothing if it has not got that."""
-    parts = client.upkeep.parts
+    parts = client.replication_context.parts
     head = m.pack([0, ledger_id, first, last, _READ_BYTES])
     try:
         frame = await parts.pool.channel(bookie_id).call(Op.READ, head, timeout_s=parts.settings.read_timeout_s)

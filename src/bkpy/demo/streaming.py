@@ -128,7 +128,7 @@ async def stream(pipeline: Pipeline, tell: Tell) -> Streamed:
 # --- what came of it --------------------------------------------------------------------------------------------------
 
 
-class Tally(NamedTuple):
+class DeliveryCount(NamedTuple):
     """What of the source is somewhere. `displaced` are not where they are in the source; None where no order is."""
 
     flights: int
@@ -141,21 +141,21 @@ class Tally(NamedTuple):
         return self.missing == self.surplus == 0 == (self.displaced or 0)
 
 
-def events_in(found: Sequence[bytes], events: Sequence[FlightEvent]) -> Tally:
+def events_in(found: Sequence[bytes], events: Sequence[FlightEvent]) -> DeliveryCount:
     """Compare payloads, in their order, with the events. The one that ends the year is no flight."""
     there, wanted = Counter(found), Counter(event.payload for event in events)
     displaced = sum(one != event.payload for one, event in zip(found, events, strict=False))
     flights = len(found) - there[events[-1].payload]
-    return Tally(flights, (wanted - there).total(), (there - wanted).total(), displaced)
+    return DeliveryCount(flights, (wanted - there).total(), (there - wanted).total(), displaced)
 
 
-def flights_in(found: Sequence[DelayWindow], expected: Sequence[DelayWindow]) -> Tally:
+def flights_in(found: Sequence[DelayWindow], expected: Sequence[DelayWindow]) -> DeliveryCount:
     """Compare the flights that windows have counted. A window that has two rows has counted all of both."""
     there, wanted = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for windows, counts in ((found, there), (expected, wanted)):
         for window in windows:
             counts[window.begins, window.origin] += window.flights
-    return Tally(there.total(), (wanted - there).total(), (there - wanted).total(), None)
+    return DeliveryCount(there.total(), (wanted - there).total(), (there - wanted).total(), None)
 
 
 # --- the service ------------------------------------------------------------------------------------------------------

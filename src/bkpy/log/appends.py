@@ -102,8 +102,8 @@ class LogAppends:
     @property
     def acknowledged(self) -> int:
         """The position up to which everything is acknowledged."""
-        told = self.pending if self._former is None else self._former
-        return told.base + told.lac + 1
+        appends = self.pending if self._former is None else self._former
+        return appends.base + appends.lac + 1
 
     # --- the window -------------------------------------------------------------------------------------------------
 

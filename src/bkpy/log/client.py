@@ -11,7 +11,7 @@ from bkpy.log.opening import Opening
 from bkpy.log.rolling import RollLimits
 from bkpy.log.writer import LogWriter
 from bkpy.metadata.logs import HeldBy, Taken
-from bkpy.metadata.outcome import Done, Exists, NotDone, Unknown, told
+from bkpy.metadata.outcome import Done, Exists, NotDone, Unknown, to_error
 from bkpy.protocol.log_list import LogList, checked_name
 from bkpy.protocol.quorum import check_sizes
 from bkpy.protocol.records import DIGESTS, ledger_key
@@ -139,7 +139,7 @@ async def _created(logs: LogStore, name: str, log_list: LogList) -> bool:
         case Exists():
             return False
         case NotDone() | Unknown():
-            raise told(outcome) from None
+            raise to_error(outcome) from None
         case _:
             assert_never(outcome)
 

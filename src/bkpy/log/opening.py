@@ -26,17 +26,17 @@ from bkpy.errors import (
     UnauthorizedError,
 )
 from bkpy.metadata.log_deletions import LogDeletions
-from bkpy.metadata.log_upkeep import LOG_NAME, LOG_UID
+from bkpy.metadata.log_maintenance import LOG_NAME, LOG_UID
 from bkpy.metadata.logs import HeldBy, Taken
-from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, told
+from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Superseded, Unknown, to_error
 from bkpy.protocol.log_opening import (
     AFTER_OPENING,
-    Act,
-    ListSays,
+    ListState,
+    ListWrite,
+    OpeningStep,
     SegmentEnd,
-    Told,
     begun,
-    list_says,
+    list_state,
     longest_opened,
     settled,
 )
@@ -75,21 +75,21 @@ def new_ledger(name: str, log_list: LogList) -> NewLedger:
     )
 
 
-def told_of(outcome: PutOutcome) -> Told:
+def list_write_of(outcome: PutOutcome) -> ListWrite:
     """The outcome of a write that adds a ledger to a list, as the tables know it."""
     match outcome:
         case Done():
-            return Told.DONE
+            return ListWrite.DONE
         case Missing():
-            return Told.LEDGER_GONE if outcome.index else Told.LOG_GONE
+            return ListWrite.LEDGER_GONE if outcome.index else ListWrite.LOG_GONE
         case Changed():
-            return Told.CHANGED
-        case Overtaken():
-            return Told.OVERTAKEN
+            return ListWrite.CHANGED
+        case Superseded():
+            return ListWrite.SUPERSEDED
         case NotDone():
-            return Told.NOT_DONE
+            return ListWrite.NOT_DONE
         case Unknown():
-            return Told.UNKNOWN
+            return ListWrite.UNKNOWN
         case _:
             assert_never(outcome)
 
@@ -169,7 +169,7 @@ class Opening:
                 since = f" since {begun}" if outcome.since_ms else ""
                 raise LogLockedError(f"log {self._name} has a writer{since}: {outcome.label}")
             case NotDone() | Unknown():
-                raise told(outcome)
+                raise to_error(outcome)
             case _:
                 assert_never(outcome)
 
@@ -197,26 +197,26 @@ class Opening:
         self._created = None  # whoever ends here doesn't know whether the list names it
         check = self._logs.ledger_check(ledger_id, created.version)
         outcome = await self._logs.write(self._name, wanted, version, check)
-        what, says = told_of(outcome), ListSays.NOTHING
-        if AFTER_OPENING[what, says] is Act.LOOK:
+        what, says = list_write_of(outcome), ListState.NOTHING
+        if AFTER_OPENING[what, says] is OpeningStep.LOOK:
             wanted, version, says = await self._look(wanted, ledger_id)
         elif isinstance(outcome, Done):
             version = outcome.version
         match act := AFTER_OPENING[what, says]:
-            case Act.SERVE:
+            case OpeningStep.SERVE:
                 return Opened(wanted, version, self._token, created)
-            case Act.AGAIN:
+            case OpeningStep.AGAIN:
                 self._created = created
-            case Act.ANEW:
+            case OpeningStep.RESTART:
                 pass
-            case Act.NO_LOG:
+            case OpeningStep.NO_LOG:
                 raise NoSuchLogError(f"log {self._name} was deleted while it was opened")
-            case Act.FAIL:
+            case OpeningStep.FAIL:
                 assert isinstance(outcome, NotDone | Unknown)
                 if isinstance(outcome, NotDone):
                     self._created = created  # to be deleted
-                raise told(outcome)
-            case Act.LOOK | Act.BACK | Act.WAIT | Act.FENCED:
+                raise to_error(outcome)
+            case OpeningStep.LOOK | OpeningStep.BACK | OpeningStep.WAIT | OpeningStep.FENCED:
                 raise AssertionError(f"{act} while opening")
             case _:
                 assert_never(act)
@@ -249,12 +249,12 @@ class Opening:
                     max(ready.behind(end), ready.first_position),
                 )
 
-    async def _look(self, wanted: LogList, ledger_id: int) -> tuple[LogList, int, ListSays]:
+    async def _look(self, wanted: LogList, ledger_id: int) -> tuple[LogList, int, ListState]:
         try:
             log_list, version = await self._logs.read(self._name, fresh=True)
         except NoSuchLogError:
-            return wanted, -1, ListSays.GONE
-        return log_list, version, list_says(log_list, self._token, ledger_id)
+            return wanted, -1, ListState.GONE
+        return log_list, version, list_state(log_list, self._token, ledger_id)
 
     async def _end_of(self, segment: Segment) -> SegmentEnd:
         """Where the ledger ends, which is closed there if it isn't yet."""

@@ -25,18 +25,18 @@ from bkpy.errors import (
     NoSuchLogError,
 )
 from bkpy.log.appends import LogAppends, log_fenced
-from bkpy.log.opening import discard, drop_lease, new_ledger, told_of
-from bkpy.metadata.log_upkeep import LogUpkeep
-from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, doubted, told
+from bkpy.log.opening import discard, drop_lease, list_write_of, new_ledger
+from bkpy.metadata.log_maintenance import LogMaintenance
+from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Superseded, Unknown, escalate_unknown, to_error
 from bkpy.protocol.ledger_metadata import LedgerState
 from bkpy.protocol.log_opening import (
     AFTER_ROLLING,
-    Act,
-    ListSays,
+    ListState,
+    OpeningStep,
     SegmentEnd,
     begun,
     ended,
-    list_says,
+    list_state,
     longest_opened,
     sealed,
     with_room,
@@ -105,7 +105,7 @@ class Roller:
         self._rolling: asyncio.Task[None] | None = None
         self._timer = self._armed()
         self._stopped = False  # it has failed, or is being closed: no further roll is begun
-        self._upkeep = LogUpkeep(parts.logs, parts.catalog)
+        self._log_maintenance = LogMaintenance(parts.logs, parts.catalog)
         self._rolled = asyncio.Event()
         self._rolled.set()  # what was doomed before goes now
         self._keeping = self._runtime.spawn(self._keep(), name=f"retention of log {name}", on_death=self._died)
@@ -230,8 +230,8 @@ class Roller:
                 self._sealed(self.log_list), ledger_id, position, self._clock(), self._token, self.log_list.writer_label
             )
             token = self._logs.new_token()
-            act = Act.WAIT
-            while act is Act.WAIT:
+            act = OpeningStep.WAIT
+            while act is OpeningStep.WAIT:
                 try:
                     outcome = await self._logs.write(self._name, wanted, self._version, check, token=token)
                 except ConfigError:  # the list is too long, unless it has been truncated since
@@ -239,33 +239,33 @@ class Roller:
                         raise
                     outcome = Changed()
                 if isinstance(outcome, NotDone):
-                    outcome = doubted(outcome, doubt)
+                    outcome = escalate_unknown(outcome, doubt)
                 doubt = doubt or isinstance(outcome, Unknown)
-                act = AFTER_ROLLING[told_of(outcome), ListSays.NOTHING]
-                if act is Act.WAIT:
+                act = AFTER_ROLLING[list_write_of(outcome), ListState.NOTHING]
+                if act is OpeningStep.WAIT:
                     await self._pause(until)
             found, version = wanted, outcome.version if isinstance(outcome, Done) else self._version
-            if act is Act.LOOK:
+            if act is OpeningStep.LOOK:
                 found, version, says = await self._look(ledger_id, until)
-                act = AFTER_ROLLING[told_of(outcome), says]
+                act = AFTER_ROLLING[list_write_of(outcome), says]
             match act:
-                case Act.SERVE:
+                case OpeningStep.SERVE:
                     self.log_list, self._version, self._unsealed = found, version, {}
                     if self.appends.error is not None:  # meanwhile
                         raise self.appends.error
                     return
-                case Act.AGAIN:
+                case OpeningStep.AGAIN:
                     self.log_list, self._version = found, version
                     doubt = False  # no write before can take effect any more
-                case Act.BACK:
+                case OpeningStep.BACK:
                     if isinstance(outcome, NotDone):
-                        raise told(outcome)
+                        raise to_error(outcome)
                     raise MetadataConflictError("somebody has changed the next ledger of the log", ledger_id=ledger_id)
-                case Act.FENCED:
+                case OpeningStep.FENCED:
                     raise self._failed(log_fenced(self._name))
-                case Act.NO_LOG:
+                case OpeningStep.NO_LOG:
                     raise self._failed(NoSuchLogError(f"log {self._name} was deleted"))
-                case Act.WAIT | Act.LOOK | Act.ANEW | Act.FAIL:
+                case OpeningStep.WAIT | OpeningStep.LOOK | OpeningStep.RESTART | OpeningStep.FAIL:
                     raise AssertionError(f"{act} while rolling")
                 case _:
                     assert_never(act)
@@ -284,18 +284,18 @@ class Roller:
             )
         await asyncio.sleep(self._settings.metadata_write_pause_s)
 
-    async def _look(self, ledger_id: int, until: float) -> tuple[LogList, int, ListSays]:
+    async def _look(self, ledger_id: int, until: float) -> tuple[LogList, int, ListState]:
         while True:
             try:
                 log_list, version = await self._logs.read(self._name, fresh=True)
             except NoSuchLogError:
-                return self.log_list, self._version, ListSays.GONE
+                return self.log_list, self._version, ListState.GONE
             except MetadataUnavailableError:
                 await self._pause(until)
             except BookKeeperError as error:
                 raise self._failed(error) from None
             else:
-                return log_list, version, list_says(log_list, self._token, ledger_id)
+                return log_list, version, list_state(log_list, self._token, ledger_id)
 
     def _failed(self, error: BookKeeperError) -> BookKeeperError:
         self.appends.fail(error)
@@ -357,8 +357,8 @@ class Roller:
                 case Missing():
                     raise self._failed(NoSuchLogError(f"log {self._name} was deleted"))
                 case NotDone() | Unknown():
-                    raise told(outcome)
-                case Changed() | Overtaken():
+                    raise to_error(outcome)
+                case Changed() | Superseded():
                     log_list, version = await self._logs.read(self._name, fresh=True)
                     if log_list.writer != self._token:
                         raise self._failed(log_fenced(self._name))
@@ -371,7 +371,9 @@ class Roller:
     async def truncate(self, before: int, *, ignore_consumers: bool) -> None:
         """See `LogWriter.truncate`."""
         end, uid = self.appends.acknowledged, self.log_list.uid
-        log_list = await self._upkeep.truncate(self._name, before, end=end, uid=uid, ignore_consumers=ignore_consumers)
+        log_list = await self._log_maintenance.truncate(
+            self._name, before, end=end, uid=uid, ignore_consumers=ignore_consumers
+        )
         if log_list.writer == self._token:
             self.log_list = dataclasses.replace(self.log_list, first_position=max(before, self.log_list.first_position))
 
@@ -383,7 +385,7 @@ class Roller:
                     await self._rolled.wait()
             self._rolled.clear()
             try:
-                if self._is_ended_by(await self._upkeep.retain(self._name)):
+                if self._is_ended_by(await self._log_maintenance.retain(self._name)):
                     return
                 await self._logs.take_lease(self._name, self.log_list.uid, self._token, self._parts.label)
             except NoSuchLogError as error:
@@ -436,9 +438,9 @@ class Roller:
             await self._write(lambda log_list: ended(log_list, self.ledger_id))
             self.ended = True
         await drop_lease(self._name, self.log_list.uid, self._token, self._logs)
-        if self.log_list.doomed:
+        if self.log_list.pending_delete:
             try:
-                await self._upkeep.finish(self._name)
+                await self._log_maintenance.finish(self._name)
             except BookKeeperError as error:
                 log.info("the auditor deletes what log %s has done with: %s", self._name, error)
 

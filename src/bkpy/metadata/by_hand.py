@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import BookKeeperError, MetadataConflictError
 from bkpy.metadata import paths
-from bkpy.metadata.marks import Marks
-from bkpy.metadata.outcome import Missing, NotDone, Unknown, told
+from bkpy.metadata.marks import UnderreplicationQueue
+from bkpy.metadata.outcome import Missing, NotDone, Unknown, to_error
 from bkpy.metadata.resolve import ensure_path, leave_line, take_turn
 from bkpy.metadata.store import SessionState
 
@@ -30,11 +30,11 @@ _DEFAULTS = RecoverySettings()
 
 
 @contextlib.asynccontextmanager
-async def moving_by_hand(
+async def manual_moves(
     store: MetadataStore, root: str, who: str, runtime: Runtime, settings: RecoverySettings = _DEFAULTS
 ) -> AsyncIterator[None]:
     """While copies of closed ledgers are moved without marks. Raises `MetadataUnavailableError`."""
-    said = _Said(store, root, who, runtime, settings)
+    said = _Announcement(store, root, who, runtime, settings)
     unsubscribe = store.session_events.subscribe(said.session_changed)
     try:
         await said.say()
@@ -50,7 +50,7 @@ async def moving_by_hand(
         await said.take_back()  # at the latest it goes with the session
 
 
-class _Said:
+class _Announcement:
     """The node, and the announcement that comes with it."""
 
     def __init__(self, store: MetadataStore, root: str, who: str, runtime: Runtime, settings: RecoverySettings) -> None:
@@ -58,7 +58,7 @@ class _Said:
         self._folder = f"{root}/{paths.BY_HAND}"
         self._who = who
         self._token = runtime.rng.randbytes(_TOKEN_BYTES).hex()
-        self._marks = Marks(store, root, runtime, settings)
+        self._marks = UnderreplicationQueue(store, root, runtime, settings)
         self._settings = settings
         self._ended = asyncio.Event()  # the session in which it was said last
 
@@ -71,12 +71,12 @@ class _Said:
         self._ended.clear()
         above = await ensure_path(self._store, self._folder, attempts_max=attempts_max)
         if isinstance(above, NotDone):
-            raise told(above)
+            raise to_error(above)
         node = await take_turn(self._store, self._folder, self._token, self._who.encode(), attempts_max=attempts_max)
         if isinstance(node, Missing):
             raise MetadataConflictError(f"somebody deletes {self._folder}")
         if isinstance(node, NotDone):
-            raise told(node)
+            raise to_error(node)
         await self._announce()
 
     async def say_again(self) -> None:
@@ -103,4 +103,4 @@ class _Said:
     async def _announce(self) -> None:
         announced = await self._marks.announce()
         if isinstance(announced, NotDone | Unknown):
-            raise told(announced)
+            raise to_error(announced)

@@ -11,7 +11,7 @@ from bkpy.errors import ConfigError, CorruptDataError, MetadataConflictError, No
 from bkpy.metadata import paths
 from bkpy.metadata.layout import LONG_HIERARCHICAL, Layout, layout_named
 from bkpy.metadata.ledgers import LedgerCatalog
-from bkpy.metadata.outcome import Done, Exists, Missing, NotDone, Overtaken, Unknown, told
+from bkpy.metadata.outcome import Done, Exists, Missing, NotDone, Superseded, Unknown, to_error
 from bkpy.metadata.resolve import create_certainly, ensure_path, read_certainly
 from bkpy.metadata.store import Create, MetadataStore
 from bkpy.protocol.ledger_metadata import UnsupportedVersionError
@@ -54,7 +54,7 @@ async def init_cluster(
     instance_id = _uuid(store.runtime.rng.randbytes(16))
     above = await ensure_path(store, root, attempts_max=attempts_max)
     if isinstance(above, NotDone):
-        raise told(above)
+        raise to_error(above)
     # The instance id comes first: it is unique, so after a lost connection it tells whose cluster this is.
     first = Create(f"{root}/{paths.INSTANCE_ID}", instance_id.encode())
     others = [
@@ -70,12 +70,12 @@ async def init_cluster(
             return _cluster(store, root, instance_id, chosen, settings)
         case Exists():
             raise ConfigError(f"there is a cluster already under {root} (it has {outcome.node})")
-        case Missing() | Overtaken():
+        case Missing() | Superseded():
             raise MetadataConflictError(
-                f"somebody deletes nodes under {root} at the same time", outcome_unknown=isinstance(outcome, Overtaken)
+                f"somebody deletes nodes under {root} at the same time", outcome_unknown=isinstance(outcome, Superseded)
             )
         case NotDone() | Unknown():
-            raise told(outcome)
+            raise to_error(outcome)
         case _:
             assert_never(outcome)
 

@@ -19,10 +19,10 @@ from bkpy.metadata.outcome import (
     Gone,
     Missing,
     NotDone,
-    Overtaken,
     PutOutcome,
+    Superseded,
     Unknown,
-    told,
+    to_error,
 )
 from bkpy.metadata.resolve import children_if_there, create_certainly, delete_certainly, put_certainly, read_certainly
 from bkpy.metadata.store import Create, MetadataStore
@@ -67,18 +67,18 @@ async def write_cookie(
     match outcome:
         case Done():
             return outcome.version
-        case Exists() | Changed() | Overtaken():
+        case Exists() | Changed() | Superseded():
             raise MetadataConflictError(
                 "somebody else has written the bookie's cookie",
                 bookie=bookie_id,
-                outcome_unknown=isinstance(outcome, Overtaken),
+                outcome_unknown=isinstance(outcome, Superseded),
             )
         case Missing():
             if expected_version is None:
                 raise NoSuchClusterError(f"there is no cluster under {root}", bookie=bookie_id)
             raise MetadataConflictError("somebody has deleted the bookie's cookie", bookie=bookie_id)
         case NotDone() | Unknown():
-            raise told(outcome, bookie=bookie_id)
+            raise to_error(outcome, bookie=bookie_id)
         case _:
             assert_never(outcome)
 
@@ -96,14 +96,14 @@ async def delete_cookie(store: MetadataStore, root: str, bookie_id: str, expecte
             return
         case Missing():
             raise BookieUnavailableError("the cluster knows no such bookie", bookie=bookie_id, retriable=False)
-        case Changed() | Overtaken():
+        case Changed() | Superseded():
             raise MetadataConflictError(
                 "somebody else has written the bookie's cookie",
                 bookie=bookie_id,
-                outcome_unknown=isinstance(outcome, Overtaken),
+                outcome_unknown=isinstance(outcome, Superseded),
             )
         case NotDone() | Unknown():
-            raise told(outcome, bookie=bookie_id)
+            raise to_error(outcome, bookie=bookie_id)
         case _:
             assert_never(outcome)
 

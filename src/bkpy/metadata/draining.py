@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 from bkpy.config.base import MetadataSettings
 from bkpy.errors import MetadataConflictError, UnauthorizedError
 from bkpy.metadata import paths
-from bkpy.metadata.outcome import Changed, CreateOutcome, Done, Exists, Missing, NotDone, Overtaken, Unknown
+from bkpy.metadata.outcome import Changed, CreateOutcome, Done, Exists, Missing, NotDone, Superseded, Unknown
 from bkpy.metadata.resolve import (
     children_if_there,
     create_certainly,
@@ -121,7 +121,7 @@ class Drains:
                 return above
             outcome = await create_certainly(self._store, *nodes, attempts_max=self._attempts_max)
         match outcome:
-            case Done() | Exists() | NotDone() | Unknown() | Overtaken():
+            case Done() | Exists() | NotDone() | Unknown() | Superseded():
                 return outcome
             case Missing():
                 return NotDone(MetadataConflictError(f"somebody deletes what is above {outcome.node}"))
@@ -155,9 +155,9 @@ class Drains:
         return await delete_together(self._store, unique, Delete(path), cookie, attempts_max=self._attempts_max)
 
 
-def overtaken(outcome: DeleteOutcome | PutOutcome) -> bool:
+def superseded(outcome: DeleteOutcome | PutOutcome) -> bool:
     """Whether it was refused as something else has happened to the bookie meanwhile, which is to be looked at."""
-    return isinstance(outcome, Missing | Changed | Overtaken)
+    return isinstance(outcome, Missing | Changed | Superseded)
 
 
 # --- the stored form ----------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import BookKeeperError, ClientClosedError
 from bkpy.metadata import paths
-from bkpy.metadata.outcome import Gone, Missing, NotDone, told
+from bkpy.metadata.outcome import Gone, Missing, NotDone, to_error
 from bkpy.metadata.resolve import children_if_there, ensure_path, leave_line, read_if_there, take_turn
 from bkpy.metadata.store import MetadataStore, SessionState
 from bkpy.stored_json import parsed
@@ -107,10 +107,10 @@ class Election:
         if isinstance(taken, Missing):  # the first election of the cluster
             above = await ensure_path(self._store, self._line, attempts_max=attempts_max)
             if isinstance(above, NotDone):
-                raise told(above)
+                raise to_error(above)
             taken = await take_turn(self._store, self._line, self._token, data, attempts_max=attempts_max)
         if isinstance(taken, NotDone):
-            raise told(taken)
+            raise to_error(taken)
         return taken if isinstance(taken, str) else None
 
     async def _first(self, node: str) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
 from bkpy.errors import ConfigError, MetadataUnavailableError, NoSuchClusterError, UnauthorizedError
-from bkpy.metadata.outcome import Done, Exists, Missing, NotDone, Overtaken, Unknown
+from bkpy.metadata.outcome import Done, Exists, Missing, NotDone, Superseded, Unknown
 from bkpy.metadata.resolve import ID_PREFIX, Answer, attempt, children_if_there, create_certainly, take_number
 from bkpy.metadata.store import Create, MetadataStore
 from bkpy.protocol.ledger_metadata import LEDGER_ID_MAX
@@ -221,7 +221,7 @@ class IdGenerator:
         create = Create(self._high_node(high), b"")
         outcome = await create_certainly(self._store, create, attempts_max=self._attempts_max)
         match outcome:
-            case Done() | Exists() | Overtaken():
+            case Done() | Exists() | Superseded():
                 return Done(0)
             case Missing():
                 return self._no_cluster()

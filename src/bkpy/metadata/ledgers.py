@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, assert_never
 from bkpy.config.client import ClientSettings
 from bkpy.errors import ConfigError, MetadataConflictError, NoSuchClusterError, NoSuchLedgerError
 from bkpy.metadata.layout import IdGenerator, Layout, held_ids, next_id
-from bkpy.metadata.marks import Marks
+from bkpy.metadata.marks import UnderreplicationQueue
 from bkpy.metadata.outcome import (
     CreateOutcome,
     DeleteOutcome,
@@ -22,10 +22,10 @@ from bkpy.metadata.outcome import (
     Exists,
     Missing,
     NotDone,
-    Overtaken,
     PutOutcome,
+    Superseded,
     Unknown,
-    told,
+    to_error,
 )
 from bkpy.metadata.resolve import (
     Answer,
@@ -124,13 +124,13 @@ class LedgerCatalog:
                     # The id is in use, made by hand, or the session and with it the id's node was lost meanwhile.
                     await self._discard(new.node)
                     await asyncio.sleep(self._runtime.rng.random() * self._settings.ledger_id_pause_max_s)
-                case Overtaken():
+                case Superseded():
                     what = "the ledger may have been made, and somebody else has changed or deleted it since"
                     return Unknown(MetadataConflictError(what, ledger_id=new.ledger_id))
                 case NotDone():
                     return outcome  # the node of the id goes with the session
                 case Unknown():
-                    return Unknown(told(outcome, ledger_id=new.ledger_id))
+                    return Unknown(to_error(outcome, ledger_id=new.ledger_id))
                 case _:
                     assert_never(outcome)
         count = self._settings.ledger_id_attempts_max
@@ -208,9 +208,9 @@ class LedgerCatalog:
         except (NoSuchLedgerError, NoNode):
             return True
 
-    def marks(self) -> Marks:
+    def marks(self) -> UnderreplicationQueue:
         """The under-replication records of these ledgers."""
-        return Marks(self._store, self._root, self._runtime)
+        return UnderreplicationQueue(self._store, self._root, self._runtime)
 
     def watch(self, ledger_id: int) -> Watch:
         """Wakes whenever the ledger's metadata may have changed or gone; to be closed by the caller."""

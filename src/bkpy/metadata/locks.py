@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, assert_never
 from bkpy.config.base import MetadataSettings
 from bkpy.errors import MetadataConflictError
 from bkpy.metadata import paths
-from bkpy.metadata.outcome import Changed, Done, Exists, Gone, Missing, NotDone, Overtaken, Unknown
+from bkpy.metadata.outcome import Changed, Done, Exists, Gone, Missing, NotDone, Superseded, Unknown
 from bkpy.metadata.resolve import children_if_there, create_certainly, delete_together, ensure_path, read_if_there
 from bkpy.metadata.store import Create, Delete, MetadataStore
 from bkpy.stored_json import parsed
@@ -113,7 +113,7 @@ class LedgerLocks:
                 return outcome
             case Missing():
                 return NotDone(MetadataConflictError(f"somebody deletes what is above {outcome.node}"))
-            case Overtaken():
+            case Superseded():
                 await self.release(lock)
                 return NotDone(MetadataConflictError(f"somebody has removed the lock {path}"))
             case Unknown():
@@ -143,7 +143,7 @@ class LedgerLocks:
                 self._store, *lock.nodes, attempts_max=self._settings.metadata_write_attempts_max
             )
             match outcome:
-                case Gone() | Missing() | Changed() | Overtaken():
+                case Gone() | Missing() | Changed() | Superseded():
                     return
                 case NotDone() | Unknown():
                     if not outcome.error.retriable:  # the store was closed: the session is over, and its nodes with it

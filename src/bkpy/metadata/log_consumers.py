@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from bkpy.errors import ConfigError, CorruptDataError, MetadataConflictError, NoSuchLogError, TruncatedError
 from bkpy.metadata import paths
-from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, told
+from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Superseded, Unknown, to_error
 from bkpy.metadata.resolve import children_if_there, put_certainly, read_certainly
 from bkpy.metadata.store import Check, Create, Delete, Put
 from bkpy.protocol.ledger_metadata import UnsupportedVersionError
@@ -54,7 +54,7 @@ class Registered:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _StoredState:
     """What is stored of one consumer. `state` is None if it isn't registered."""
 
     state: ConsumerState | None
@@ -180,11 +180,11 @@ class LogConsumers:
             raise NoSuchLogError(f"log {self._log} has been deleted")
         return top[1], await read_certainly(self._store, node)
 
-    async def _known(self, consumer: str) -> _Known:
+    async def _known(self, consumer: str) -> _StoredState:
         all_version, found = await self._stored(self._node(consumer))
         if found is None:
-            return _Known(None, -1, all_version)
-        return _Known(_decode(self._log, consumer, found[0]), found[1], all_version)
+            return _StoredState(None, -1, all_version)
+        return _StoredState(_decode(self._log, consumer, found[0]), found[1], all_version)
 
     async def _list(self) -> tuple[LogList, int]:
         log_list, version = await self._logs.read(self._log, fresh=True)
@@ -223,10 +223,10 @@ class LogConsumers:
         match outcome:
             case Done():
                 return True
-            case Changed() | Missing() | Overtaken():  # what is there now says more
+            case Changed() | Missing() | Superseded():  # what is there now says more
                 return False
             case NotDone() | Unknown():
-                raise told(outcome)
+                raise to_error(outcome)
             case _:
                 assert_never(outcome)
 

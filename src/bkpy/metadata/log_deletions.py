@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
 
 from bkpy.errors import MetadataConflictError, UnauthorizedError
 from bkpy.metadata import paths
-from bkpy.metadata.outcome import Done, Exists, Missing, NotDone, Overtaken, Unknown, told
+from bkpy.metadata.outcome import Done, Exists, Missing, NotDone, Superseded, Unknown, to_error
 from bkpy.metadata.resolve import children_if_there, create_certainly, delete_certainly, ensure_path, read_certainly
 from bkpy.metadata.store import Create
 from bkpy.stored_json import parsed
@@ -55,15 +55,15 @@ class LogDeletions:
         if isinstance(outcome, Missing):  # the first one of the cluster
             above = await ensure_path(self._store, self._folder, attempts_max=self._attempts_max)
             if isinstance(above, NotDone):
-                raise told(above)
+                raise to_error(above)
             outcome = await create_certainly(self._store, node, attempts_max=self._attempts_max)
         match outcome:
-            case Done() | Exists() | Overtaken():  # whoever has noted it
+            case Done() | Exists() | Superseded():  # whoever has noted it
                 return
             case Missing():
                 raise MetadataConflictError(f"somebody deletes what is above {outcome.node}")
             case NotDone() | Unknown():
-                raise told(outcome)
+                raise to_error(outcome)
             case _:
                 assert_never(outcome)
 
@@ -90,7 +90,7 @@ class LogDeletions:
         """Remove the note. What belonged to the log, and turns up later, is kept."""
         outcome = await delete_certainly(self._store, self._node(uid), attempts_max=self._attempts_max)
         if isinstance(outcome, NotDone | Unknown):
-            raise told(outcome)
+            raise to_error(outcome)
 
     def _node(self, uid: str) -> str:
         return f"{self._folder}/{uid}"

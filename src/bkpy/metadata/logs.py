@@ -21,7 +21,18 @@ from typing import TYPE_CHECKING, Final, assert_never
 from bkpy.config.base import MetadataSettings
 from bkpy.errors import ConfigError, CorruptDataError, MetadataConflictError, NoSuchLogError, UnauthorizedError
 from bkpy.metadata import paths
-from bkpy.metadata.outcome import Changed, Done, Exists, Gone, Missing, NotDone, Overtaken, PutOutcome, Unknown, told
+from bkpy.metadata.outcome import (
+    Changed,
+    Done,
+    Exists,
+    Gone,
+    Missing,
+    NotDone,
+    PutOutcome,
+    Superseded,
+    Unknown,
+    to_error,
+)
 from bkpy.metadata.resolve import (
     children_if_there,
     create_certainly,
@@ -110,7 +121,7 @@ class LogStore:
         match outcome:
             case Done() | Exists() | NotDone() | Unknown():
                 return outcome
-            case Overtaken():
+            case Superseded():
                 what = f"log {name} may have been made, and somebody else has changed or deleted it since"
                 return Unknown(MetadataConflictError(what))
             case Missing():
@@ -128,7 +139,7 @@ class LogStore:
         nodes = Delete(f"{own}/consumers", 0), Delete(own, 0), Delete(path, 0)
         outcome = await delete_together(self.store, *nodes, attempts_max=self._attempts_max)
         if isinstance(outcome, NotDone | Unknown):
-            raise told(outcome)
+            raise to_error(outcome)
         return isinstance(outcome, Gone)
 
     async def read(self, name: str, *, fresh: bool = False, include_deleted: bool = False) -> tuple[LogList, int]:
@@ -261,7 +272,7 @@ class LogStore:
                     raise NoSuchLogError(f"log {name} has been deleted")
                 case NotDone() | Unknown():
                     return outcome
-                case Exists() | Overtaken():
+                case Exists() | Superseded():
                     continue
                 case _:
                     assert_never(outcome)
@@ -278,7 +289,7 @@ class LogStore:
         found = await self._lease_at(path)
         if found is not None and found[0] == token:
             outcome = await delete_certainly(self.store, path, 0, attempts_max=1)
-            if not isinstance(outcome, Gone | Missing | Changed | Overtaken):
+            if not isinstance(outcome, Gone | Missing | Changed | Superseded):
                 log.info("the lease of log %s stays until the session ends: %s", name, outcome.error)
 
     def _lease_path(self, name: str, uid: str) -> str:

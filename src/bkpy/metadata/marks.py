@@ -1,4 +1,4 @@
-"""Marks: which ledgers are under-replicated, and which bookies they miss. One mark a ledger, for workers to work off.
+"""Which ledgers are under-replicated, and which bookies they miss: one record a ledger, for workers to work off.
 
 A mark is a hint: whoever works on its ledger looks at the metadata again. What must not happen is that one gets lost.
 A ledger's node has the name of the one node below it that holds the value, and that no other node ever had: so a
@@ -32,10 +32,10 @@ from bkpy.metadata.outcome import (
     Gone,
     Missing,
     NotDone,
-    Overtaken,
     PutOutcome,
+    Superseded,
     Unknown,
-    doubted,
+    escalate_unknown,
 )
 from bkpy.metadata.resolve import (
     Answer,
@@ -79,7 +79,7 @@ class LossReason(enum.StrEnum):
 
 
 _LASTING = tuple(LossReason)
-_LACKS = (LossReason.RETURNED.value, LossReason.REBUILDING.value, LossReason.CHECK.value)
+_INCOMPLETE = (LossReason.RETURNED.value, LossReason.REBUILDING.value, LossReason.CHECK.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class LostBookie:
 
 
 @dataclass(frozen=True, slots=True)
-class LedgerMark:
+class UnderreplicationRecord:
     """A ledger's mark as it was read: `lost` by bookie id. The node `token` had the version `node_version`."""
 
     ledger_id: int
@@ -106,9 +106,9 @@ class LedgerMark:
     unknown: Mapping[str, Any] = field(default_factory=dict, hash=False, repr=False)
 
     @property
-    def lacking(self) -> frozenset[str]:
+    def incomplete(self) -> frozenset[str]:
         """The bookies that are marked for what they lack, not for being away or to leave."""
-        return frozenset(bookie_id for bookie_id, loss in self.lost.items() if loss.reason in _LACKS)
+        return frozenset(bookie_id for bookie_id, loss in self.lost.items() if loss.reason in _INCOMPLETE)
 
     @property
     def unverified(self) -> frozenset[str]:
@@ -116,7 +116,7 @@ class LedgerMark:
         return frozenset(bookie_id for bookie_id, loss in self.lost.items() if loss.reason == LossReason.RETURNED)
 
 
-def missing_since_ms(mark: LedgerMark, bookie_ids: Collection[str], settings: RecoverySettings) -> int:
+def missing_since_ms(mark: UnderreplicationRecord, bookie_ids: Collection[str], settings: RecoverySettings) -> int:
     """Since when, at the earliest, the ledger may have been written without one of these marked bookies."""
     margin_s = settings.lost_bookie_settle_s  # the clocks of the store and of what marks ledgers may differ
     return min(mark.lost[bookie_id].since_ms for bookie_id in bookie_ids) - int(margin_s * 1000)
@@ -126,7 +126,7 @@ AddOutcome = Done | Missing | NotDone | Unknown
 RemoveOutcome = PutOutcome | DeleteOutcome
 
 
-class Marks:
+class UnderreplicationQueue:
     """The marks under `root`. Reads raise `MetadataUnavailableError`.
 
     With a `guard`, a node that is never changed, `add` and `remove` write nothing once that node is gone.
@@ -164,7 +164,7 @@ class Marks:
     # --- one mark -------------------------------------------------------------------------------------------------
 
     async def add(self, ledger_id: int, lost: Mapping[str, LostBookie]) -> AddOutcome:
-        """LedgerMark the ledger, or merge `lost` into its mark. `Missing` names the guard's node, which is gone.
+        """Record the ledger, or merge `lost` into its record. `Missing` names the guard's node, which is gone.
 
         Unless it is `Done`, the ledger may be marked or not.
         """
@@ -178,13 +178,15 @@ class Marks:
                     return outcome
                 case Exists() | Changed() | Missing():
                     pass
-                case Overtaken():
+                case Superseded():
                     doubt = True
                 case NotDone() | Unknown():
-                    return doubted(outcome, doubt)
+                    return escalate_unknown(outcome, doubt)
                 case _:
                     assert_never(outcome)
-        return doubted(NotDone(MetadataConflictError("others write its mark all the time", ledger_id=ledger_id)), doubt)
+        return escalate_unknown(
+            NotDone(MetadataConflictError("others write its mark all the time", ledger_id=ledger_id)), doubt
+        )
 
     async def add_new(self, ledger_ids: Sequence[int], lost: Mapping[str, LostBookie]) -> bool:
         """Mark these ledgers in one transaction, if none of them has a mark; whether that was certainly done.
@@ -228,7 +230,7 @@ class Marks:
         token = self._runtime.rng.randbytes(_TOKEN_BYTES).hex()
         return Create(path, token.encode()), Create(f"{path}/{token}", _encode(lost, {}))
 
-    async def read(self, ledger_id: int) -> LedgerMark | None:
+    async def read(self, ledger_id: int) -> UnderreplicationRecord | None:
         """The ledger's mark; None if it certainly has none. One that can't be read names no bookie.
 
         Raises `UnsupportedVersionError` for a mark of a newer bkpy, `CorruptDataError` for one without a value.
@@ -239,7 +241,7 @@ class Marks:
         """Whether it has a mark, as far as this session knows. Where it knew of one and there is none, that is gone."""
         return await self._store.exists(self._path(ledger_id))
 
-    async def _find(self, ledger_id: int) -> LedgerMark | None:
+    async def _find(self, ledger_id: int) -> UnderreplicationRecord | None:
         path = self._path(ledger_id)
         missing = ""
         while True:
@@ -255,7 +257,7 @@ class Marks:
             missing = token  # it was removed, and perhaps made anew, between the two reads
             await self._store.sync(path)
 
-    async def return_bookies(self, mark: LedgerMark, bookie_ids: Collection[str]) -> PutOutcome:
+    async def return_bookies(self, mark: UnderreplicationRecord, bookie_ids: Collection[str]) -> PutOutcome:
         """Record that these bookies are back, and have yet to be verified, if the mark is still as it was read."""
         node = f"{self._path(mark.ledger_id)}/{mark.token}"
         back = LossReason.RETURNED.value
@@ -265,7 +267,7 @@ class Marks:
             self._store, node, value, mark.node_version, *self._checks, attempts_max=self._attempts_max
         )
 
-    async def remove(self, mark: LedgerMark, bookie_ids: Collection[str]) -> RemoveOutcome:
+    async def remove(self, mark: UnderreplicationRecord, bookie_ids: Collection[str]) -> RemoveOutcome:
         """Take these bookies off the mark, and with the last one the mark, if it is still as it was read."""
         path = self._path(mark.ledger_id)
         node = f"{path}/{mark.token}"
@@ -286,7 +288,7 @@ class Marks:
             self._thinned.add(parent_of(path))
         return gone
 
-    async def remove_with(self, mark: LedgerMark, lock: LedgerLock) -> bool:
+    async def remove_with(self, mark: UnderreplicationRecord, lock: LedgerLock) -> bool:
         """Remove the mark and give the ledger's lock back, in one transaction; whether that was certainly done.
 
         If not, both may be there still, or neither: `remove` and `release` find out.
@@ -362,7 +364,7 @@ class Marks:
         match outcome:
             case Done():
                 return outcome
-            case Exists() | Changed() | Overtaken() | Missing():
+            case Exists() | Changed() | Superseded() | Missing():
                 return Done(-1)  # somebody else has woken them, after the marks were there
             case NotDone() | Unknown():
                 return outcome
@@ -374,7 +376,7 @@ class Marks:
         found = await read_certainly(self._store, f"{self._root}/{paths.MARKS_NEWS}")
         return -1 if found is None else found[1]
 
-    async def moved_by_hand(self) -> bool:
+    async def has_manual_moves(self) -> bool:
         """Whether copies are moved without marks now, as the server knows it: see `by_hand.py`."""
         return bool(await children_if_there(self._store, f"{self._root}/{paths.BY_HAND}"))
 
@@ -403,7 +405,7 @@ class Marks:
             fields = {"version": MARK_VERSION, "since_ms": int(self._runtime.clock.time() * 1000)}
             outcome = await self._write(path, json.dumps(fields).encode(), None)
         match outcome:
-            case Done() | Gone() | Exists() | Missing() | Changed() | Overtaken():
+            case Done() | Gone() | Exists() | Missing() | Changed() | Superseded():
                 return await self.announce()
             case NotDone() | Unknown():
                 return outcome
@@ -461,7 +463,7 @@ def _encode(lost: Mapping[str, LostBookie], unknown: Mapping[str, Any]) -> bytes
     return json.dumps(fields).encode()
 
 
-def _decode(ledger_id: int, data: bytes, node_version: int, token: str) -> LedgerMark:
+def _decode(ledger_id: int, data: bytes, node_version: int, token: str) -> UnderreplicationRecord:
     """The mark. One that is damaged names no bookie, and says still that the ledger is to be looked at."""
     try:
         fields = parsed(data)
@@ -473,8 +475,8 @@ def _decode(ledger_id: int, data: bytes, node_version: int, token: str) -> Ledge
             )
         lost = {bookie: _decode_loss(loss) for bookie, loss in fields.pop("lost").items()}
     except (ValueError, KeyError, TypeError, AttributeError):
-        return LedgerMark(ledger_id, {}, node_version, token)
-    return LedgerMark(ledger_id, lost, node_version, token, fields)
+        return UnderreplicationRecord(ledger_id, {}, node_version, token)
+    return UnderreplicationRecord(ledger_id, lost, node_version, token, fields)
 
 
 def _decode_loss(fields: dict[str, Any]) -> LostBookie:

@@ -13,7 +13,7 @@ from bkpy.metadata import paths
 from bkpy.metadata.cookies import instance_of, list_cookies
 from bkpy.metadata.registration import decode_registration
 from bkpy.metadata.resolve import children_if_there, read_if_there
-from bkpy.protocol.audit import Presence, Seen
+from bkpy.protocol.audit import BookieStatus, Presence
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 async def look_at_bookies(
     store: MetadataStore, root: str, *, reads_at_once: int, named: Collection[str] = ()
-) -> dict[str, Seen]:
+) -> dict[str, BookieStatus]:
     """All bookies that have a cookie, and those of `named` without one. Raises `MetadataUnavailableError`.
 
     A cookie that this process may not read counts as one that doesn't say which storage the bookie has.
@@ -37,7 +37,7 @@ async def look_at_bookies(
     places = {**dict.fromkeys(writable, False), **dict.fromkeys(read_only, True)}
     bookies = [*cookies, *sorted(set(named).difference(cookies))]
 
-    async def look(bookie: str) -> Seen | None:
+    async def look(bookie: str) -> BookieStatus | None:
         async with reads:
             try:
                 cookie = await read_if_there(store, paths.cookie(root, bookie))
@@ -48,8 +48,8 @@ async def look_at_bookies(
                     return None  # it was removed meanwhile
                 instance = "" if cookie is None else instance_of(cookie[0])
             if bookie not in places:
-                return Seen(Presence.ABSENT, instance)
-            return Seen(await _presence(store, root, bookie, read_only=places[bookie]), instance)
+                return BookieStatus(Presence.ABSENT, instance)
+            return BookieStatus(await _presence(store, root, bookie, read_only=places[bookie]), instance)
 
     seen = await asyncio.gather(*(look(bookie) for bookie in bookies))
     if store.session_id != session:  # another session may have got another, older server

@@ -15,7 +15,7 @@ from bkpy.errors import BookKeeperError, MetadataConflictError, MetadataUnavaila
 from bkpy.metadata import paths
 from bkpy.metadata.all_ledgers import all_ledgers
 from bkpy.metadata.resolve import children_if_there
-from bkpy.protocol.draining import Need, Scan, need_of
+from bkpy.protocol.draining import BookieReference, Scan, reference_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bkpy.protocol.ledger_metadata import LedgerMetadata
 
 
-class Looked(NamedTuple):
+class ReferencingLedgers(NamedTuple):
     """At all ledgers: how many there are, and which of them may need the bookie."""
 
     ledgers: int
@@ -77,36 +77,38 @@ class NamingScan:
         await self._store.sync(self._cluster.root)
         return {name for name in await children_if_there(self._store, folder) if "-" in name}
 
-    async def look(self, looked_at: Callable[[int], None], *, settles: bool = True) -> Looked:
+    async def look(self, looked_at: Callable[[int], None], *, settles: bool = True) -> ReferencingLedgers:
         """Read the metadata of all ledgers. With `settles`, close each ledger IN_RECOVERY, and look at it again."""
         before = self._store.session_id
         count = 0
-        needs: dict[Need, list[int]] = {need: [] for need in Need}
+        needs: dict[BookieReference, list[int]] = {need: [] for need in BookieReference}
         unreadable: list[int] = []
         async for some in all_ledgers(self._cluster.catalog, reads_at_once=self._settings.audit_reads_at_once):
             for ledger_id, metadata in some:
                 if metadata is None:
                     unreadable.append(ledger_id)
                 else:
-                    needs[need_of(metadata, self._bookie_id)].append(ledger_id)
+                    needs[reference_of(metadata, self._bookie_id)].append(ledger_id)
             count += len(some)
             looked_at(count)
         unsettled: list[int] = []
-        for ledger_id in needs[Need.UNSETTLED]:
-            need = await self._settled(ledger_id) if settles else Need.UNSETTLED
-            if need is Need.NAMED:
-                needs[Need.NAMED].append(ledger_id)
-            elif need is Need.UNSETTLED:
+        for ledger_id in needs[BookieReference.UNSETTLED]:
+            need = await self._settled(ledger_id) if settles else BookieReference.UNSETTLED
+            if need is BookieReference.NAMED:
+                needs[BookieReference.NAMED].append(ledger_id)
+            elif need is BookieReference.UNSETTLED:
                 unsettled.append(ledger_id)
         if self._store.session_id != before:  # the server of another session may have been an older one
             raise MetadataUnavailableError("the session with the metadata store has ended during the scan")
-        return Looked(count, tuple(sorted(needs[Need.NAMED])), tuple(unsettled), tuple(unreadable))
+        return ReferencingLedgers(
+            count, tuple(sorted(needs[BookieReference.NAMED])), tuple(unsettled), tuple(unreadable)
+        )
 
-    async def _settled(self, ledger_id: int) -> Need:
+    async def _settled(self, ledger_id: int) -> BookieReference:
         """What the ledger needs when it is closed."""
         try:
-            return need_of(await self._recover(ledger_id), self._bookie_id)
+            return reference_of(await self._recover(ledger_id), self._bookie_id)
         except NoSuchLedgerError:
-            return Need.NONE
+            return BookieReference.NONE
         except BookKeeperError:
-            return Need.UNSETTLED
+            return BookieReference.UNSETTLED

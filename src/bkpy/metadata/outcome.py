@@ -1,7 +1,7 @@
 """What became of a conditional write: values that a caller has to distinguish, where an error could be passed over.
 
     certain   Done, Gone; Exists, Missing, Changed: refused, and nothing of this call is there; NotDone: never sent
-    open      Unknown: it may be there, now or later; Overtaken: it is not there any more, but may have been
+    open      Unknown: it may be there, now or later; Superseded: it is not there any more, but may have been
 
 Whoever gets one matches all of its kinds, with `assert_never` behind the last. An error with `outcome_unknown` is made
 of it by `told`, where a user is told of it and nowhere before.
@@ -49,7 +49,7 @@ class Changed:
 
 
 @dataclass(frozen=True, slots=True)
-class Overtaken:
+class Superseded:
     """Somebody else's later write is there. Whether ours came before it can't be told by looking at the node."""
 
 
@@ -67,17 +67,17 @@ class Unknown:
     error: BookKeeperError
 
 
-CreateOutcome = Done | Exists | Missing | Overtaken | NotDone | Unknown
-PutOutcome = Done | Missing | Changed | Overtaken | NotDone | Unknown
-DeleteOutcome = Gone | Missing | Changed | Overtaken | NotDone | Unknown
+CreateOutcome = Done | Exists | Missing | Superseded | NotDone | Unknown
+PutOutcome = Done | Missing | Changed | Superseded | NotDone | Unknown
+DeleteOutcome = Gone | Missing | Changed | Superseded | NotDone | Unknown
 
 
-def doubted(outcome: NotDone | Unknown, doubt: bool) -> NotDone | Unknown:
+def escalate_unknown(outcome: NotDone | Unknown, doubt: bool) -> NotDone | Unknown:
     """What a failure is after something else in the same matter had, or had not, an unknown outcome."""
     return Unknown(outcome.error) if doubt else outcome
 
 
-def told(outcome: NotDone | Unknown, *, ledger_id: int | None = None, bookie: str | None = None) -> BookKeeperError:
+def to_error(outcome: NotDone | Unknown, *, ledger_id: int | None = None, bookie: str | None = None) -> BookKeeperError:
     """The error for a user, always a new one: the one inside may be shared, and says nothing of the whole call."""
     error = outcome.error
     public = type(error)(

@@ -30,7 +30,18 @@ from bkpy.errors import (
 from bkpy.metadata import paths
 from bkpy.metadata.cookies import cookie_fields, read_cookie
 from bkpy.metadata.draining import Drains
-from bkpy.metadata.outcome import Changed, Done, Exists, Gone, Missing, NotDone, Overtaken, Unknown, doubted, told
+from bkpy.metadata.outcome import (
+    Changed,
+    Done,
+    Exists,
+    Gone,
+    Missing,
+    NotDone,
+    Superseded,
+    Unknown,
+    escalate_unknown,
+    to_error,
+)
 from bkpy.metadata.resolve import (
     Answer,
     attempt,
@@ -201,7 +212,7 @@ class Registration:
             match made:
                 case Done():
                     return
-                case Exists() | Overtaken():
+                case Exists() | Superseded():
                     pass
                 case Missing() if made.index:
                     raise self._not_known()
@@ -210,9 +221,9 @@ class Registration:
                 case Unknown():
                     doubt = True
                     if self._runtime.clock.monotonic() >= deadline:
-                        raise told(made, bookie=self.info.bookie_id)
+                        raise to_error(made, bookie=self.info.bookie_id)
                 case NotDone():
-                    raise told(doubted(made, doubt), bookie=self.info.bookie_id)
+                    raise to_error(escalate_unknown(made, doubt), bookie=self.info.bookie_id)
                 case _:
                     assert_never(made)
             found = await self._look(path, doubt)
@@ -283,17 +294,17 @@ class Registration:
         if isinstance(found, Answer):
             return found.value
         if isinstance(found, NotDone | Unknown):
-            raise told(doubted(found, doubt), bookie=self.info.bookie_id)
+            raise to_error(escalate_unknown(found, doubt), bookie=self.info.bookie_id)
         raise found  # a look is refused for no reason that is left
 
     async def _replace(self, path: str, value: bytes, version: int) -> None:
         """Write the node, unless it has changed: then the caller looks again."""
         outcome = await put_certainly(self._store, path, value, version, attempts_max=1)
         match outcome:
-            case Done() | Missing() | Changed() | Overtaken():
+            case Done() | Missing() | Changed() | Superseded():
                 return
             case NotDone() | Unknown():
-                raise told(outcome, bookie=self.info.bookie_id)
+                raise to_error(outcome, bookie=self.info.bookie_id)
             case _:
                 assert_never(outcome)
 
@@ -301,10 +312,10 @@ class Registration:
         """Remove the node, unless it has changed: then the caller looks again. Only once, for it may come back."""
         outcome = await delete_certainly(self._store, path, version, attempts_max=1)
         match outcome:
-            case Gone() | Missing() | Changed() | Overtaken():
+            case Gone() | Missing() | Changed() | Superseded():
                 return
             case NotDone() | Unknown():
-                raise told(outcome, bookie=self.info.bookie_id)
+                raise to_error(outcome, bookie=self.info.bookie_id)
             case _:
                 assert_never(outcome)
 

@@ -23,10 +23,10 @@ from bkpy.metadata.outcome import (
     Gone,
     Missing,
     NotDone,
-    Overtaken,
     PutOutcome,
+    Superseded,
     Unknown,
-    doubted,
+    escalate_unknown,
 )
 from bkpy.metadata.store import (
     BadVersion,
@@ -93,7 +93,7 @@ async def create_certainly(
             case Unknown():
                 unknown = result
             case NotDone():
-                return doubted(result, unknown is not None)
+                return escalate_unknown(result, unknown is not None)
             case StoreRefusal():
                 raise result  # of `others`: none of theirs can be refused otherwise
             case _:
@@ -110,7 +110,7 @@ async def _whose_node(store: MetadataStore, operation: Create) -> CreateOutcome:
     if found is not None and found[0] == operation.data:
         return Done(found[1])
     # A value at its first version is as it was created. Of one that was changed or deleted since, nobody can tell.
-    return Exists(operation.path) if found is not None and found[1] == 0 else Overtaken()
+    return Exists(operation.path) if found is not None and found[1] == 0 else Superseded()
 
 
 async def put_certainly(
@@ -138,7 +138,7 @@ async def put_certainly(
             case Unknown():
                 unknown = result
             case NotDone():
-                return doubted(result, unknown is not None)
+                return escalate_unknown(result, unknown is not None)
             case StoreRefusal():
                 raise result  # a put is refused for no other reason
             case _:
@@ -163,7 +163,7 @@ async def whose_value(store: MetadataStore, path: str, data: bytes, expected_ver
     if found is None:
         return Missing(path)
     if found[1] != expected_version + 1:
-        return Overtaken()
+        return Superseded()
     return Done(found[1]) if found[0] == data else Changed()
 
 
@@ -194,11 +194,11 @@ async def _delete(attempt_it: Callable[[], Awaitable[object]], attempts_max: int
             case NoNode():
                 return Missing(result.node, result.index or 0) if unknown is None else Gone()
             case BadVersion() | NotEmpty():
-                return Changed() if unknown is None else Overtaken()
+                return Changed() if unknown is None else Superseded()
             case Unknown():
                 unknown = result
             case NotDone():
-                return doubted(result, unknown is not None)
+                return escalate_unknown(result, unknown is not None)
             case StoreRefusal():
                 raise result  # a delete is refused for no other reason
             case _:
@@ -302,7 +302,7 @@ async def ensure_path(store: MetadataStore, path: str, *, attempts_max: int) -> 
             return NotDone(there.error)
         outcome = await create_certainly(store, Create(node, b""), attempts_max=attempts_max)
         match outcome:
-            case Done() | Exists() | Overtaken():
+            case Done() | Exists() | Superseded():
                 continue  # whoever made it
             case Missing():
                 return NotDone(MetadataConflictError(f"somebody deletes what is above {outcome.node}"))

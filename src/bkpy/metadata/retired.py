@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 from bkpy.config.base import MetadataSettings
 from bkpy.errors import CorruptDataError, IdentityError, MetadataConflictError
 from bkpy.metadata import paths
-from bkpy.metadata.outcome import Changed, Done, Exists, Missing, NotDone, Overtaken, Unknown, told
+from bkpy.metadata.outcome import Changed, Done, Exists, Missing, NotDone, Superseded, Unknown, to_error
 from bkpy.metadata.resolve import create_certainly, ensure_path, put_certainly, read_certainly
 from bkpy.metadata.store import Create, MetadataStore
 from bkpy.protocol.ledger_metadata import UnsupportedVersionError
@@ -111,10 +111,10 @@ async def retire(
     match outcome:
         case Done():
             return
-        case Missing() | Changed() | Overtaken():
+        case Missing() | Changed() | Superseded():
             raise _conflict(bookie_id)
         case NotDone() | Unknown():
-            raise told(outcome, bookie=bookie_id)
+            raise to_error(outcome, bookie=bookie_id)
         case _:
             assert_never(outcome)
 
@@ -125,15 +125,15 @@ async def _create(store: MetadataStore, root: str, bookie_id: str, value: bytes,
     if isinstance(outcome, Missing):  # the first one of the cluster
         above = await ensure_path(store, f"{root}/{paths.RETIRED}", attempts_max=attempts_max)
         if isinstance(above, NotDone):
-            raise told(above, bookie=bookie_id)
+            raise to_error(above, bookie=bookie_id)
         outcome = await create_certainly(store, node, attempts_max=attempts_max)
     match outcome:
         case Done():
             return
-        case Exists() | Overtaken() | Missing():
+        case Exists() | Superseded() | Missing():
             raise _conflict(bookie_id)
         case NotDone() | Unknown():
-            raise told(outcome, bookie=bookie_id)
+            raise to_error(outcome, bookie=bookie_id)
         case _:
             assert_never(outcome)
 

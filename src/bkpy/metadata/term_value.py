@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, assert_never
 
 from bkpy.errors import MetadataConflictError
-from bkpy.metadata.outcome import Changed, Done, Exists, Missing, NotDone, Overtaken, Unknown, told
+from bkpy.metadata.outcome import Changed, Done, Exists, Missing, NotDone, Superseded, Unknown, to_error
 from bkpy.metadata.resolve import create_certainly, put_certainly, read_certainly
 from bkpy.metadata.store import Check, Create, MetadataStore
 
@@ -46,11 +46,11 @@ class TermValue:
         match outcome:
             case Done():
                 self._version = outcome.version
-            case Missing() | Exists() | Changed() | Overtaken():
+            case Missing() | Exists() | Changed() | Superseded():
                 raise MetadataConflictError(
-                    "there is another auditor", outcome_unknown=isinstance(outcome, Overtaken), retriable=False
+                    "there is another auditor", outcome_unknown=isinstance(outcome, Superseded), retriable=False
                 )
             case NotDone() | Unknown():
-                raise told(outcome)
+                raise to_error(outcome)
             case _:
                 assert_never(outcome)

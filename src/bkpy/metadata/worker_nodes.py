@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any, assert_never
 
 from bkpy.metadata import paths
-from bkpy.metadata.outcome import Changed, Done, Exists, Missing, NotDone, Overtaken, Unknown
+from bkpy.metadata.outcome import Changed, Done, Exists, Missing, NotDone, Superseded, Unknown
 from bkpy.metadata.resolve import children_if_there, create_certainly, ensure_path, put_certainly, read_if_there
 from bkpy.metadata.store import Create, MetadataStore
 from bkpy.stored_json import parsed
@@ -36,12 +36,12 @@ class WorkerNode:
         self._path = f"{self._folder}/{token}"
         self._attempts_max = settings.metadata_write_attempts_max
         self._version: int | None = None
-        self._told = b""
+        self._stored = b""
 
     async def tell(self, fields: Mapping[str, Any]) -> None:
         """Have the node say this. If that isn't done now, the next call does it. Raises `MetadataUnavailableError`."""
         value = json.dumps({"version": WORKER_VERSION, **fields}).encode()
-        if self._version is not None and value == self._told and await self._store.exists(self._path):
+        if self._version is not None and value == self._stored and await self._store.exists(self._path):
             return
         outcome: CreateOutcome | PutOutcome
         if self._version is None:
@@ -52,12 +52,12 @@ class WorkerNode:
             )
         match outcome:
             case Done():
-                self._version, self._told = outcome.version, value
+                self._version, self._stored = outcome.version, value
             case Missing():
                 self._version = None  # it has gone with its session
-            case Exists() | Changed() | Overtaken() | NotDone() | Unknown():
+            case Exists() | Changed() | Superseded() | NotDone() | Unknown():
                 found = await read_if_there(self._store, self._path)
-                self._version, self._told = (None, b"") if found is None else (found[1], found[0])
+                self._version, self._stored = (None, b"") if found is None else (found[1], found[0])
             case _:
                 assert_never(outcome)
 
@@ -72,7 +72,7 @@ class WorkerNode:
         return await create_certainly(self._store, create, attempts_max=self._attempts_max)
 
 
-async def told_by_workers(store: MetadataStore, root: str) -> list[dict[str, Any]]:
+async def worker_reports(store: MetadataStore, root: str) -> list[dict[str, Any]]:
     """What the workers said last. One of a newer bkpy may say more, or less; what can't be read is left out."""
     folder = f"{root}/{paths.WORKERS}"
     found = []

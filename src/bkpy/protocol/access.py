@@ -37,8 +37,8 @@ LISTS: Final[Mapping[str, Right]] = {
 
 _READS: Final = frozenset({Op.READ, Op.READ_LAC, Op.WAIT_LAC})
 _WRITES: Final = frozenset({Op.PRESENT, Op.ADD, Op.WRITE_LAC, Op.FORCE})
-_NAMES_TOLD: Final = 5
-_NAME_CHARS_TOLD: Final = 200
+_NAMES_SHOWN: Final = 5
+_NAME_CHARS_SHOWN: Final = 200
 NO_OPS: Final[frozenset[int]] = frozenset()
 
 
@@ -67,11 +67,11 @@ class AccessRules:
         return rights
 
 
-def told(names: Collection[str]) -> str:
+def describe_names(names: Collection[str]) -> str:
     """A certificate's names for people: a few of them, on one line whatever they are, for it may be a line of a log."""
     if not names:
         return "a certificate without names"
-    some = [_printable(name[:_NAME_CHARS_TOLD]) for name in list(names)[:_NAMES_TOLD]]
+    some = [_printable(name[:_NAME_CHARS_SHOWN]) for name in list(names)[:_NAMES_SHOWN]]
     more = len(names) - len(some)
     return ", ".join(some) + (f" and {more:,} more" if more else "")
 

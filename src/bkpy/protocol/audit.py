@@ -36,7 +36,7 @@ class Presence(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class BookieStatus:
     """A bookie now. `instance` is its storage, by the UUIDs of its indexes, with spaces between; "" if not known."""
 
     presence: Presence
@@ -137,7 +137,9 @@ def covers(now: str, before: str) -> bool:
     return not now or not before or set(before.split()) <= set(now.split())
 
 
-def audit(record: AuditRecord, seen: Mapping[str, Seen], now_ms: int, *, settle_ms: int, delay_ms: int) -> Findings:
+def audit(
+    record: AuditRecord, seen: Mapping[str, BookieStatus], now_ms: int, *, settle_ms: int, delay_ms: int
+) -> Findings:
     """What follows from a look at the bookies: `seen` has all that have a cookie."""
     absences: dict[str, Absence] = {}
     returned: dict[str, str] = {}
@@ -175,7 +177,7 @@ def audit(record: AuditRecord, seen: Mapping[str, Seen], now_ms: int, *, settle_
     return Findings(found, due, returned, min((at for at in due_at.values() if at > now_ms), default=None))
 
 
-def _step(was: Absence | None, is_: Seen, before: str) -> AbsenceStep:
+def _step(was: Absence | None, is_: BookieStatus, before: str) -> AbsenceStep:
     if was is not None and was.replaced and not was.marked:
         return AbsenceStep.KEEP  # first this one, then perhaps the next
     if not covers(is_.instance, before) and is_.presence is not Presence.HERE:
@@ -187,7 +189,7 @@ def _step(was: Absence | None, is_: Seen, before: str) -> AbsenceStep:
     return STEPS[_was(was)][is_.presence]
 
 
-def _instance(record: AuditRecord, bookie: str, is_: Seen) -> str:
+def _instance(record: AuditRecord, bookie: str, is_: BookieStatus) -> str:
     """The storage that the next look is compared with: what it was here with, also while another is to be marked."""
     before = record.instances.get(bookie, "")
     was = record.absences.get(bookie)

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from bkpy.protocol.ledger_metadata import LedgerMetadata
 
 
-class Sight(enum.StrEnum):
+class ProbeState(enum.StrEnum):
     """What a look at a ledger's metadata saw."""
 
     NO_LEDGER = "no such ledger"
     NAMED = "an ensemble names this bookie"
-    SPARE = "closed, and no ensemble names this bookie"
+    OVER_REPLICATED = "closed, and no ensemble names this bookie"
     NOT_CLOSED = "not closed"  # and no ensemble names this bookie yet
     UNREADABLE = "the metadata are unreadable"
     NOT_MADE = "of a ledger that is still to be made"  # anybody may present a key for its id, or fence it
@@ -64,55 +64,55 @@ class Action(enum.StrEnum):
 
 
 # A ledger that was deleted while it was locked, or exists though it was not listed, is for the next run to look at.
-DECISIONS: Mapping[Step, Mapping[Sight, Action]] = {
+DECISIONS: Mapping[Step, Mapping[ProbeState, Action]] = {
     Step.BEGUN: {
-        Sight.NO_LEDGER: Action.KEEP,
-        Sight.NAMED: Action.KEEP,
-        Sight.SPARE: Action.KEEP,
-        Sight.NOT_CLOSED: Action.KEEP,
-        Sight.UNREADABLE: Action.KEEP,
-        Sight.NOT_MADE: Action.KEEP,
-        Sight.UNSURE: Action.STOP,
-        Sight.FOREIGN: Action.STOP,
-        Sight.OLDER: Action.STOP,
+        ProbeState.NO_LEDGER: Action.KEEP,
+        ProbeState.NAMED: Action.KEEP,
+        ProbeState.OVER_REPLICATED: Action.KEEP,
+        ProbeState.NOT_CLOSED: Action.KEEP,
+        ProbeState.UNREADABLE: Action.KEEP,
+        ProbeState.NOT_MADE: Action.KEEP,
+        ProbeState.UNSURE: Action.STOP,
+        ProbeState.FOREIGN: Action.STOP,
+        ProbeState.OLDER: Action.STOP,
     },
     Step.UNLISTED: {
-        Sight.NO_LEDGER: Action.DELETE,
-        Sight.NAMED: Action.KEEP,
-        Sight.SPARE: Action.KEEP,
-        Sight.NOT_CLOSED: Action.KEEP,
-        Sight.UNREADABLE: Action.KEEP,
-        Sight.NOT_MADE: Action.KEEP,
-        Sight.UNSURE: Action.STOP,
-        Sight.FOREIGN: Action.STOP,
-        Sight.OLDER: Action.STOP,
+        ProbeState.NO_LEDGER: Action.DELETE,
+        ProbeState.NAMED: Action.KEEP,
+        ProbeState.OVER_REPLICATED: Action.KEEP,
+        ProbeState.NOT_CLOSED: Action.KEEP,
+        ProbeState.UNREADABLE: Action.KEEP,
+        ProbeState.NOT_MADE: Action.KEEP,
+        ProbeState.UNSURE: Action.STOP,
+        ProbeState.FOREIGN: Action.STOP,
+        ProbeState.OLDER: Action.STOP,
     },
     Step.LOCKED: {
-        Sight.NO_LEDGER: Action.KEEP,
-        Sight.NAMED: Action.KEEP,
-        Sight.SPARE: Action.HIDE,
-        Sight.NOT_CLOSED: Action.KEEP,
-        Sight.UNREADABLE: Action.KEEP,
-        Sight.NOT_MADE: Action.KEEP,
-        Sight.UNSURE: Action.STOP,
-        Sight.FOREIGN: Action.STOP,
-        Sight.OLDER: Action.STOP,
+        ProbeState.NO_LEDGER: Action.KEEP,
+        ProbeState.NAMED: Action.KEEP,
+        ProbeState.OVER_REPLICATED: Action.HIDE,
+        ProbeState.NOT_CLOSED: Action.KEEP,
+        ProbeState.UNREADABLE: Action.KEEP,
+        ProbeState.NOT_MADE: Action.KEEP,
+        ProbeState.UNSURE: Action.STOP,
+        ProbeState.FOREIGN: Action.STOP,
+        ProbeState.OLDER: Action.STOP,
     },
     Step.HIDDEN: {
-        Sight.NO_LEDGER: Action.KEEP,
-        Sight.NAMED: Action.KEEP,
-        Sight.SPARE: Action.DELETE,
-        Sight.NOT_CLOSED: Action.KEEP,
-        Sight.UNREADABLE: Action.KEEP,
-        Sight.NOT_MADE: Action.KEEP,
-        Sight.UNSURE: Action.STOP,
-        Sight.FOREIGN: Action.STOP,
-        Sight.OLDER: Action.STOP,
+        ProbeState.NO_LEDGER: Action.KEEP,
+        ProbeState.NAMED: Action.KEEP,
+        ProbeState.OVER_REPLICATED: Action.DELETE,
+        ProbeState.NOT_CLOSED: Action.KEEP,
+        ProbeState.UNREADABLE: Action.KEEP,
+        ProbeState.NOT_MADE: Action.KEEP,
+        ProbeState.UNSURE: Action.STOP,
+        ProbeState.FOREIGN: Action.STOP,
+        ProbeState.OLDER: Action.STOP,
     },
 }
 
 
-def decide(step: Step, sight: Sight, *, own_lock: bool, unchanged: bool) -> Action:
+def decide(step: Step, sight: ProbeState, *, own_lock: bool, unchanged: bool) -> Action:
     """What follows from a look.
 
     `own_lock`: the lock was there, and ours, at this look. `unchanged`: the metadata are those of the look before.
@@ -126,16 +126,16 @@ def decide(step: Step, sight: Sight, *, own_lock: bool, unchanged: bool) -> Acti
     return action
 
 
-def sight_of(metadata: LedgerMetadata | None, bookie_id: str) -> Sight:
+def probe_state_of(metadata: LedgerMetadata | None, bookie_id: str) -> ProbeState:
     """What metadata, certainly those that are stored now (None: there are none), say of the bookie's copy."""
     if metadata is None:
-        return Sight.NO_LEDGER
+        return ProbeState.NO_LEDGER
     if any(bookie_id in fragment.bookies for fragment in metadata.fragments):
-        return Sight.NAMED
-    return Sight.SPARE if metadata.state is LedgerState.CLOSED else Sight.NOT_CLOSED
+        return ProbeState.NAMED
+    return ProbeState.OVER_REPLICATED if metadata.state is LedgerState.CLOSED else ProbeState.NOT_CLOSED
 
 
-def sight_of_nothing(ledger_id: int, next_id: int, *, held: bool, empty: bool) -> Sight:
+def probe_state_of_nothing(ledger_id: int, next_id: int, *, held: bool, empty: bool) -> ProbeState:
     """What it means that the metadata have no such ledger as is here, in a store that gives out `next_id` next.
 
     Ids come from there alone, ascending: one with entries was given out once, and a store that hasn't is an earlier
@@ -144,8 +144,8 @@ def sight_of_nothing(ledger_id: int, next_id: int, *, held: bool, empty: bool) -
     would stay fenced for good.
     """
     if ledger_id < next_id:
-        return Sight.NOT_MADE if held else Sight.NO_LEDGER
-    return Sight.NOT_MADE if empty else Sight.OLDER
+        return ProbeState.NOT_MADE if held else ProbeState.NO_LEDGER
+    return ProbeState.NOT_MADE if empty else ProbeState.OLDER
 
 
 def may_begin(*, older: bool) -> bool:
@@ -157,7 +157,7 @@ def may_begin(*, older: bool) -> bool:
     return not older
 
 
-def may_collect_spares(*, untrusted: bool) -> bool:
+def may_collect_over_replicated(*, untrusted: bool) -> bool:
     """Whether a bookie may delete copies that nobody needs.
 
     Not one that has lost data: whatever struck it may have struck others, and then a spare copy may be the last one.

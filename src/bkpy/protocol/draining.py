@@ -97,7 +97,7 @@ class Candidate(NamedTuple):
     lost: bool
 
 
-class Objection(enum.Enum):
+class DecommissionRefusal(enum.Enum):
     """Why a bookie can't be decommissioned, before any ledger is looked at."""
 
     UNKNOWN = "the cluster knows no such bookie"
@@ -116,22 +116,22 @@ class Objection(enum.Enum):
     )
 
 
-def _objection(bookie: Candidate) -> Objection | None:
+def _objection(bookie: Candidate) -> DecommissionRefusal | None:
     if not bookie.known:
-        return Objection.UNKNOWN
+        return DecommissionRefusal.UNKNOWN
     if bookie.lost:
-        return Objection.RUNS if bookie.registered else None
+        return DecommissionRefusal.RUNS if bookie.registered else None
     if not bookie.draining:
-        return Objection.NOT_DRAINING if bookie.registered else Objection.AWAY
-    return None if bookie.refuses else Objection.NOT_REFUSING
+        return DecommissionRefusal.NOT_DRAINING if bookie.registered else DecommissionRefusal.AWAY
+    return None if bookie.refuses else DecommissionRefusal.NOT_REFUSING
 
 
-OBJECTIONS: Final[Mapping[Candidate, Objection | None]] = {
+OBJECTIONS: Final[Mapping[Candidate, DecommissionRefusal | None]] = {
     bookie: _objection(bookie) for bookie in (Candidate(*flags) for flags in product((False, True), repeat=5))
 }
 
 
-class Need(enum.Enum):
+class BookieReference(enum.Enum):
     """Whether a ledger may need a bookie, now or later."""
 
     NONE = enum.auto()
@@ -139,11 +139,11 @@ class Need(enum.Enum):
     UNSETTLED = enum.auto()  # its recovery may still name it: it is to be closed first, and then looked at again
 
 
-def need_of(metadata: LedgerMetadata, bookie_id: str) -> Need:
+def reference_of(metadata: LedgerMetadata, bookie_id: str) -> BookieReference:
     """By the ledger's metadata, which were read after the bookie took its last entry."""
     if bookie_id in metadata.needed_bookies:
-        return Need.NAMED
-    return Need.UNSETTLED if metadata.state is LedgerState.IN_RECOVERY else Need.NONE
+        return BookieReference.NAMED
+    return BookieReference.UNSETTLED if metadata.state is LedgerState.IN_RECOVERY else BookieReference.NONE
 
 
 class Scan(NamedTuple):

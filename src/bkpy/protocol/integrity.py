@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from bkpy.protocol.ledger_metadata import LedgerMetadata
 
 
-class Lack(NamedTuple):
+class MissingRange(NamedTuple):
     """Entries of a fragment that a bookie has to hold and doesn't; some between `first` and `last` may be there.
 
     `place`: the bookie's, in the fragment's ensemble.
@@ -74,7 +74,7 @@ def demand_of(metadata: LedgerMetadata | None, bookie_id: str) -> Demand:
             assert_never(metadata.state)
 
 
-class Duty(enum.Enum):
+class IntegrityAction(enum.Enum):
     """What to do next about a ledger."""
 
     LEAVE = "leave it as it is"
@@ -84,7 +84,7 @@ class Duty(enum.Enum):
     END = "end its limbo, if that still holds under its lock"
 
 
-def next_duty(demand: Demand, *, to_end: bool, lacks: bool, grace_over: bool) -> Duty:
+def next_action(demand: Demand, *, to_end: bool, missing: bool, grace_over: bool) -> IntegrityAction:
     """By the metadata as they were read now, and what is here.
 
     `to_end`: the ledger's limbo is to end, though that ends its writer; `lacks`: something of fragments that have an
@@ -92,28 +92,28 @@ def next_duty(demand: Demand, *, to_end: bool, lacks: bool, grace_over: bool) ->
     """
     match demand:
         case Demand.GONE | Demand.NOTHING:
-            return Duty.LEAVE
+            return IntegrityAction.LEAVE
         case Demand.OPEN | Demand.IN_RECOVERY if not to_end:
-            return Duty.COPY if lacks else Duty.LEAVE
+            return IntegrityAction.COPY if missing else IntegrityAction.LEAVE
         case Demand.OPEN:
-            return Duty.RECOVER if grace_over else Duty.WAIT
+            return IntegrityAction.RECOVER if grace_over else IntegrityAction.WAIT
         case Demand.IN_RECOVERY:
-            return Duty.RECOVER
+            return IntegrityAction.RECOVER
         case Demand.CLOSED:
-            return Duty.COPY if lacks else Duty.END
+            return IntegrityAction.COPY if missing else IntegrityAction.END
 
 
-class Verdict(NamedTuple):
+class LimboEvidence(NamedTuple):
     """What is known when limbo is to end. `lacks`: as the index on disk says, so that what was copied is flushed."""
 
     demand: Demand
-    lacks: bool
+    missing: bool
     locked: bool
 
 
-def ends_limbo(verdict: Verdict) -> bool:
+def ends_limbo(verdict: LimboEvidence) -> bool:
     """Whether the ledger's limbo may end: from then on the bookie denies what it doesn't have of it."""
-    return verdict.demand is Demand.CLOSED and not verdict.lacks and verdict.locked
+    return verdict.demand is Demand.CLOSED and not verdict.missing and verdict.locked
 
 
 def denies_unseen(ledger_id: int, *, all_in_doubt: bool, limbo_to: int) -> bool:
@@ -124,23 +124,25 @@ def denies_unseen(ledger_id: int, *, all_in_doubt: bool, limbo_to: int) -> bool:
     return not all_in_doubt and ledger_id > limbo_to
 
 
-def copy_of(metadata: LedgerMetadata, lack: Lack, readable: Collection[str]) -> Copy:
+def copy_of(metadata: LedgerMetadata, missing: MissingRange, readable: Collection[str]) -> Copy:
     """The copy to the bookie itself that makes up for the lack."""
-    held = list(holdings(metadata))[lack.fragment]
-    names = metadata.fragments[lack.fragment].bookies
-    share = held.shares[lack.place]
+    held = list(holdings(metadata))[missing.fragment]
+    names = metadata.fragments[missing.fragment].bookies
+    share = held.shares[missing.place]
     others = sum(name in readable for name in names)
-    return Copy(lack.fragment, lack.place, share.bookie_id, lack.first, lack.last, within(share, lack), others)
+    return Copy(
+        missing.fragment, missing.place, share.bookie_id, missing.first, missing.last, within(share, missing), others
+    )
 
 
-def within(share: Share, lack: Lack) -> Share:
+def within(share: Share, missing: MissingRange) -> Share:
     """The part of a share that lies in the lack."""
     starts = tuple(
         sorted(
             start
-            for start in (share.step * -(-(lack.first - one) // share.step) + one for one in share.starts)
-            if start <= lack.last
+            for start in (share.step * -(-(missing.first - one) // share.step) + one for one in share.starts)
+            if start <= missing.last
         )
     )
-    entries = sum((lack.last - start) // share.step + 1 for start in starts)
+    entries = sum((missing.last - start) // share.step + 1 for start in starts)
     return share._replace(starts=starts, entries=entries)

@@ -106,7 +106,7 @@ class LogList:
     writer_label: str = ""
     first_position: int = 0
     segments: tuple[Segment, ...] = ()
-    doomed: tuple[int, ...] = ()
+    pending_delete: tuple[int, ...] = ()
     deleted: bool = False  # all of it is to go
     retention_s: float | None = None
     retention_bytes: int | None = None
@@ -133,7 +133,7 @@ class LogList:
         if self.segments and self.first_position < self.segments[0].first_position:
             raise ConfigError(f"there is no segment for position {self.first_position}")
         ids = {segment.ledger_id for segment in self.segments}
-        if len(ids) != len(self.segments) or ids & set(self.doomed):
+        if len(ids) != len(self.segments) or ids & set(self.pending_delete):
             raise ConfigError("a ledger is in the list twice")
 
     # --- what it says -----------------------------------------------------------------------------------------------
@@ -190,16 +190,16 @@ class LogList:
             if self.segments[gone].end_position > before:
                 break
             gone += 1
-        doomed = self.doomed + tuple(segment.ledger_id for segment in self.segments[:gone])
+        pending_delete = self.pending_delete + tuple(segment.ledger_id for segment in self.segments[:gone])
         left = self.segments[gone:]
         if left:
             before = max(before, left[0].first_position)  # it was in a gap
         gaps = tuple(gap for gap in self.gaps if gap[1] >= before)
-        return dataclasses.replace(self, first_position=before, segments=left, doomed=doomed, gaps=gaps)
+        return dataclasses.replace(self, first_position=before, segments=left, pending_delete=pending_delete, gaps=gaps)
 
-    def without_doomed(self, ledger_ids: tuple[int, ...]) -> LogList:
+    def without_pending_delete(self, ledger_ids: tuple[int, ...]) -> LogList:
         """When these have been deleted."""
-        return dataclasses.replace(self, doomed=tuple(i for i in self.doomed if i not in ledger_ids))
+        return dataclasses.replace(self, pending_delete=tuple(i for i in self.pending_delete if i not in ledger_ids))
 
     # --- the stored form --------------------------------------------------------------------------------------------
 
@@ -224,7 +224,7 @@ class LogList:
             "consumer_lag_max_s": _stored_seconds(self.consumer_lag_max_s),
             "sinks": dict(self.sinks),
             "segments": [list(dataclasses.astuple(segment)) for segment in self.segments],
-            "doomed": list(self.doomed),
+            "doomed": list(self.pending_delete),
         }
         if self.gaps:
             known["gaps"] = [list(gap) for gap in self.gaps]
@@ -270,7 +270,7 @@ class LogList:
             retention_bytes=None if retention_bytes is None else _of(int, retention_bytes),
             sinks={_of(str, writer): _of(int, batch) for writer, batch in take("sinks").items()},
             segments=tuple(Segment(*(_of(int, number) for number in row)) for row in take("segments")),
-            doomed=tuple(_of(int, ledger_id) for ledger_id in take("doomed")),
+            pending_delete=tuple(_of(int, ledger_id) for ledger_id in take("doomed")),
             gaps=tuple((_of(int, begin), _of(int, end)) for begin, end in take("gaps", ())),
             unknown=fields,
         )

@@ -92,9 +92,11 @@ def settled(log_list: LogList, ends: Mapping[int, SegmentEnd]) -> LogList:
     _add_gap(gaps, end, following)
     begin = kept[0].first_position if kept else following
     first = max(log_list.first_position, begin)
-    doomed = log_list.doomed + tuple(dropped)
+    pending_delete = log_list.pending_delete + tuple(dropped)
     gaps = [gap for gap in gaps if gap[1] >= begin]  # also one between segments that are truncated, but not yet deleted
-    return dataclasses.replace(log_list, segments=tuple(kept), doomed=doomed, gaps=tuple(gaps), first_position=first)
+    return dataclasses.replace(
+        log_list, segments=tuple(kept), pending_delete=pending_delete, gaps=tuple(gaps), first_position=first
+    )
 
 
 def _add_gap(gaps: list[tuple[int, int]], begin: int, end: int) -> None:
@@ -163,25 +165,27 @@ def ended(log_list: LogList, ledger_id: int) -> LogList:
         return log_list
     if len(log_list.segments) == 1 and log_list.first_position:
         return log_list
-    return dataclasses.replace(log_list, segments=log_list.segments[:-1], doomed=(*log_list.doomed, ledger_id))
+    return dataclasses.replace(
+        log_list, segments=log_list.segments[:-1], pending_delete=(*log_list.pending_delete, ledger_id)
+    )
 
 
 # --- after a write of the list ---------------------------------------------------------------------------------------
 
 
-class Told(enum.Enum):
+class ListWrite(enum.Enum):
     """What was told of a write that adds a segment."""
 
     DONE = "it is there"
     CHANGED = "the list had changed: this write is not there"
-    OVERTAKEN = "the list has changed, before this write or after it"
+    SUPERSEDED = "the list has changed, before this write or after it"
     LEDGER_GONE = "nothing was written: somebody has taken the new ledger for one that nobody needs, and deleted it"
     LOG_GONE = "the log was deleted"
     NOT_DONE = "nothing was written, and nothing will be"
     UNKNOWN = "it may be there, now or later"
 
 
-class ListSays(enum.Enum):
+class ListState(enum.Enum):
     """What the list says after the write."""
 
     NOTHING = "nobody has looked"
@@ -191,13 +195,13 @@ class ListSays(enum.Enum):
     GONE = "there is no such log any more"
 
 
-class Act(enum.Enum):
+class OpeningStep(enum.Enum):
     """What is done next."""
 
     SERVE = "append to the new ledger"
     LOOK = "look at the list"
     AGAIN = "write again what the list is to be now, with the same ledger"
-    ANEW = "begin anew, with another ledger"
+    RESTART = "begin anew, with another ledger"
     BACK = "append to the former ledger as before, and roll later, with another ledger"
     WAIT = "append nothing until the same write has an outcome"
     FAIL = "tell the error"
@@ -205,44 +209,44 @@ class Act(enum.Enum):
     NO_LOG = "the log was deleted: end"
 
 
-def list_says(log_list: LogList, token: str, ledger_id: int) -> ListSays:
+def list_state(log_list: LogList, token: str, ledger_id: int) -> ListState:
     """What the list, which is a log's and not deleted, says to the writer with this token about its new ledger."""
     if log_list.writer != token:
-        return ListSays.OTHERS
-    return ListSays.OURS if any(segment.ledger_id == ledger_id for segment in log_list.segments) else ListSays.WITHOUT
+        return ListState.OTHERS
+    return ListState.OURS if any(segment.ledger_id == ledger_id for segment in log_list.segments) else ListState.WITHOUT
 
 
 # Opening: until the list was written nobody knows the token, so that WITHOUT can't be; the same ledger can be used
 # again while it is certain that no list has named it.
-AFTER_OPENING: Final[Mapping[tuple[Told, ListSays], Act]] = {
-    (Told.DONE, ListSays.NOTHING): Act.SERVE,
-    (Told.CHANGED, ListSays.NOTHING): Act.AGAIN,
-    (Told.OVERTAKEN, ListSays.NOTHING): Act.LOOK,
-    (Told.OVERTAKEN, ListSays.OURS): Act.SERVE,
-    (Told.OVERTAKEN, ListSays.WITHOUT): Act.ANEW,
-    (Told.OVERTAKEN, ListSays.OTHERS): Act.ANEW,
-    (Told.OVERTAKEN, ListSays.GONE): Act.NO_LOG,
-    (Told.LEDGER_GONE, ListSays.NOTHING): Act.ANEW,
-    (Told.LOG_GONE, ListSays.NOTHING): Act.NO_LOG,
-    (Told.NOT_DONE, ListSays.NOTHING): Act.FAIL,
-    (Told.UNKNOWN, ListSays.NOTHING): Act.FAIL,
+AFTER_OPENING: Final[Mapping[tuple[ListWrite, ListState], OpeningStep]] = {
+    (ListWrite.DONE, ListState.NOTHING): OpeningStep.SERVE,
+    (ListWrite.CHANGED, ListState.NOTHING): OpeningStep.AGAIN,
+    (ListWrite.SUPERSEDED, ListState.NOTHING): OpeningStep.LOOK,
+    (ListWrite.SUPERSEDED, ListState.OURS): OpeningStep.SERVE,
+    (ListWrite.SUPERSEDED, ListState.WITHOUT): OpeningStep.RESTART,
+    (ListWrite.SUPERSEDED, ListState.OTHERS): OpeningStep.RESTART,
+    (ListWrite.SUPERSEDED, ListState.GONE): OpeningStep.NO_LOG,
+    (ListWrite.LEDGER_GONE, ListState.NOTHING): OpeningStep.RESTART,
+    (ListWrite.LOG_GONE, ListState.NOTHING): OpeningStep.NO_LOG,
+    (ListWrite.NOT_DONE, ListState.NOTHING): OpeningStep.FAIL,
+    (ListWrite.UNKNOWN, ListState.NOTHING): OpeningStep.FAIL,
 }
 
 # Rolling: the same value is written again after an unknown outcome, so that a refusal says nothing of the writes before
 # it. Nobody takes the writer's last segment out of the list but the next writer, who puts in another token.
-_ROLLING_REFUSED: Final[Mapping[ListSays, Act]] = {
-    ListSays.NOTHING: Act.LOOK,
-    ListSays.OURS: Act.SERVE,
-    ListSays.WITHOUT: Act.AGAIN,
-    ListSays.OTHERS: Act.FENCED,
-    ListSays.GONE: Act.NO_LOG,
+_ROLLING_REFUSED: Final[Mapping[ListState, OpeningStep]] = {
+    ListState.NOTHING: OpeningStep.LOOK,
+    ListState.OURS: OpeningStep.SERVE,
+    ListState.WITHOUT: OpeningStep.AGAIN,
+    ListState.OTHERS: OpeningStep.FENCED,
+    ListState.GONE: OpeningStep.NO_LOG,
 }
-AFTER_ROLLING: Final[Mapping[tuple[Told, ListSays], Act]] = {
-    (Told.DONE, ListSays.NOTHING): Act.SERVE,
-    **{(Told.CHANGED, seen): act for seen, act in _ROLLING_REFUSED.items()},
-    **{(Told.OVERTAKEN, seen): act for seen, act in _ROLLING_REFUSED.items()},
-    (Told.LEDGER_GONE, ListSays.NOTHING): Act.BACK,
-    (Told.LOG_GONE, ListSays.NOTHING): Act.NO_LOG,
-    (Told.NOT_DONE, ListSays.NOTHING): Act.BACK,
-    (Told.UNKNOWN, ListSays.NOTHING): Act.WAIT,
+AFTER_ROLLING: Final[Mapping[tuple[ListWrite, ListState], OpeningStep]] = {
+    (ListWrite.DONE, ListState.NOTHING): OpeningStep.SERVE,
+    **{(ListWrite.CHANGED, seen): act for seen, act in _ROLLING_REFUSED.items()},
+    **{(ListWrite.SUPERSEDED, seen): act for seen, act in _ROLLING_REFUSED.items()},
+    (ListWrite.LEDGER_GONE, ListState.NOTHING): OpeningStep.BACK,
+    (ListWrite.LOG_GONE, ListState.NOTHING): OpeningStep.NO_LOG,
+    (ListWrite.NOT_DONE, ListState.NOTHING): OpeningStep.BACK,
+    (ListWrite.UNKNOWN, ListState.NOTHING): OpeningStep.WAIT,
 }

@@ -126,6 +126,6 @@ def orphaned(
     """
     if log_list is None or log_list.uid != uid:
         return Orphan.DELETE if deleted else Orphan.KEEP_FOR_LOST_LIST
-    if ledger_id in log_list.doomed or any(segment.ledger_id == ledger_id for segment in log_list.segments):
+    if ledger_id in log_list.pending_delete or any(segment.ledger_id == ledger_id for segment in log_list.segments):
         return Orphan.KEEP
     return Orphan.DELETE_IF_UNCHANGED if created_ms + grace_s * _MS <= now_ms else Orphan.KEEP

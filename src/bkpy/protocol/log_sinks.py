@@ -61,8 +61,8 @@ def with_batch(
     if writer_id not in log_list.sinks and len(log_list.sinks) >= sinks_max:
         raise ConfigError(
             f"the log remembers the last batches of {len(log_list.sinks)} writer ids, as many as log_sinks_max allows, "
-            f"so {writer_id} can't be a further one: use a writerId again with ascending batch numbers, or remove writer "
-            "ids that never come back with bkpy log sinks NAME --delete WRITER_ID"
+            f"so {writer_id} can't be a further one: use a writerId again with ascending batch numbers, or remove "
+            "writer ids that never come back with bkpy log sinks NAME --delete WRITER_ID"
         )
     begun_ms = max([now_ms, log_list.last_ms, *(part.last_ms for part in parts)])
     position = max(log_list.sealed_end, log_list.first_position)

@@ -50,18 +50,18 @@ class Balance:
         self._racks = racks
         self.share = _share(loads, writable)
         self.surplus = {name: load - self.share for name, load in loads.items() if load > self.share}
-        self.lack = {name: self.share - loads[name] for name in sorted(writable) if loads.get(name, 0) < self.share}
+        self.room = {name: self.share - loads[name] for name in sorted(writable) if loads.get(name, 0) < self.share}
 
     @property
     def even(self) -> bool:
         """Whether nobody has anything more to give, or to be given."""
-        return not any(self.surplus.values()) or not any(self.lack.values())
+        return not any(self.surplus.values()) or not any(self.room.values())
 
     def moves(self, metadata: LedgerMetadata) -> Iterator[Move]:
         """What is to be moved of this ledger, in this order. It counts as moved."""
         while (move := self._next(metadata)) is not None:
             self.surplus[move.source] -= move.size
-            self.lack[move.target] -= move.size
+            self.room[move.target] -= move.size
             metadata = moved(metadata, move)
             yield move
 
@@ -72,8 +72,8 @@ class Balance:
             key=lambda name: (-self.surplus[name], name),
         )
         for source in givers:
-            for target in sorted(self.lack, key=lambda name: (-self.lack[name], name)):
-                if sizes[source] <= self.lack[target] and self._fits(metadata, source, target):
+            for target in sorted(self.room, key=lambda name: (-self.room[name], name)):
+                if sizes[source] <= self.room[target] and self._fits(metadata, source, target):
                     return Move(metadata.ledger_id, source, target, sizes[source])
         return None
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Sequence
 
 
-class Fate(enum.Enum):
+class EntryStatus(enum.Enum):
     """What is known of one entry."""
 
     PRESENT = "a bookie has it"
@@ -29,22 +29,22 @@ class Fate(enum.Enum):
     GIVEN_UP = "nobody who can tell has it, and the others are given up"
 
 
-def fate(
+def entry_status(
     present: int, denied: int, unknown: int, write_quorum: int, ack_quorum: int, *, given_up: int | None = None
-) -> Fate:
+) -> EntryStatus:
     """By how many bookies of the entry's write set have answered what; the rest have yet to answer.
 
     `given_up`: of those that can't tell, how many never will, where somebody has decided that; None where nobody has.
     """
     if present:
-        return Fate.PRESENT
+        return EntryStatus.PRESENT
     needed = write_quorum - ack_quorum + 1
     if denied >= needed:
-        return Fate.MISSING
+        return EntryStatus.MISSING
     # A copy may still turn up with those that have not answered, or the denials may become enough.
     if present + denied + unknown < write_quorum:
-        return Fate.OPEN
-    return Fate.GIVEN_UP if given_up == unknown else Fate.UNDECIDABLE
+        return EntryStatus.OPEN
+    return EntryStatus.GIVEN_UP if given_up == unknown else EntryStatus.UNDECIDABLE
 
 
 class Fencing:
@@ -96,7 +96,7 @@ class Reply(NamedTuple):
     unknown: Sequence[tuple[int, int]] = ()
 
 
-class Word(enum.Enum):
+class EntryAnswer(enum.Enum):
     """One bookie's word on one entry."""
 
     HAS = "has it"
@@ -134,16 +134,16 @@ class Forward:
         """Bookie `index` can't be asked."""
         self._failed[index] = True
 
-    def word(self, index: int, entry_id: int) -> Word:
-        said = Word.NONE
+    def word(self, index: int, entry_id: int) -> EntryAnswer:
+        said = EntryAnswer.NONE
         for reply in self._replies[index]:
             if not reply.first <= entry_id <= reply.examined_to:
                 continue
             if entry_id in reply.present:
-                return Word.HAS
+                return EntryAnswer.HAS
             doubtful = any(low <= entry_id <= high for low, high in reply.unknown)
-            said = Word.UNKNOWN if doubtful else Word.DENIES
-        return Word.UNKNOWN if said is Word.NONE and self._failed[index] else said
+            said = EntryAnswer.UNKNOWN if doubtful else EntryAnswer.DENIES
+        return EntryAnswer.UNKNOWN if said is EntryAnswer.NONE and self._failed[index] else said
 
     def is_failed(self, index: int) -> bool:
         return self._failed[index]
@@ -151,20 +151,22 @@ class Forward:
     def members(self, entry_id: int) -> tuple[int, ...]:
         return write_set(entry_id, self._sizes[0], self._sizes[1])
 
-    def _count_given_up(self, words: Sequence[Word]) -> int | None:
+    def _count_given_up(self, words: Sequence[EntryAnswer]) -> int | None:
         given_up = self._given_up
         if given_up is None:
             return None
-        told = zip(self.members(self.next), words, strict=True)
-        return sum(word is Word.UNKNOWN and (index in given_up or not self._failed[index]) for index, word in told)
+        answers = zip(self.members(self.next), words, strict=True)
+        return sum(
+            word is EntryAnswer.UNKNOWN and (index in given_up or not self._failed[index]) for index, word in answers
+        )
 
-    def decide(self) -> Fate:
+    def decide(self) -> EntryStatus:
         """The fate of entry `next`, after going past all that are present; PRESENT once `last` is."""
         while self.next <= self.last:
             words = [self.word(index, self.next) for index in self.members(self.next)]
-            counts = words.count(Word.HAS), words.count(Word.DENIES), words.count(Word.UNKNOWN)
-            verdict = fate(*counts, *self._sizes[1:], given_up=self._count_given_up(words))
-            if verdict is not Fate.PRESENT:
+            counts = words.count(EntryAnswer.HAS), words.count(EntryAnswer.DENIES), words.count(EntryAnswer.UNKNOWN)
+            verdict = entry_status(*counts, *self._sizes[1:], given_up=self._count_given_up(words))
+            if verdict is not EntryStatus.PRESENT:
                 return verdict
             self.next += 1
-        return Fate.PRESENT
+        return EntryStatus.PRESENT

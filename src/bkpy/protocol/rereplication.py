@@ -46,7 +46,7 @@ class Bookies(NamedTuple):
     in_limbo: frozenset[str] = frozenset()
 
 
-class Mended(NamedTuple):
+class RepairedInPlace(NamedTuple):
     """A bookie that all of its share of a fragment was copied to in place. `first` and `last` are the fragment's."""
 
     fragment: int
@@ -72,26 +72,26 @@ class Copy(NamedTuple):
     in_place: bool = False
 
     @property
-    def mended(self) -> Mended:
+    def repaired_in_place(self) -> RepairedInPlace:
         """What it makes if it is made in place."""
-        return Mended(self.fragment, self.place, self.old, self.first, self.last)
+        return RepairedInPlace(self.fragment, self.place, self.old, self.first, self.last)
 
 
-class Obstacle(enum.StrEnum):
+class CopyBlocker(enum.StrEnum):
     """Why a copy can't be made now."""
 
     NO_SOURCE = "no bookie that has a copy can be reached"
     NO_TARGET = "no writable bookie is outside the ensemble"
 
 
-class Way(enum.StrEnum):
+class CopyMethod(enum.StrEnum):
     """How a bookie's share of a fragment that has an end comes to be whole again."""
 
     ELSEWHERE = "another bookie gets it, and the place"
     IN_PLACE = "the bookie itself gets it, and keeps its place"
 
 
-def way(*, sources: bool, others: bool, lacks: bool, takes: bool) -> Way | Obstacle:
+def copy_method(*, sources: bool, others: bool, incomplete: bool, takes: bool) -> CopyMethod | CopyBlocker:
     """What to do about one place.
 
     `sources`: each of its entries is on a readable bookie, as far as the metadata tell. `others`: a writable bookie
@@ -102,10 +102,10 @@ def way(*, sources: bool, others: bool, lacks: bool, takes: bool) -> Way | Obsta
     is to leave, or in limbo and mends itself, is never copied to.
     """
     if not sources:
-        return Obstacle.NO_SOURCE
+        return CopyBlocker.NO_SOURCE
     if others:
-        return Way.ELSEWHERE
-    return Way.IN_PLACE if lacks and takes else Obstacle.NO_TARGET
+        return CopyMethod.ELSEWHERE
+    return CopyMethod.IN_PLACE if incomplete and takes else CopyBlocker.NO_TARGET
 
 
 class Stuck(NamedTuple):
@@ -117,7 +117,7 @@ class Stuck(NamedTuple):
     fragment: int
     place: int
     old: str
-    obstacle: Obstacle
+    blocker: CopyBlocker
     first: int
     last: int
     entries: int
@@ -125,15 +125,15 @@ class Stuck(NamedTuple):
     step: int = 1
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """What is in the way, for people."""
         which = f"entries {self.first} to {self.last}" if self.first < self.last else f"entry {self.first}"
         some = f"{self.entries} of " if 0 < self.entries <= self.last - self.first else ""
         if some and self.step > 1:
             which = f"{which}, one in {self.step}"
-        if self.obstacle is Obstacle.NO_TARGET:
-            return f"{some}{which}, to be copied from {self.old}'s place: {self.obstacle}"
-        return f"{some}{which}: {self.obstacle}; {' or '.join(self.bookies)} has to come back"
+        if self.blocker is CopyBlocker.NO_TARGET:
+            return f"{some}{which}, to be copied from {self.old}'s place: {self.blocker}"
+        return f"{some}{which}: {self.blocker}; {' or '.join(self.bookies)} has to come back"
 
 
 class Plan(NamedTuple):
@@ -146,7 +146,7 @@ class Plan(NamedTuple):
     @property
     def left(self) -> int | None:
         """The copies left of the entry that has the fewest; None if nothing is to be copied or recovered."""
-        if self.stuck and any(stuck.obstacle is Obstacle.NO_SOURCE for stuck in self.stuck):
+        if self.stuck and any(stuck.blocker is CopyBlocker.NO_SOURCE for stuck in self.stuck):
             return 0
         return min((copy.left for copy in self.copies), default=None)
 
@@ -156,8 +156,8 @@ def plan(
     leaving: Collection[str],
     bookies: Bookies,
     *,
-    lacking: Collection[str] = (),
-    mended: Collection[Mended] = (),
+    incomplete: Collection[str] = (),
+    repaired_in_place: Collection[RepairedInPlace] = (),
 ) -> Plan:
     """How to get those of `leaving` out of the ledger's ensembles. They may be readable: then they are sources too.
 
@@ -174,15 +174,15 @@ def plan(
             unclosed = tuple(names[index] for index in leave)
             if leave and _gains_nothing(metadata, names, unclosed, leaving, bookies):
                 first = held.first_entry
-                stuck += [Stuck(number, i, names[i], Obstacle.NO_TARGET, first, first, 0, ()) for i in leave]
+                stuck += [Stuck(number, i, names[i], CopyBlocker.NO_TARGET, first, first, 0, ()) for i in leave]
                 unclosed = ()
             continue
         if metadata.is_hole(number):
             continue
         for index in leave:
-            if Mended(number, index, names[index], held.first_entry, held.last_entry) in mended:
+            if RepairedInPlace(number, index, names[index], held.first_entry, held.last_entry) in repaired_in_place:
                 continue
-            found = _copy(metadata, number, held, index, leaving, bookies, lacks=names[index] in lacking)
+            found = _copy(metadata, number, held, index, leaving, bookies, incomplete=names[index] in incomplete)
             if isinstance(found, Copy):
                 copies.append(found)
             else:
@@ -227,7 +227,7 @@ def _copy(
     leaving: Collection[str],
     bookies: Bookies,
     *,
-    lacks: bool,
+    incomplete: bool,
 ) -> Copy | list[Stuck]:
     names = metadata.fragments[number].bookies
     share = held.shares[index]
@@ -235,19 +235,19 @@ def _copy(
     assert last is not None
     living = {start: _readable(metadata, names, start, bookies) for start in share.starts}
     gone = [start for start in share.starts if not living[start]]
-    found = way(
+    found = copy_method(
         sources=not gone,
         others=bool(bookies.writable - set(names) - set(leaving)),
-        lacks=lacks,
+        incomplete=incomplete,
         takes=names[index] in bookies.writable,
     )
-    if found is Obstacle.NO_SOURCE:
+    if found is CopyBlocker.NO_SOURCE:
         return [
             Stuck(
                 number,
                 index,
                 names[index],
-                Obstacle.NO_SOURCE,
+                CopyBlocker.NO_SOURCE,
                 start,
                 last - (last - start) % share.step,
                 (last - start) // share.step + 1,
@@ -256,11 +256,11 @@ def _copy(
             )
             for start in gone
         ]
-    if found is Obstacle.NO_TARGET:
+    if found is CopyBlocker.NO_TARGET:
         entries = share.entries or 0
-        return [Stuck(number, index, names[index], Obstacle.NO_TARGET, held.first_entry, last, entries, ())]
+        return [Stuck(number, index, names[index], CopyBlocker.NO_TARGET, held.first_entry, last, entries, ())]
     left = min((len(some) for some in living.values()), default=metadata.write_quorum)
-    return Copy(number, index, names[index], held.first_entry, last, share, left, found is Way.IN_PLACE)
+    return Copy(number, index, names[index], held.first_entry, last, share, left, found is CopyMethod.IN_PLACE)
 
 
 def _members(metadata: LedgerMetadata, names: tuple[str, ...], entry_id: int) -> list[str]:
@@ -335,7 +335,7 @@ class Swap(enum.Enum):
     UNCERTAIN = "the metadata store could not say"
 
 
-class Then(enum.StrEnum):
+class NextStep(enum.StrEnum):
     """What follows from it."""
 
     LOOK = "look again"
@@ -344,12 +344,12 @@ class Then(enum.StrEnum):
 
 
 # The copy that was made is spare where it was not swapped in: it is collected, or named by the next one that is made.
-AFTER_SWAP: Final[Mapping[Swap, Then]] = {
-    Swap.DONE: Then.LOOK,
-    Swap.CONFLICT: Then.LOOK,
-    Swap.DELETED: Then.LOOK,
-    Swap.LOCK_LOST: Then.STOP,
-    Swap.UNCERTAIN: Then.LATER,
+AFTER_SWAP: Final[Mapping[Swap, NextStep]] = {
+    Swap.DONE: NextStep.LOOK,
+    Swap.CONFLICT: NextStep.LOOK,
+    Swap.DELETED: NextStep.LOOK,
+    Swap.LOCK_LOST: NextStep.STOP,
+    Swap.UNCERTAIN: NextStep.LATER,
 }
 
 

@@ -20,7 +20,7 @@ from bkpy.errors import MetadataUnavailableError
 from bkpy.metadata import paths
 from bkpy.metadata.audit_record import AuditRecords
 from bkpy.metadata.draining import Drains
-from bkpy.metadata.marks import LossReason, LostBookie, Marks
+from bkpy.metadata.marks import LossReason, LostBookie, UnderreplicationQueue
 from bkpy.metadata.membership import look_at_bookies
 from bkpy.protocol.audit import Presence, audit, with_marked, with_worked_off
 from bkpy.recovery.ledger_scan import LedgerScan
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from bkpy.metadata.cluster import Cluster
     from bkpy.metadata.draining import Drain
     from bkpy.metadata.store import Watch
-    from bkpy.protocol.audit import Absence, AuditRecord, Findings, Seen
+    from bkpy.protocol.audit import Absence, AuditRecord, BookieStatus, Findings
     from bkpy.recovery.auditor_metrics import AuditorMetrics
     from bkpy.runtime.interfaces import Runtime
 
@@ -81,7 +81,7 @@ class _Term:
         self._runtime = runtime
         self._settings = settings
         self._metrics = metrics
-        self._marks = Marks(cluster.store, cluster.root, runtime, settings, guard=node)
+        self._marks = UnderreplicationQueue(cluster.store, cluster.root, runtime, settings, guard=node)
         self._records = AuditRecords(cluster.store, cluster.root, guard=node, settings=settings)
         # What was learnt in an earlier term of this process is not used: others may have marked meanwhile.
         remembered = RememberedLedgers(settings.audit_remembered_max)
@@ -190,7 +190,7 @@ class _Term:
             await self._records.write(record)
         return record
 
-    async def _mark(self, record: AuditRecord, found: Findings, seen: Mapping[str, Seen]) -> AuditRecord:
+    async def _mark(self, record: AuditRecord, found: Findings, seen: Mapping[str, BookieStatus]) -> AuditRecord:
         """Mark what the due bookies had, and see to it that nothing of those that were marked before is missed."""
         now = self._runtime.clock.monotonic()
         lost = {
@@ -236,7 +236,7 @@ class _Term:
         missed = await self._scan.still_missed()
         return record if missed is None else with_worked_off(record, but=missed)
 
-    def _tell(self, before: AuditRecord, found: Findings, seen: Mapping[str, Seen]) -> None:
+    def _tell(self, before: AuditRecord, found: Findings, seen: Mapping[str, BookieStatus]) -> None:
         """Log what is new, and set the metrics."""
         record = found.record
         absent, known = len(record.absences), len({*seen, *record.absences})
@@ -258,14 +258,14 @@ class _Term:
         self._metrics.bookies(here=known - absent, absent=absent - lost, lost=lost, most_absent=record.most_absent)
 
 
-def _loss(absence: Absence, seen: Seen | None) -> LostBookie:
+def _loss(absence: Absence, seen: BookieStatus | None) -> LostBookie:
     """What a mark says of the bookie."""
     rebuilding = absence.replaced or (seen is not None and seen.presence is Presence.LIMBO)
     reason = LossReason.REBUILDING if rebuilding else LossReason.LOST
     return LostBookie(absence.since_ms, reason.value, absence.instance)
 
 
-def _leave(drain: Drain, loss: LostBookie | None, seen: Mapping[str, Seen]) -> LostBookie:
+def _leave(drain: Drain, loss: LostBookie | None, seen: Mapping[str, BookieStatus]) -> LostBookie:
     """The same of one that is to leave. When it comes back from an absence, it is to leave all the same."""
     if loss is not None and loss.reason != LossReason.LOST:
         return loss

@@ -27,7 +27,7 @@ class AuditorMetrics:
         self._marked_ledgers = Gauge(
             "bkpy_auditor_marked_ledgers", "Under-replicated ledgers, when the auditor looked last", registry=registry
         )
-        self._marks = Counter("bkpy_auditor_marks", "Marks that were added", registry=registry)
+        self._marks = Counter("bkpy_auditor_marks", "UnderreplicationQueue that were added", registry=registry)
         self._looks = Counter("bkpy_auditor_looks", "Ledgers that were looked at or marked", registry=registry)
         self._whole_seconds = Gauge(
             "bkpy_auditor_last_whole_audit_seconds", "How long the last look at all ledgers took", registry=registry

@@ -17,7 +17,7 @@ from bkpy.config.client import client_settings
 from bkpy.errors import BookKeeperError
 from bkpy.metadata.election import Election
 from bkpy.metadata.locks import LedgerLocks
-from bkpy.metadata.marks import Marks
+from bkpy.metadata.marks import UnderreplicationQueue
 from bkpy.recovery.auditor import Auditor
 from bkpy.recovery.auditor_metrics import AuditorMetrics
 from bkpy.recovery.check_metrics import CheckMetrics
@@ -68,7 +68,7 @@ class AutoRecovery:
         self._worker_metrics = WorkerMetrics(registry, runtime.clock)
         self._election = Election(store, root, name, runtime, settings)
         self._client: Client | None = None
-        self._marks: Marks | None = None
+        self._marks: UnderreplicationQueue | None = None
         self._task: asyncio.Task[Any] | None = None
 
     def start(self) -> None:
@@ -93,12 +93,14 @@ class AutoRecovery:
         await self._kept_up("autorecovery can't begin", self._connect)
         assert self._client is not None
         client, settings = self._client, self._settings
-        cluster = client.upkeep.cluster
+        cluster = client.replication_context.cluster
         auditor = Auditor(cluster, self._runtime, settings, self._metrics)
 
         async def lead(node: str) -> None:
-            checks = PeriodicChecks(client.upkeep, node, self._runtime, settings, self._check_metrics, auditor.named)
-            keeper = LogKeeper(cluster, client.upkeep.fence, self._runtime, settings)
+            checks = PeriodicChecks(
+                client.replication_context, node, self._runtime, settings, self._check_metrics, auditor.named
+            )
+            keeper = LogKeeper(cluster, client.replication_context.fence, self._runtime, settings)
             beside = [
                 self._runtime.spawn(self._kept_up("the checks failed", checks.run), name="periodic checks"),
                 self._runtime.spawn(self._kept_up("logs are not looked after", keeper.run), name="keeper of logs"),
@@ -110,7 +112,7 @@ class AutoRecovery:
                     task.cancel()
                 await asyncio.wait(beside)
 
-        self._marks = Marks(self._store, self._root, self._runtime, settings)
+        self._marks = UnderreplicationQueue(self._store, self._root, self._runtime, settings)
         locks = LedgerLocks(self._store, self._root, self._name, self._runtime, settings)
         worker = ReplicationWorker(
             client, self._marks, locks, self._runtime, settings, self._name, appended=self._appended

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 from bkpy.errors import BookieUnavailableError
 from bkpy.metadata.all_ledgers import all_ledgers, read_ledgers
-from bkpy.metadata.by_hand import moving_by_hand
+from bkpy.metadata.by_hand import manual_moves
 from bkpy.metadata.cookies import read_cookie
 from bkpy.metadata.draining import Drains
 from bkpy.metadata.election import leader
 from bkpy.metadata.locks import LedgerLocks
-from bkpy.metadata.marks import LossReason, Marks
-from bkpy.metadata.outcome import Gone, Missing, NotDone, Unknown, told
+from bkpy.metadata.marks import LossReason, UnderreplicationQueue
+from bkpy.metadata.outcome import Gone, Missing, NotDone, Unknown, to_error
 from bkpy.protocol.ledger_metadata import LedgerState
-from bkpy.protocol.rereplication import Obstacle, plan
-from bkpy.recovery.hand_marks import HandMarks
+from bkpy.protocol.rereplication import CopyBlocker, plan
+from bkpy.recovery.manual_queue import ManualQueue
 from bkpy.recovery.worker import ReplicationWorker
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from bkpy.metadata.draining import Drain
     from bkpy.protocol.ledger_metadata import LedgerMetadata
     from bkpy.protocol.rereplication import Plan
-    from bkpy.recovery.upkeep import HasUpkeep
+    from bkpy.recovery.replication_context import HasReplicationContext
 
 OPEN = "it is open: its writer has to leave the bookie, or it is recovered after the grace period"
 UNREADABLE = "its metadata can't be read"
@@ -68,12 +68,12 @@ class DrainProgress:
 class BookieDrain:
     """Of one bookie, by `client`."""
 
-    def __init__(self, client: HasUpkeep, bookie_id: str, settings: RecoverySettings) -> None:
+    def __init__(self, client: HasReplicationContext, bookie_id: str, settings: RecoverySettings) -> None:
         self._client = client
-        self._upkeep = client.upkeep
+        self._context = client.replication_context
         self._bookie_id = bookie_id
         self._settings = settings
-        cluster = self._upkeep.cluster
+        cluster = self._context.cluster
         self._store, self._root, self._runtime = cluster.store, cluster.root, cluster.store.runtime
         self._drains = Drains(self._store, self._root, self._runtime, settings)
         self._named: set[int] = set()
@@ -87,7 +87,7 @@ class BookieDrain:
             raise BookieUnavailableError("the cluster knows no such bookie", bookie=self._bookie_id, retriable=False)
         outcome = await self._drains.begin(self._bookie_id)
         if isinstance(outcome, NotDone | Unknown):
-            raise told(outcome, bookie=self._bookie_id)
+            raise to_error(outcome, bookie=self._bookie_id)
 
     async def cancel(self) -> bool:
         """Have it stay, with what is left on it; whether it was draining. What has gone elsewhere stays there."""
@@ -96,9 +96,9 @@ class BookieDrain:
             return False
         outcome = await self._drains.cancel(drain)
         if isinstance(outcome, NotDone | Unknown):
-            raise told(outcome, bookie=self._bookie_id)
+            raise to_error(outcome, bookie=self._bookie_id)
         # Workers take the marks that are left for void; now rather than when they look by themselves.
-        await Marks(self._store, self._root, self._runtime, self._settings).announce()
+        await UnderreplicationQueue(self._store, self._root, self._runtime, self._settings).announce()
         return isinstance(outcome, Gone | Missing)
 
     async def look(
@@ -111,7 +111,7 @@ class BookieDrain:
         self._named.clear()
         progress = await self._standing()
         known = frozenset[str]()
-        async for some in all_ledgers(self._upkeep.cluster.catalog, reads_at_once=self._settings.audit_reads_at_once):
+        async for some in all_ledgers(self._context.cluster.catalog, reads_at_once=self._settings.audit_reads_at_once):
             self._count(progress, some)
             count += len(some)
             looked_at(count)
@@ -125,7 +125,7 @@ class BookieDrain:
         """Return when nothing names the bookie, or it was cancelled. `tell` is told how it gets on."""
         progress = await self.look(tell=tell)
         async with contextlib.AsyncExitStack() as own:
-            marks: HandMarks | None = None
+            marks: ManualQueue | None = None
             while progress.draining and progress.ledgers:
                 if marks is None and not await self._others_work():
                     marks = await self._work(own)
@@ -145,14 +145,14 @@ class BookieDrain:
         before, self._named = sorted(self._named), set()
         at_once = self._settings.audit_reads_at_once
         for start in range(0, len(before), at_once):
-            some = await read_ledgers(self._upkeep.cluster.catalog, before[start : start + at_once])
+            some = await read_ledgers(self._context.cluster.catalog, before[start : start + at_once])
             self._count(progress, some)
         self._estimate(progress)
         return progress
 
     async def _standing(self) -> DrainProgress:
         drain: Drain | None = await self._drains.read(self._bookie_id)
-        directory = self._upkeep.directory
+        directory = self._context.directory
         registered = self._bookie_id in directory.bookies or self._bookie_id in directory.read_only
         worked_on_by = "this command"
         if not self._works_here:
@@ -172,7 +172,7 @@ class BookieDrain:
         return progress
 
     def _count(self, progress: DrainProgress, some: Iterable[tuple[int, LedgerMetadata | None]]) -> None:
-        bookies = self._upkeep.bookies()
+        bookies = self._context.bookies()
         for ledger_id, metadata in some:
             if metadata is None:
                 progress.blocked[ledger_id] = UNREADABLE
@@ -198,18 +198,18 @@ class BookieDrain:
             if planned.unclosed:
                 progress.blocked[ledger_id] = OPEN
             elif planned.stuck:
-                progress.blocked[ledger_id] = "; ".join(stuck.told for stuck in planned.stuck)
+                progress.blocked[ledger_id] = "; ".join(stuck.description for stuck in planned.stuck)
 
     def _advise(self, progress: DrainProgress, planned: Plan) -> None:
         """What is missing, and ways out."""
-        if any(stuck.obstacle is Obstacle.NO_TARGET for stuck in planned.stuck):
-            others = len(self._upkeep.bookies().writable - {self._bookie_id})
+        if any(stuck.blocker is CopyBlocker.NO_TARGET for stuck in planned.stuck):
+            others = len(self._context.bookies().writable - {self._bookie_id})
             progress.missing["bookies"] = (
                 f"no bookie can take over: {others} others take entries, and the ledgers that wait have them in their "
                 "ensembles already. Add a bookie, or have one that is read-only take entries again (`bkpy bookies "
                 f"list`), or let this one stay: `bkpy bookie drain {self._bookie_id} --cancel`"
             )
-        away = {name for stuck in planned.stuck if stuck.obstacle is Obstacle.NO_SOURCE for name in stuck.bookies}
+        away = {name for stuck in planned.stuck if stuck.blocker is CopyBlocker.NO_SOURCE for name in stuck.bookies}
         if away:
             progress.missing["sources"] = (
                 f"some entries are only on bookies that can't be reached: start {' or '.join(sorted(away))}"
@@ -236,15 +236,15 @@ class BookieDrain:
 
     async def _others_work(self) -> bool:
         """Whether there is an auditor, and so workers, and they may work."""
-        enabled = await Marks(self._store, self._root, self._runtime, self._settings).enabled()
+        enabled = await UnderreplicationQueue(self._store, self._root, self._runtime, self._settings).enabled()
         return enabled and await leader(self._store, self._root) is not None
 
-    async def _work(self, own: contextlib.AsyncExitStack) -> HandMarks:
+    async def _work(self, own: contextlib.AsyncExitStack) -> ManualQueue:
         """A worker here, until `own` ends."""
         name = f"bkpy bookie drain {self._bookie_id}"
-        await own.enter_async_context(moving_by_hand(self._store, self._root, name, self._runtime, self._settings))
+        await own.enter_async_context(manual_moves(self._store, self._root, name, self._runtime, self._settings))
         locks = LedgerLocks(self._store, self._root, name, self._runtime, self._settings)
-        marks = HandMarks(self._bookie_id, reason=LossReason.DRAINING)
+        marks = ManualQueue(self._bookie_id, reason=LossReason.DRAINING)
         self._works_here = True
         worker = ReplicationWorker(self._client, marks, locks, self._runtime, self._settings, name)
         working: asyncio.Task[Any] = self._runtime.spawn(worker.run(), name=name)

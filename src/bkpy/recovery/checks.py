@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from bkpy.errors import BookKeeperError, MetadataConflictError, NoSuchLedgerError
 from bkpy.metadata.all_ledgers import UNREADABLE, readable_ledgers
 from bkpy.metadata.check_record import CheckRecord, CheckRecords, CheckRun
-from bkpy.metadata.marks import LossReason, LostBookie, Marks
-from bkpy.metadata.outcome import Done, Missing, told
+from bkpy.metadata.marks import LossReason, LostBookie, UnderreplicationQueue
+from bkpy.metadata.outcome import Done, Missing, to_error
 from bkpy.protocol.checks import misplaced, missing, windows
 from bkpy.protocol.holdings import holdings
 from bkpy.protocol.ledger_metadata import LedgerState
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from bkpy.protocol.ledger_metadata import LedgerMetadata
     from bkpy.recovery.check_metrics import CheckMetrics
     from bkpy.recovery.held_entries import Held
-    from bkpy.recovery.upkeep import Upkeep
+    from bkpy.recovery.replication_context import ReplicationContext
     from bkpy.runtime.interfaces import Runtime
 
 log = logging.getLogger("bkpy.recovery")
@@ -47,7 +47,7 @@ PLACEMENT = "placement"
 class _Kind(NamedTuple):
     interval_s: float
     falls_short: Callable[[LedgerMetadata, Sequence[float]], Awaitable[Collection[str]]]
-    told: str
+    description: str
 
 
 class _Suspect(NamedTuple):
@@ -63,26 +63,26 @@ class PeriodicChecks:
 
     def __init__(
         self,
-        upkeep: Upkeep,
+        context: ReplicationContext,
         node: str,
         runtime: Runtime,
         settings: RecoverySettings,
         metrics: CheckMetrics,
         named: Callable[[Collection[str]], None] = lambda bookies: None,
     ) -> None:
-        cluster = upkeep.cluster
-        self._upkeep = upkeep
+        cluster = context.cluster
+        self._context = context
         self._catalog = cluster.catalog
         self._runtime = runtime
         self._settings = settings
         self._metrics = metrics
         self._named = named
         self._records = CheckRecords(cluster.store, cluster.root, guard=node, settings=settings)
-        self._marks = Marks(cluster.store, cluster.root, runtime, settings, guard=node)
+        self._marks = UnderreplicationQueue(cluster.store, cluster.root, runtime, settings, guard=node)
         self._record = CheckRecord()
         self._paid_until = 0.0
         self._kinds = {
-            REPLICAS: _Kind(settings.replicas_check_interval_s, self._lacking, "lacks entries, or has them damaged"),
+            REPLICAS: _Kind(settings.replicas_check_interval_s, self._incomplete, "lacks entries, or has them damaged"),
             PLACEMENT: _Kind(settings.placement_check_interval_s, self._misplaced, "is too near to others of its rack"),
         }
 
@@ -178,29 +178,29 @@ class PeriodicChecks:
             if isinstance(outcome, Missing):
                 raise MetadataConflictError("this auditor's term is over", retriable=False)
             if not isinstance(outcome, Done):
-                raise told(outcome, ledger_id=metadata.ledger_id)
+                raise to_error(outcome, ledger_id=metadata.ledger_id)
         except UNREADABLE as error:
             log.warning("ledger %d can't be marked: %s", metadata.ledger_id, error)
             return False
-        log.warning("ledger %d was marked: %s %s", metadata.ledger_id, ", ".join(sorted(found)), kind.told)
+        log.warning("ledger %d was marked: %s %s", metadata.ledger_id, ", ".join(sorted(found)), kind.description)
         return True
 
     # --- placement ------------------------------------------------------------------------------------------------
 
     async def _misplaced(self, metadata: LedgerMetadata, chances: Sequence[float]) -> Collection[str]:
-        directory = self._upkeep.directory
+        directory = self._context.directory
         infos = {**directory.read_only, **directory.bookies}
         racks = {name: (info.region, info.rack) for name, info in infos.items()}
-        name = misplaced(metadata, racks, self._upkeep.bookies().writable)
+        name = misplaced(metadata, racks, self._context.bookies().writable)
         return () if name is None else (name,)
 
     # --- replicas -------------------------------------------------------------------------------------------------
 
-    async def _lacking(self, metadata: LedgerMetadata, chances: Sequence[float]) -> Collection[str]:
+    async def _incomplete(self, metadata: LedgerMetadata, chances: Sequence[float]) -> Collection[str]:
         """The bookies that miss some of what they should hold of a closed ledger, as far as it is looked at."""
         if metadata.state is not LedgerState.CLOSED:
             return ()
-        directory = self._upkeep.directory
+        directory = self._context.directory
         infos = {**directory.read_only, **directory.bookies}
         found: set[str] = set()
         for held in holdings(metadata):
@@ -210,20 +210,20 @@ class PeriodicChecks:
                 info = infos.get(share.bookie_id)
                 if info is None or info.in_limbo or share.bookie_id in found or not share.starts:
                     continue
-                if await self._lacks(metadata, share, held.first_entry, held.last_entry, chances):
+                if await self._is_incomplete(metadata, share, held.first_entry, held.last_entry, chances):
                     found.add(share.bookie_id)
         return found
 
-    async def _lacks(
+    async def _is_incomplete(
         self, metadata: LedgerMetadata, share: Share, first: int, last: int, chances: Sequence[float]
     ) -> bool:
         settings = self._settings
         for window in windows(first, last, settings.check_window_entries, settings.check_windows, chances):
-            if await self._lacks_in(metadata, share, *window):
+            if await self._is_incomplete_in(metadata, share, *window):
                 return True
         return False
 
-    async def _lacks_in(self, metadata: LedgerMetadata, share: Share, first: int, last: int) -> bool:
+    async def _is_incomplete_in(self, metadata: LedgerMetadata, share: Share, first: int, last: int) -> bool:
         """Whether an entry of the share in first..last isn't there. A bookie that doesn't answer decides nothing."""
         following = first
         while following <= last:
@@ -237,7 +237,7 @@ class PeriodicChecks:
         return False
 
     async def _ask(self, metadata: LedgerMetadata, bookie_id: str, first: int, last: int) -> Held:
-        held = await held_entries(self._upkeep, metadata, bookie_id, first, last, self._settings.check_read_bytes)
+        held = await held_entries(self._context, metadata, bookie_id, first, last, self._settings.check_read_bytes)
         await self._pay(held.size)
         return held
 

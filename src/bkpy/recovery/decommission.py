@@ -20,10 +20,10 @@ from bkpy.metadata import paths
 from bkpy.metadata.cookies import instance_of, read_cookie
 from bkpy.metadata.draining import Drains
 from bkpy.metadata.naming import NamingScan
-from bkpy.metadata.outcome import Changed, Done, Gone, Missing, NotDone, Overtaken, Unknown, told
+from bkpy.metadata.outcome import Changed, Done, Gone, Missing, NotDone, Superseded, Unknown, to_error
 from bkpy.metadata.resolve import read_certainly
 from bkpy.metadata.retired import RetiredBy, retire
-from bkpy.protocol.draining import OBJECTIONS, Candidate, Objection
+from bkpy.protocol.draining import OBJECTIONS, Candidate, DecommissionRefusal
 from bkpy.protocol.messages import Op, pack
 
 if TYPE_CHECKING:
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 
     from bkpy.config.recovery import RecoverySettings
     from bkpy.metadata.draining import Drain
-    from bkpy.metadata.naming import Looked
-    from bkpy.recovery.upkeep import Upkeep
+    from bkpy.metadata.naming import ReferencingLedgers
+    from bkpy.recovery.replication_context import ReplicationContext
 
 _ANY_LEDGER = 0  # each answer says that the bookie runs, also that it knows no such ledger
 
 log = logging.getLogger("bkpy.recovery")
 
 
-async def answers(upkeep: Upkeep, bookie_id: str) -> bool:
+async def answers(context: ReplicationContext, bookie_id: str) -> bool:
     """Whether the bookie answers at the address that it had last, whether it is registered or not."""
-    timeout_s = 2 * upkeep.parts.settings.connect_timeout_s  # to connect, and to answer
+    timeout_s = 2 * context.parts.settings.connect_timeout_s  # to connect, and to answer
     try:
-        await upkeep.parts.pool.channel(bookie_id).call(
+        await context.parts.pool.channel(bookie_id).call(
             Op.READ_LAC, pack([0, _ANY_LEDGER]), timeout_s=timeout_s, again=True
         )
     except BookKeeperError:
@@ -54,20 +54,20 @@ async def answers(upkeep: Upkeep, bookie_id: str) -> bool:
 class Decommission:
     """Of one bookie. `lost`: it will never come back, and nobody waits for its word."""
 
-    def __init__(self, upkeep: Upkeep, bookie_id: str, settings: RecoverySettings, *, lost: bool) -> None:
-        self._upkeep = upkeep
+    def __init__(self, context: ReplicationContext, bookie_id: str, settings: RecoverySettings, *, lost: bool) -> None:
+        self._context = context
         self._bookie_id = bookie_id
         self._settings = settings
         self._lost = lost
         self._began = False  # its draining
-        cluster = upkeep.cluster
+        cluster = context.cluster
         self._store, self._root, self._runtime = cluster.store, cluster.root, cluster.store.runtime
         self._drains = Drains(self._store, self._root, self._runtime, settings)
-        self._scan = NamingScan(cluster, upkeep.recover, bookie_id, settings)
+        self._scan = NamingScan(cluster, context.recover, bookie_id, settings)
 
     async def run(
-        self, agree: Callable[[Looked], None], looked_at: Callable[[int], None] = lambda count: None
-    ) -> Looked:
+        self, agree: Callable[[ReferencingLedgers], None], looked_at: Callable[[int], None] = lambda count: None
+    ) -> ReferencingLedgers:
         """What was found; with `scan.clear` the bookie is decommissioned, else nothing was changed.
 
         `agree` raises to change nothing. Raises `ConfigError` for a bookie that isn't ready to go, and
@@ -92,7 +92,7 @@ class Decommission:
         if self._lost:  # should it come back all the same, it finds that it is to leave
             outcome = await self._drains.begin(self._bookie_id)
             if isinstance(outcome, NotDone | Unknown):
-                raise told(outcome, bookie=self._bookie_id)
+                raise to_error(outcome, bookie=self._bookie_id)
             self._began = isinstance(outcome, Done)
         drain = await self._drains.read(self._bookie_id)
         if drain is None:
@@ -119,13 +119,13 @@ class Decommission:
             registered=await self._registered(),
             lost=self._lost,
         )
-        objection = OBJECTIONS[candidate]
-        if self._lost and objection is None and await answers(self._upkeep, self._bookie_id):
-            objection = Objection.ANSWERS
-        if objection is Objection.UNKNOWN:
-            raise BookieUnavailableError(objection.value, bookie=self._bookie_id, retriable=False)
-        if objection is not None:
-            raise ConfigError(objection.value, bookie=self._bookie_id)
+        refusal = OBJECTIONS[candidate]
+        if self._lost and refusal is None and await answers(self._context, self._bookie_id):
+            refusal = DecommissionRefusal.ANSWERS
+        if refusal is DecommissionRefusal.UNKNOWN:
+            raise BookieUnavailableError(refusal.value, bookie=self._bookie_id, retriable=False)
+        if refusal is not None:
+            raise ConfigError(refusal.value, bookie=self._bookie_id)
 
     async def _registered(self) -> bool:
         places = [paths.available(self._root, self._bookie_id, read_only=read_only) for read_only in (False, True)]
@@ -149,10 +149,10 @@ class Decommission:
         match outcome:
             case Gone():
                 return
-            case Missing() | Changed() | Overtaken():
+            case Missing() | Changed() | Superseded():
                 raise self._changed()
             case NotDone() | Unknown():
-                raise told(outcome, bookie=self._bookie_id)
+                raise to_error(outcome, bookie=self._bookie_id)
 
     def _changed(self) -> MetadataConflictError:
         return MetadataConflictError(

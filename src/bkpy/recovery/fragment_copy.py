@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from bkpy.protocol.ledger_metadata import LedgerMetadata
     from bkpy.protocol.rereplication import Copy
     from bkpy.recovery.copy_rate import CopyRate
-    from bkpy.recovery.upkeep import Upkeep
+    from bkpy.recovery.replication_context import ReplicationContext
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ class FragmentCopy:
         copy: Copy,
         target: str,
         *,
-        upkeep: Upkeep,
+        context: ReplicationContext,
         settings: RecoverySettings,
         rate: CopyRate,
         count: CopyCount,
@@ -91,8 +91,8 @@ class FragmentCopy:
         self._ledger_id = metadata.ledger_id
         self._copy = copy
         self._target = target
-        self._upkeep = upkeep
-        self._parts = upkeep.parts
+        self._context = context
+        self._parts = context.parts
         self._settings = settings
         self._rate = rate
         self._count = count
@@ -125,8 +125,8 @@ class FragmentCopy:
         reader = ShareReader(
             self._metadata,
             self._copy,
-            self._upkeep.bookies().readable,
-            catalog=self._upkeep.cluster.catalog,
+            self._context.bookies().readable,
+            catalog=self._context.cluster.catalog,
             parts=self._parts,
         )
         copied = 0
@@ -224,8 +224,8 @@ class _CopyAdd:
         self._channel.add(self, 0)
 
     def replied(self, index: int, head: memoryview) -> None:
-        told = m.decode_add_reply(head, self._batches)
-        refused = [status for status in (told if isinstance(told, list) else [told]) if status != Status.OK]
+        statuses = m.decode_add_reply(head, self._batches)
+        refused = [status for status in (statuses if isinstance(statuses, list) else [statuses]) if status != Status.OK]
         if Status.KEY_REQUIRED in refused and not self._retried:
             self._retried = True
             self._channel.add_again(self, index)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bkpy.protocol.holdings import Share
     from bkpy.protocol.ledger_metadata import LedgerMetadata
     from bkpy.protocol.rereplication import Copy
-    from bkpy.recovery.upkeep import Upkeep
+    from bkpy.recovery.replication_context import ReplicationContext
 
 log = logging.getLogger("bkpy.recovery")
 
@@ -36,12 +36,12 @@ class Held(NamedTuple):
 
 
 async def held_entries(
-    upkeep: Upkeep, metadata: LedgerMetadata, bookie_id: str, first: int, last: int, read_bytes: int
+    context: ReplicationContext, metadata: LedgerMetadata, bookie_id: str, first: int, last: int, read_bytes: int
 ) -> Held:
     """What the bookie has of first..last, up to about `read_bytes`: at least entry `first` is examined."""
     head = m.pack([0, metadata.ledger_id, first, last, read_bytes])
-    frame = await upkeep.parts.pool.channel(bookie_id).call(
-        Op.READ, head, timeout_s=upkeep.parts.settings.read_timeout_s
+    frame = await context.parts.pool.channel(bookie_id).call(
+        Op.READ, head, timeout_s=context.parts.settings.read_timeout_s
     )
     status = m.reply_status(frame.head)
     if status == Status.NO_SUCH_LEDGER:
@@ -63,7 +63,9 @@ async def held_entries(
     return Held(max(first, min(reply.examined_to, last)), intact, len(frame.body))
 
 
-async def certainly_lost(upkeep: Upkeep, metadata: LedgerMetadata, first: int, last: int, read_bytes: int) -> bool:
+async def certainly_lost(
+    context: ReplicationContext, metadata: LedgerMetadata, first: int, last: int, read_bytes: int
+) -> bool:
     """Whether nobody has entries `first` to `last`, of one fragment, or ever will have them again.
 
     Each bookie of their write sets denies all of them; or it is not registered, and was given up when the loss of the
@@ -71,25 +73,25 @@ async def certainly_lost(upkeep: Upkeep, metadata: LedgerMetadata, first: int, l
     is damaged, may have them.
     """
     loss, fragment = metadata.accepted_loss, metadata.fragment_of(first)
-    readable = upkeep.bookies().readable
+    readable = context.bookies().readable
     entries = range(first, min(last, first + metadata.ensemble_size - 1) + 1)
     places = {i for n in entries for i in write_set(n, metadata.ensemble_size, metadata.write_quorum)}
     for name in (fragment.bookies[i] for i in sorted(places)):
         given_up = loss is not None and name in loss.bookies and name not in readable
-        if not given_up and not await _denies(upkeep, metadata, name, first, last, read_bytes):
+        if not given_up and not await _denies(context, metadata, name, first, last, read_bytes):
             return False
     return True
 
 
 async def _denies(
-    upkeep: Upkeep, metadata: LedgerMetadata, bookie_id: str, first: int, last: int, read_bytes: int
+    context: ReplicationContext, metadata: LedgerMetadata, bookie_id: str, first: int, last: int, read_bytes: int
 ) -> bool:
     """Whether the bookie says of each of these entries that it never acknowledged it."""
     while first <= last:
         head = m.pack([0, metadata.ledger_id, first, last, read_bytes])
         try:
-            frame = await upkeep.parts.pool.channel(bookie_id).call(
-                Op.READ, head, timeout_s=upkeep.parts.settings.read_timeout_s
+            frame = await context.parts.pool.channel(bookie_id).call(
+                Op.READ, head, timeout_s=context.parts.settings.read_timeout_s
             )
         except BookKeeperError:
             return False
@@ -104,7 +106,7 @@ async def _denies(
 
 
 async def unreadable(
-    upkeep: Upkeep,
+    context: ReplicationContext,
     metadata: LedgerMetadata,
     copy: Copy,
     *,
@@ -117,16 +119,16 @@ async def unreadable(
     A range ends at an entry of the share that somebody has. All of the share is read, once where the first bookie that
     is asked has it.
     """
-    readable = upkeep.bookies().readable
+    readable = context.bookies().readable
     names = [name for name in metadata.fragments[copy.fragment].bookies if name in readable]
     names.sort(key=lambda name: name == copy.old)
     ranges: list[tuple[int, int]] = []
     open_range = False
     following = copy.first
     while following <= copy.last:
-        end, lacking = await _nowhere(upkeep, metadata, copy.share, names, following, copy.last, read_bytes)
+        end, absent = await _nowhere(context, metadata, copy.share, names, following, copy.last, read_bytes)
         for entry_id in wanted(copy.share, following, end):
-            if entry_id not in lacking:
+            if entry_id not in absent:
                 open_range = False
             elif open_range:
                 ranges[-1] = ranges[-1][0], entry_id
@@ -141,26 +143,32 @@ async def unreadable(
 
 
 async def _nowhere(
-    upkeep: Upkeep, metadata: LedgerMetadata, share: Share, names: list[str], first: int, last: int, read_bytes: int
+    context: ReplicationContext,
+    metadata: LedgerMetadata,
+    share: Share,
+    names: list[str],
+    first: int,
+    last: int,
+    read_bytes: int,
 ) -> tuple[int, set[int]]:
     """Up to where it was looked, and what of the share up to there none of these bookies returns intact."""
     end: int | None = None
-    lacking: list[int] = []
+    absent: list[int] = []
     for name in names:
-        following = first if end is None else lacking[0]
+        following = first if end is None else absent[0]
         try:
             while following <= (last if end is None else end):
-                held = await held_entries(upkeep, metadata, name, following, last if end is None else end, read_bytes)
+                held = await held_entries(context, metadata, name, following, last if end is None else end, read_bytes)
                 if end is None:
-                    end, lacking = held.examined_to, missing(share, first, held.examined_to, held.intact)
+                    end, absent = held.examined_to, missing(share, first, held.examined_to, held.intact)
                 else:
-                    lacking = [entry_id for entry_id in lacking if entry_id not in held.intact]
+                    absent = [entry_id for entry_id in absent if entry_id not in held.intact]
                 following = held.examined_to + 1
         except BookKeeperError:
             continue  # another one may do
-        if not lacking:
+        if not absent:
             break
     if end is None:  # some at a time: a record has more than a byte
         end = min(last, first + read_bytes)
         return end, set(wanted(share, first, end))
-    return end, set(lacking)
+    return end, set(absent)

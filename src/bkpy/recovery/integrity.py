@@ -25,10 +25,10 @@ from bkpy.config.client import client_settings
 from bkpy.errors import BookKeeperError, MetadataUnavailableError, NoSuchLedgerError
 from bkpy.metadata.all_ledgers import UNREADABLE, all_ledgers
 from bkpy.metadata.locks import LedgerLock, LedgerLocks
-from bkpy.metadata.marks import LossReason, Marks
+from bkpy.metadata.marks import LossReason, UnderreplicationQueue
 from bkpy.metadata.outcome import NotDone
 from bkpy.metadata.worker_nodes import REBUILDING, WorkerNode
-from bkpy.protocol.integrity import Demand, Duty, copy_of, demand_of, next_duty
+from bkpy.protocol.integrity import Demand, IntegrityAction, copy_of, demand_of, next_action
 from bkpy.protocol.ledger_metadata import UnsupportedVersionError
 from bkpy.recovery.copy_rate import CopyRate
 from bkpy.recovery.fragment_copy import Copied, CopyCount, FragmentCopy, Unreadable
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from bkpy.config.recovery import RecoverySettings
-    from bkpy.metadata.marks import LedgerMark
+    from bkpy.metadata.marks import UnderreplicationRecord
     from bkpy.metadata.store import MetadataStore
-    from bkpy.protocol.integrity import Lack
+    from bkpy.protocol.integrity import MissingRange
     from bkpy.protocol.ledger_metadata import LedgerMetadata
     from bkpy.runtime.interfaces import Runtime
 
 log = logging.getLogger("bkpy.recovery")
 
 
-class Mendable(Protocol):
+class RepairableStorage(Protocol):
     """What a bookie tells of its losses, and is told. See `storage/losses.py`."""
 
     @property
@@ -66,7 +66,7 @@ class Mendable(Protocol):
 
     async def make_known(self, metadata: LedgerMetadata) -> None: ...
 
-    async def lacks(self, metadata: LedgerMetadata) -> list[Lack]: ...
+    async def missing_ranges(self, metadata: LedgerMetadata) -> list[MissingRange]: ...
 
     async def flush(self) -> None: ...
 
@@ -83,7 +83,7 @@ class IntegrityLook:
     began_s: float
     ended_s: float | None = None
     looked_at: int = 0
-    mended: int = 0  # nothing of them is missing or in limbo any more
+    repaired_in_place: int = 0  # nothing of them is missing or in limbo any more
     named: int | None = None  # ledgers that name this bookie, all of which may have lost entries; None before it knows
 
 
@@ -97,7 +97,7 @@ class IntegrityCheck:
         root: str,
         runtime: Runtime,
         bookie_id: str,
-        losses: Mendable,
+        losses: RepairableStorage,
         registry: CollectorRegistry,
     ) -> None:
         self._settings = settings
@@ -108,7 +108,7 @@ class IntegrityCheck:
         self._losses = losses
         self._metrics = IntegrityMetrics(registry)
         self._locks = LedgerLocks(store, root, bookie_id, runtime, settings)
-        self._marks = Marks(store, root, runtime, settings)
+        self._marks = UnderreplicationQueue(store, root, runtime, settings)
         self._rate = CopyRate(settings, runtime)
         self._count = CopyCount()
         self._client: Client | None = None
@@ -166,7 +166,7 @@ class IntegrityCheck:
         if not self._losses.all_in_doubt:
             return len(self._left) + len(self._waiting)
         look = self._look
-        return None if look is None or look.named is None else max(1, look.named - look.mended)
+        return None if look is None or look.named is None else max(1, look.named - look.repaired_in_place)
 
     # --- reports ------------------------------------------------------------------------------------------------------
 
@@ -198,7 +198,7 @@ class IntegrityCheck:
         """How many ledgers this look has to bring back."""
         named = 0
         reads_at_once = self._settings.audit_reads_at_once
-        async for some in all_ledgers(client.upkeep.cluster.catalog, reads_at_once=reads_at_once):
+        async for some in all_ledgers(client.replication_context.cluster.catalog, reads_at_once=reads_at_once):
             named += sum(one is not None and self._bookie_id in one.needed_bookies for _, one in some)
         look.named = named
 
@@ -219,7 +219,7 @@ class IntegrityCheck:
             except Exception:
                 pause_s = retry_s
                 log.exception("the integrity check failed, and is tried again")
-            self._metrics.told(left=len(self._left) + len(self._waiting), in_doubt=self._losses.all_in_doubt)
+            self._metrics.update(left=len(self._left) + len(self._waiting), in_doubt=self._losses.all_in_doubt)
             try:
                 async with asyncio.timeout(pause_s):
                     await self._woken.wait()
@@ -253,20 +253,20 @@ class IntegrityCheck:
                 await self._look_at(_each(sorted(some)))
         finally:
             look.ended_s = self._runtime.clock.time()
-        if whole or look.mended:
+        if whole or look.repaired_in_place:
             log.info(
                 "integrity: looked at %d ledgers in %.1f s, %d are whole again, %d are not yet (%d entries copied)",
                 look.looked_at,
                 look.ended_s - look.began_s,
-                look.mended,
+                look.repaired_in_place,
                 len(self._left) + len(self._waiting),
                 self._count.entries,
             )
-        return look.mended > 0
+        return look.repaired_in_place > 0
 
     async def _look_at_all(self, client: Client, look: IntegrityLook, *, in_doubt: bool) -> None:
         """Every ledger there is; behind that, those that this bookie has never seen are trusted."""
-        catalog = client.upkeep.cluster.catalog
+        catalog = client.replication_context.cluster.catalog
         limbo_to = await catalog.newest_id() if in_doubt else -1
         if isinstance(limbo_to, NotDone):
             raise limbo_to.error
@@ -296,13 +296,13 @@ class IntegrityCheck:
                 mark = await self._marks.read(ledger_id)
             except UNREADABLE:
                 continue
-            if mark is not None and self._is_told_lost(mark):
+            if mark is not None and self._is_reported_lost(mark):
                 self._marked.add(ledger_id)
                 if len(self._marked) == self._settings.stuck_ledgers_max:
                     break  # the others are found when these have none any more
         return self._marked.copy()
 
-    def _is_told_lost(self, mark: LedgerMark) -> bool:
+    def _is_reported_lost(self, mark: UnderreplicationRecord) -> bool:
         loss = mark.lost.get(self._bookie_id)
         return loss is not None and loss.reason in (LossReason.LOST, LossReason.REBUILDING)
 
@@ -311,11 +311,11 @@ class IntegrityCheck:
         async for ledger_id in ledger_ids:
             some.append(ledger_id)
             if len(some) == self._settings.integrity_flush_ledgers:
-                await self._mend(some)
+                await self._repair(some)
                 some = []
-        await self._mend(some)
+        await self._repair(some)
 
-    async def _mend(self, ledger_ids: list[int]) -> None:
+    async def _repair(self, ledger_ids: list[int]) -> None:
         """Copy what these lack, flush, and end their limbo."""
         brought: list[int] = []
 
@@ -368,34 +368,36 @@ class IntegrityCheck:
         while True:
             metadata = await self._read(ledger_id)
             demand, in_limbo = demand_of(metadata, self._bookie_id), await self._losses.in_doubt(ledger_id)
-            lacks = [] if metadata is None else await self._losses.lacks(metadata)
+            missing_ranges = [] if metadata is None else await self._losses.missing_ranges(metadata)
             to_end = self._ends_its_writer(ledger_id, demand, in_limbo=in_limbo)
-            duty = next_duty(demand, to_end=to_end, lacks=bool(lacks), grace_over=self._grace_over(ledger_id))
-            if duty in (Duty.WAIT, Duty.RECOVER) and in_limbo:
+            action = next_action(
+                demand, to_end=to_end, missing=bool(missing_ranges), grace_over=self._grace_over(ledger_id)
+            )
+            if action in (IntegrityAction.WAIT, IntegrityAction.RECOVER) and in_limbo:
                 assert metadata is not None
                 await self._losses.make_known(metadata)  # by its row it is found after a restart
             room = ledger_id in self._waiting or len(self._waiting) < self._settings.stuck_ledgers_max
-            if duty is Duty.WAIT and room:
+            if action is IntegrityAction.WAIT and room:
                 self._waiting.setdefault(ledger_id, self._runtime.clock.monotonic())
                 return False
-            if duty is Duty.RECOVER and not recovered:
+            if action is IntegrityAction.RECOVER and not recovered:
                 recovered = True  # afterwards it is closed, or gone
                 assert self._client is not None
-                await self._client.upkeep.recover(ledger_id)
+                await self._client.replication_context.recover(ledger_id)
                 continue
             self._waiting.pop(ledger_id, None)
-            if duty is Duty.LEAVE:
+            if action is IntegrityAction.LEAVE:
                 self._left.pop(ledger_id, None)
                 return False
-            if duty in (Duty.WAIT, Duty.RECOVER):
+            if action in (IntegrityAction.WAIT, IntegrityAction.RECOVER):
                 self._leave(ledger_id, demand.value)
                 return False
             assert metadata is not None
-            if duty is Duty.END and not in_limbo and ledger_id not in self._marked:
+            if action is IntegrityAction.END and not in_limbo and ledger_id not in self._marked:
                 self._left.pop(ledger_id, None)
                 return False
             await self._losses.make_known(metadata)
-            return await self._copy(metadata, lacks)
+            return await self._copy(metadata, missing_ranges)
 
     def _ends_its_writer(self, ledger_id: int, demand: Demand, *, in_limbo: bool) -> bool:
         """Whether the ledger's limbo is to end though that ends its writer.
@@ -420,21 +422,21 @@ class IntegrityCheck:
     async def _read(self, ledger_id: int) -> LedgerMetadata | None:
         assert self._client is not None
         try:
-            return (await self._client.upkeep.cluster.catalog.read(ledger_id, fresh=True))[0]
+            return (await self._client.replication_context.cluster.catalog.read(ledger_id, fresh=True))[0]
         except NoSuchLedgerError:
             return None
 
-    async def _copy(self, metadata: LedgerMetadata, lacks: list[Lack]) -> bool:
+    async def _copy(self, metadata: LedgerMetadata, missing_ranges: list[MissingRange]) -> bool:
         """From the other bookies to this one, as anybody would; whether it is all here."""
         assert self._client is not None
-        upkeep = self._client.upkeep
-        others = upkeep.bookies().readable - {self._bookie_id}
-        for lack in lacks:
+        context = self._client.replication_context
+        others = context.bookies().readable - {self._bookie_id}
+        for missing in missing_ranges:
             copied = await FragmentCopy(
                 metadata,
-                copy_of(metadata, lack, others),
+                copy_of(metadata, missing, others),
                 self._bookie_id,
-                upkeep=upkeep,
+                context=context,
                 settings=self._settings,
                 rate=self._rate,
                 count=self._count,
@@ -474,16 +476,16 @@ class IntegrityCheck:
         if metadata is None or demand is Demand.NOTHING:
             self._left.pop(ledger_id, None)  # it is not wanted here any more
             return
-        if await self._losses.lacks(metadata):
+        if await self._losses.missing_ranges(metadata):
             self._leave(ledger_id, "its metadata have changed meanwhile, or what was copied was lost again")
             return
         if demand is Demand.CLOSED and not await self._losses.end(metadata):
             self._leave(ledger_id, "rows of the index are damaged: `bkpy bookie rebuild-index`")
             return
         self._left.pop(ledger_id, None)
-        self._look.mended += 1
-        self._metrics.mended()
-        if demand is Demand.CLOSED and mark is not None and self._is_told_lost(mark):
+        self._look.repaired_in_place += 1
+        self._metrics.repaired_in_place()
+        if demand is Demand.CLOSED and mark is not None and self._is_reported_lost(mark):
             # Whatever comes of it: at worst a worker copies what is here.
             await self._marks.remove(mark, [self._bookie_id])
 

@@ -28,12 +28,14 @@ class IntegrityMetrics:
             registry=registry,
         )
         self._looks = Counter("bkpy_integrity_looks", "Ledgers that were looked at", registry=registry)
-        self._mended = Counter("bkpy_integrity_mended", "Ledgers that were made whole again", registry=registry)
+        self._repaired_in_place = Counter(
+            "bkpy_integrity_mended", "Ledgers that were made whole again", registry=registry
+        )
         self._copied = Counter(
             "bkpy_integrity_copied_entries", "Entries that were copied here from other bookies", registry=registry
         )
 
-    def told(self, *, left: int, in_doubt: bool) -> None:
+    def update(self, *, left: int, in_doubt: bool) -> None:
         self._left.set(left)
         self._in_doubt.set(in_doubt)
 
@@ -44,8 +46,8 @@ class IntegrityMetrics:
     def looked_at(self) -> None:
         self._looks.inc()
 
-    def mended(self) -> None:
-        self._mended.inc()
+    def repaired_in_place(self) -> None:
+        self._repaired_in_place.inc()
 
     def copied(self, entries: int) -> None:
         self._copied.inc(entries)

@@ -32,7 +32,7 @@ from bkpy.errors import (
     NoSuchLedgerError,
     UnauthorizedError,
 )
-from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, told
+from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Superseded, Unknown, to_error
 from bkpy.protocol import messages as m
 from bkpy.protocol.accepted_loss import AcceptedLoss
 from bkpy.protocol.close_conflict import Closer, rebased
@@ -42,7 +42,7 @@ from bkpy.protocol.ledger_metadata import ENTRY_ID_MAX, LedgerMetadata, LedgerSt
 from bkpy.protocol.messages import Flags, Op, Status
 from bkpy.protocol.quorum import stripe_bookies
 from bkpy.protocol.records import RecordCodec, walk
-from bkpy.protocol.recovery import Fate, Fencing, Forward, Reply, Word
+from bkpy.protocol.recovery import EntryAnswer, EntryStatus, Fencing, Forward, Reply
 from bkpy.recovery.write_back import RecoveredEntry, WriteBack
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ class LedgerRecovery:
                 ),
             )
             if not isinstance(closed, Closed):
-                raise told(closed, ledger_id=self._ledger_id)
+                raise to_error(closed, ledger_id=self._ledger_id)
             return closed.metadata
         finally:
             if write_back is not None:
@@ -217,15 +217,15 @@ class LedgerRecovery:
         if last < giving_up.at_least:
             raise self._undecided(f"entries up to {giving_up.at_least} could be read before, now {last} is the end")
         fragments = self._metadata.fragments
-        untold = {
+        unknown = {
             bookie: "it is not registered"
             for fragment in fragments[:-1]
             for bookie in fragment.bookies
             if self._is_given_up(bookie)
         }
-        untold |= {bookie: why for bookie, why in self._seen.items() if isinstance(why, str)}
-        seen = max([last, *(told for told in self._seen.values() if isinstance(told, int))])
-        return AcceptedLoss(giving_up.at_ms, confirmed, seen, untold)
+        unknown |= {bookie: why for bookie, why in self._seen.items() if isinstance(why, str)}
+        seen = max([last, *(entry for entry in self._seen.values() if isinstance(entry, int))])
+        return AcceptedLoss(giving_up.at_ms, confirmed, seen, unknown)
 
     async def _mark(self) -> None:
         """IN_RECOVERY: from now on the writer can't change its ensemble. What is stored then is what counts."""
@@ -237,20 +237,20 @@ class LedgerRecovery:
             match outcome:
                 case Done():
                     self._metadata, self._version = marked, outcome.version
-                case Changed() | Overtaken():
+                case Changed() | Superseded():
                     self._metadata, self._version = await read_again(self._catalog, self._ledger_id, outcome)
                 case Missing():
                     raise NoSuchLedgerError("there is no such ledger", ledger_id=self._ledger_id)
                 case NotDone() | Unknown():
-                    raise told(outcome, ledger_id=self._ledger_id)
+                    raise to_error(outcome, ledger_id=self._ledger_id)
                 case _:
                     assert_never(outcome)
         if self._metadata.state is LedgerState.OPEN:
             raise MetadataConflictError("the ledger's metadata kept changing", ledger_id=self._ledger_id)
 
     def _undecided(self, what: str, entry_id: int | None = None) -> LedgerRecoveryError:
-        told = "; ".join(f"{bookie_id}: {text}" for bookie_id, text in sorted(self._answers.items()))
-        return LedgerRecoveryError(f"{what} ({told})", ledger_id=self._ledger_id, entry_id=entry_id)
+        failures = "; ".join(f"{bookie_id}: {text}" for bookie_id, text in sorted(self._answers.items()))
+        return LedgerRecoveryError(f"{what} ({failures})", ledger_id=self._ledger_id, entry_id=entry_id)
 
     # --- fencing ----------------------------------------------------------------------------------------------------
 
@@ -358,11 +358,11 @@ class LedgerRecovery:
         asked: dict[asyncio.Task[_BookieAnswer], int] = {}
         held = 0
         try:
-            while (fate := forward.decide()) is Fate.OPEN:
+            while (entry_status := forward.decide()) is EntryStatus.OPEN:
                 if held > self._settings.recovery_range_bytes_max and forward.next > first:
                     break  # enough for once
                 busy = set(asked.values())
-                silent = [i for i in forward.members(forward.next) if forward.word(i, forward.next) is Word.NONE]
+                silent = [i for i in forward.members(forward.next) if forward.word(i, forward.next) is EntryAnswer.NONE]
                 if len(silent) < quorum:  # one has answered or failed, and that decided nothing
                     wanted = set(silent)
                 elif not wanted and not busy.intersection(silent):
@@ -387,13 +387,16 @@ class LedgerRecovery:
         finally:
             for task in asked:
                 task.cancel()
-        if fate is Fate.UNDECIDABLE:
+        if entry_status is EntryStatus.UNDECIDABLE:
             for index in forward.members(forward.next):
                 if not forward.is_failed(index):
                     self._answers[bookies[index]] = forward.word(index, forward.next).value
             raise self._undecided("too few bookies can tell whether the entry exists", forward.next)
-        self._gave_up |= fate is Fate.GIVEN_UP
-        return _RangeEntries([records[i] for i in range(first, forward.next)], fate in (Fate.MISSING, Fate.GIVEN_UP))
+        self._gave_up |= entry_status is EntryStatus.GIVEN_UP
+        return _RangeEntries(
+            [records[i] for i in range(first, forward.next)],
+            entry_status in (EntryStatus.MISSING, EntryStatus.GIVEN_UP),
+        )
 
     def _take(
         self, asked: asyncio.Task[_BookieAnswer], forward: Forward, index: int, bookie_id: str

@@ -19,18 +19,18 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from bkpy.errors import BookieUnavailableError, BookKeeperError, NoSuchLedgerError
-from bkpy.metadata.outcome import Changed, Done, Exists, Missing, NotDone, Overtaken, Unknown
+from bkpy.metadata.outcome import Changed, Done, Exists, Missing, NotDone, Superseded, Unknown
 from bkpy.protocol.accepted_loss import HOLES_MAX
 from bkpy.protocol.checks import missing
 from bkpy.protocol.ledger_metadata import LedgerState
 from bkpy.protocol.rereplication import (
     AFTER_SWAP,
     Copy,
-    Obstacle,
+    CopyBlocker,
+    NextStep,
     Plan,
     RepairStep,
     Swap,
-    Then,
     next_step,
     plan,
     swapped,
@@ -45,23 +45,23 @@ if TYPE_CHECKING:
     from bkpy.metadata.locks import LedgerLock, LedgerLocks
     from bkpy.metadata.outcome import PutOutcome
     from bkpy.protocol.ledger_metadata import LedgerMetadata
-    from bkpy.protocol.rereplication import Mended
+    from bkpy.protocol.rereplication import RepairedInPlace
     from bkpy.recovery.copy_rate import CopyRate
-    from bkpy.recovery.upkeep import Upkeep
+    from bkpy.recovery.replication_context import ReplicationContext
 
-    Look = Callable[[], Awaitable[LedgerMetadata | None]]
+    MetadataRead = Callable[[], Awaitable[LedgerMetadata | None]]
     Found = tuple[LedgerMetadata, int] | None
 
 log = logging.getLogger("bkpy.recovery")
 
 LOCKED = "somebody else has the ledger's lock"
 LOCK_LOST = "the ledger's lock was lost"
-_TOLD_MAX = 5  # fragments
+_SHOWN_MAX = 5  # fragments
 BACK = "a bookie that was lost is back, and may be as it was"
 GRACE = "its writer may still leave the lost bookie by itself"
 
 
-class How(enum.StrEnum):
+class RepairOutcome(enum.StrEnum):
     """How a run has ended."""
 
     DONE = "done"  # none of the ledger's ensembles names any of the bookies, but those that were mended
@@ -78,7 +78,7 @@ class Repaired(NamedTuple):
     is STUCK or DONE, and their version; None if it is DONE because the ledger is gone.
     """
 
-    how: How
+    how: RepairOutcome
     why: str = ""
     left: frozenset[str] = frozenset()
     waiting_for: frozenset[str] = frozenset()
@@ -93,7 +93,7 @@ class LedgerRepair:
 
     def __init__(
         self,
-        upkeep: Upkeep,
+        context: ReplicationContext,
         locks: LedgerLocks,
         settings: RecoverySettings,
         rate: CopyRate,
@@ -101,8 +101,8 @@ class LedgerRepair:
         *,
         target: str | None = None,
     ) -> None:
-        self._upkeep = upkeep
-        self._catalog = upkeep.cluster.catalog
+        self._context = context
+        self._catalog = context.cluster.catalog
         self._locks = locks
         self._settings = settings
         self._rate = rate
@@ -112,11 +112,11 @@ class LedgerRepair:
     async def run(
         self,
         ledger_id: int,
-        leaving: Callable[[Look], Awaitable[Collection[str]]],
+        leaving: Callable[[MetadataRead], Awaitable[Collection[str]]],
         *,
         waited_for: Collection[str],
         when_done: Callable[[frozenset[str], LedgerLock], Awaitable[bool]],
-        lacking: Callable[[], Collection[str]] = frozenset,
+        incomplete: Callable[[], Collection[str]] = frozenset,
         returned: Callable[[], Collection[str]] = frozenset,
         unverified: Callable[[], Collection[str]] = frozenset,
     ) -> Repaired:
@@ -131,19 +131,19 @@ class LedgerRepair:
         """
         lock = await self._locks.take(ledger_id)
         if isinstance(lock, Exists):
-            return Repaired(How.LATER, LOCKED)
+            return Repaired(RepairOutcome.LATER, LOCKED)
         if isinstance(lock, NotDone):
-            return Repaired(How.LATER, str(lock.error))
+            return Repaired(RepairOutcome.LATER, str(lock.error))
         released = False
         try:
             try:
-                ended = await _LockedRepair(self, lock, frozenset(waited_for), lacking, returned, unverified).run(
+                ended = await _LockedRepair(self, lock, frozenset(waited_for), incomplete, returned, unverified).run(
                     leaving
                 )
-                if ended.left or ended.how is How.DONE:
+                if ended.left or ended.how is RepairOutcome.DONE:
                     released = await when_done(ended.left, lock)
             except BookKeeperError as error:
-                ended = Repaired(How.LATER, str(error))
+                ended = Repaired(RepairOutcome.LATER, str(error))
             except Exception:
                 await self._locks.release(lock)
                 raise
@@ -169,17 +169,17 @@ class LedgerRepair:
         self,
         metadata: LedgerMetadata,
         leaving: Collection[str],
-        lacking: Collection[str],
-        mended: Collection[Mended],
+        incomplete: Collection[str],
+        repaired_in_place: Collection[RepairedInPlace],
     ) -> Plan:
-        bookies = self._upkeep.bookies()
+        bookies = self._context.bookies()
         if self._target is not None:
             bookies = bookies._replace(writable=bookies.writable & {self._target})
-        return plan(metadata, leaving, bookies, lacking=lacking, mended=mended)
+        return plan(metadata, leaving, bookies, incomplete=incomplete, repaired_in_place=repaired_in_place)
 
     async def recover(self, ledger_id: int) -> None:
         """Close the ledger, which ends its writer. Raises what a recovery raises."""
-        await self._upkeep.recover(ledger_id)
+        await self._context.recover(ledger_id)
 
     async def copy(self, metadata: LedgerMetadata, copy: Copy, target: str) -> Copied | Unreadable | Failed:
         """Copy to the bookie, and no more."""
@@ -187,7 +187,7 @@ class LedgerRepair:
             metadata,
             copy,
             target,
-            upkeep=self._upkeep,
+            context=self._context,
             settings=self._settings,
             rate=self._rate,
             count=self._count,
@@ -199,7 +199,7 @@ class LedgerRepair:
         while following <= copy.last:
             try:
                 held = await held_entries(
-                    self._upkeep, metadata, copy.old, following, copy.last, self._settings.check_read_bytes
+                    self._context, metadata, copy.old, following, copy.last, self._settings.check_read_bytes
                 )
             except BookKeeperError:
                 return False
@@ -214,15 +214,15 @@ class LedgerRepair:
         target = copy.old if copy.in_place else self._target
         if target is None:
             ensemble = metadata.fragments[copy.fragment].bookies
-            chosen = await self._upkeep.parts.ensembles.replace(ensemble, [copy.place], without=leaving)
+            chosen = await self._context.parts.ensembles.replace(ensemble, [copy.place], without=leaving)
             return None if chosen is None else chosen[copy.place]
         try:
-            await self._upkeep.parts.pool.channel(target).connect(again=True)
+            await self._context.parts.pool.channel(target).connect(again=True)
         except BookieUnavailableError:
             return None
         return target
 
-    def count_mended(self) -> None:
+    def count_repaired_in_place(self) -> None:
         """A share was copied in place."""
         self._count.fragments += 1
 
@@ -235,22 +235,22 @@ class LedgerRepair:
         loss = metadata.accepted_loss
         if loss is None or metadata.state is not LedgerState.CLOSED or len(loss.holes) >= HOLES_MAX:
             return None
-        read_bytes = self._upkeep.parts.settings.read_bytes
-        self._upkeep.parts.pool.add_key(metadata.ledger_id, metadata.ledger_key)
+        read_bytes = self._context.parts.settings.read_bytes
+        self._context.parts.pool.add_key(metadata.ledger_id, metadata.ledger_key)
         try:
             for stuck in planned.stuck:
-                if stuck.obstacle is Obstacle.NO_SOURCE and stuck.step == 1:
+                if stuck.blocker is CopyBlocker.NO_SOURCE and stuck.step == 1:
                     first, last = stuck.first, stuck.last
-                    if await certainly_lost(self._upkeep, metadata, first, last, read_bytes):
+                    if await certainly_lost(self._context, metadata, first, last, read_bytes):
                         return first, last
             for copy in planned.copies:
-                ranges = await unreadable(self._upkeep, metadata, copy, read_bytes=read_bytes, ranges_max=1)
+                ranges = await unreadable(self._context, metadata, copy, read_bytes=read_bytes, ranges_max=1)
                 for first, last in ranges:
                     end = last if copy.share.step == 1 else first
-                    if await certainly_lost(self._upkeep, metadata, first, end, read_bytes):
+                    if await certainly_lost(self._context, metadata, first, end, read_bytes):
                         return first, end
         finally:
-            self._upkeep.parts.pool.forget_key(metadata.ledger_id)
+            self._context.parts.pool.forget_key(metadata.ledger_id)
         return None
 
     async def store_hole(self, metadata: LedgerMetadata, version: int, lock: LedgerLock) -> Swap:
@@ -270,7 +270,7 @@ class LedgerRepair:
                 return Swap.DONE
             case Missing():
                 return Swap.LOCK_LOST if outcome.node == lock.proof else Swap.DELETED
-            case Changed() | Overtaken():
+            case Changed() | Superseded():
                 return Swap.CONFLICT
             case NotDone() | Unknown():
                 return Swap.UNCERTAIN
@@ -286,7 +286,7 @@ class _LockedRepair:
         repair: LedgerRepair,
         lock: LedgerLock,
         waited_for: frozenset[str],
-        lacking: Callable[[], Collection[str]],
+        incomplete: Callable[[], Collection[str]],
         returned: Callable[[], Collection[str]],
         unverified: Callable[[], Collection[str]],
     ) -> None:
@@ -294,15 +294,15 @@ class _LockedRepair:
         self._lock = lock
         self._ledger_id = lock.ledger_id
         self._waited_for = waited_for
-        self._lacking = lacking
+        self._incomplete = incomplete
         self._returned = returned
         self._unverified = unverified
-        self._mended: set[Mended] = set()
+        self._repaired_in_place: set[RepairedInPlace] = set()
         self._failed: dict[tuple[int, int], Unreadable | Failed] = {}  # by fragment and place in it
         self._recovered = False
         self._stored: Found = None  # by the last swap, if nothing was tried since
 
-    async def run(self, leaving_of: Callable[[Look], Awaitable[Collection[str]]]) -> Repaired:
+    async def run(self, leaving_of: Callable[[MetadataRead], Awaitable[Collection[str]]]) -> Repaired:
         leaving = frozenset(await leaving_of(self._look))
         while True:
             # Never older than the mark that says who leaves: what comes to name such a bookie later is marked later.
@@ -316,24 +316,26 @@ class _LockedRepair:
                 assert found is not None
                 assert possible is not None
                 then, why = await self._copy(*found, possible.copies[0], leaving)
-                if then is Then.LOOK:
+                if then is NextStep.LOOK:
                     continue
-                return Repaired(How.LATER, why, left)
+                return Repaired(RepairOutcome.LATER, why, left)
             if step in (RepairStep.RECOVER, RepairStep.WAIT) and not unclosed:
-                return Repaired(How.LATER, BACK, left)
+                return Repaired(RepairOutcome.LATER, BACK, left)
             if step is RepairStep.RECOVER and not self._recovered:
                 self._recovered = True  # afterwards it is closed, or gone
                 await self._repair.recover(self._ledger_id)
                 continue
             if step is RepairStep.WAIT:
-                return Repaired(How.WAITING, GRACE, left, unclosed)
+                return Repaired(RepairOutcome.WAITING, GRACE, left, unclosed)
             if found is not None and planned is not None and (recorded := await self._record_hole(*found, planned)):
-                if recorded is Then.LOOK:
+                if recorded is NextStep.LOOK:
                     continue
-                return Repaired(How.LATER, LOCK_LOST if recorded is Then.STOP else Swap.UNCERTAIN.value, left)
+                return Repaired(
+                    RepairOutcome.LATER, LOCK_LOST if recorded is NextStep.STOP else Swap.UNCERTAIN.value, left
+                )
             return self._ended(planned, left)._replace(judged=found)
 
-    async def _record_hole(self, metadata: LedgerMetadata, version: int, planned: Plan) -> Then | None:
+    async def _record_hole(self, metadata: LedgerMetadata, version: int, planned: Plan) -> NextStep | None:
         """Record entries that nobody has any more, so that the ones beside them are copied; None if there are none."""
         hole = await self._repair.find_hole(metadata, planned)
         if hole is None:
@@ -341,11 +343,11 @@ class _LockedRepair:
         log.warning("ledger %d: entries %d to %d are lost, as was accepted", self._ledger_id, *hole)
         then = AFTER_SWAP[await self._repair.store_hole(metadata.with_hole(*hole), version, self._lock)]
         self._failed.clear()  # fragments have other numbers now
-        self._mended.clear()
+        self._repaired_in_place.clear()
         return then
 
     def _plan(self, metadata: LedgerMetadata, leaving: frozenset[str]) -> Plan:
-        return self._repair.plan(metadata, leaving, leaving.intersection(self._lacking()), self._mended)
+        return self._repair.plan(metadata, leaving, leaving.intersection(self._incomplete()), self._repaired_in_place)
 
     def _to_wait_for(self, metadata: LedgerMetadata, planned: Plan) -> frozenset[str]:
         """The bookies because of which a ledger that isn't CLOSED is to be recovered.
@@ -367,48 +369,54 @@ class _LockedRepair:
     def _ended(self, planned: Plan | None, left: frozenset[str]) -> Repaired:
         """Nothing is left to be done now."""
         if planned is None or not (planned.copies or planned.stuck or planned.unclosed):
-            return Repaired(How.DONE, "", left)
-        reasons = [_told(self._failed[copy.fragment, copy.place]) for copy in planned.copies]
-        reasons += [stuck.told for stuck in planned.stuck]
+            return Repaired(RepairOutcome.DONE, "", left)
+        reasons = [_describe(self._failed[copy.fragment, copy.place]) for copy in planned.copies]
+        reasons += [stuck.description for stuck in planned.stuck]
         transient = any(isinstance(self._failed[copy.fragment, copy.place], Failed) for copy in planned.copies)
-        if len(reasons) > _TOLD_MAX:
-            reasons[_TOLD_MAX:] = [f"and {len(reasons) - _TOLD_MAX} more"]
-        return Repaired(How.LATER if transient or planned.unclosed else How.STUCK, "; ".join(reasons), left)
+        if len(reasons) > _SHOWN_MAX:
+            reasons[_SHOWN_MAX:] = [f"and {len(reasons) - _SHOWN_MAX} more"]
+        return Repaired(
+            RepairOutcome.LATER if transient or planned.unclosed else RepairOutcome.STUCK, "; ".join(reasons), left
+        )
 
     async def _copy(
         self, metadata: LedgerMetadata, version: int, copy: Copy, leaving: frozenset[str]
-    ) -> tuple[Then, str]:
+    ) -> tuple[NextStep, str]:
         where = copy.fragment, copy.place
-        if copy.old in self._unverified() and copy.old in self._lacking() and await self._repair.holds(metadata, copy):
-            self._mended.add(copy.mended)
-            return Then.LOOK, ""
+        if (
+            copy.old in self._unverified()
+            and copy.old in self._incomplete()
+            and await self._repair.holds(metadata, copy)
+        ):
+            self._repaired_in_place.add(copy.repaired_in_place)
+            return NextStep.LOOK, ""
         target = await self._repair.choose(metadata, copy, leaving)
         if target is None:
             self._failed[where] = Failed("no bookie that could be copied to can be reached")
-            return Then.LOOK, ""
+            return NextStep.LOOK, ""
         copied = await self._repair.copy(metadata, copy, target)
         if not isinstance(copied, Copied):
             self._failed[where] = copied
-            return Then.LOOK, ""
+            return NextStep.LOOK, ""
         if copy.in_place:
-            self._mended.add(copy.mended)
-            self._repair.count_mended()
-            return Then.LOOK, ""
+            self._repaired_in_place.add(copy.repaired_in_place)
+            self._repair.count_repaired_in_place()
+            return NextStep.LOOK, ""
         return await self._swap(metadata, version, copy, target)
 
-    async def _swap(self, metadata: LedgerMetadata, version: int, copy: Copy, target: str) -> tuple[Then, str]:
+    async def _swap(self, metadata: LedgerMetadata, version: int, copy: Copy, target: str) -> tuple[NextStep, str]:
         """Swap it in. Where somebody else has changed the metadata, what was copied may fit the new ones as well."""
         new = swapped(metadata, copy, target)
         while new is not None:
-            fate, self._stored = await self._repair.swap(new, version, self._lock)
-            if fate is not Swap.CONFLICT:
-                return AFTER_SWAP[fate], LOCK_LOST if fate is Swap.LOCK_LOST else fate.value
+            entry_status, self._stored = await self._repair.swap(new, version, self._lock)
+            if entry_status is not Swap.CONFLICT:
+                return AFTER_SWAP[entry_status], LOCK_LOST if entry_status is Swap.LOCK_LOST else entry_status.value
             found = await self._repair.read(self._ledger_id)
             if found is None:
                 break
             metadata, version = found
             new = swapped(metadata, copy, target)
-        return Then.LOOK, ""
+        return NextStep.LOOK, ""
 
 
 def _named(planned: Plan) -> frozenset[str]:
@@ -417,7 +425,7 @@ def _named(planned: Plan) -> frozenset[str]:
     return frozenset((*waiting, *planned.unclosed))
 
 
-def _told(failure: Unreadable | Failed) -> str:
+def _describe(failure: Unreadable | Failed) -> str:
     if isinstance(failure, Failed):
         return failure.why
     why = f"entry {failure.entry_id}, and perhaps others, can't be read anywhere: {failure.why}"

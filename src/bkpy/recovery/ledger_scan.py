@@ -7,9 +7,9 @@ marked without a look, and only those are read that may have changed since.
     its writer       it was not closed when it was read, so it is read again
     its creation     its id was drawn after the last listing had begun, or was held by a client then, or the ledger was
                      not closed
-    re-replication   it had a mark: when that has gone, it is read again, and now and then while it stays. Marks that
-                     others than this auditor have added are announced, and whatever was announced by others makes that
-                     all is forgotten
+    re-replication   it had a mark: when that has gone, it is read again, and now and then while it stays. Records that
+                     others than this auditor have added are announced: an announcement of others makes this auditor
+                     forget all
     hand             that is announced as well, and said by a node until it is over (`metadata/by_hand.py`)
 
 What can't be read, because it is damaged, of a newer version, or not allowed to this process, is skipped, and tried
@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Final
 from bkpy.errors import BookKeeperError, MetadataConflictError, NoSuchLedgerError
 from bkpy.metadata.all_ledgers import UNREADABLE
 from bkpy.metadata.marks import LossReason, missing_since_ms
-from bkpy.metadata.outcome import Done, Gone, Missing, NotDone, Unknown, told
+from bkpy.metadata.outcome import Done, Gone, Missing, NotDone, Unknown, to_error
 from bkpy.protocol.audit import covers
 
 if TYPE_CHECKING:
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from bkpy.config.recovery import RecoverySettings
     from bkpy.errors import UnauthorizedError
     from bkpy.metadata.ledgers import LedgerCatalog
-    from bkpy.metadata.marks import LostBookie, Marks
+    from bkpy.metadata.marks import LostBookie, UnderreplicationQueue
     from bkpy.recovery.auditor_metrics import AuditorMetrics
     from bkpy.recovery.remembered_ledgers import RememberedLedgers
     from bkpy.runtime.interfaces import Runtime
 
 log = logging.getLogger("bkpy.recovery")
 
-_TOLD_MAX: Final = 10  # unreadable ledgers named in one warning
+_SHOWN_MAX: Final = 10  # unreadable ledgers named in one warning
 
 
 class LedgerScan:
@@ -55,7 +55,7 @@ class LedgerScan:
     def __init__(
         self,
         catalog: LedgerCatalog,
-        marks: Marks,
+        marks: UnderreplicationQueue,
         remembered: RememberedLedgers,
         runtime: Runtime,
         settings: RecoverySettings,
@@ -143,7 +143,7 @@ class LedgerScan:
                 if self._marks.refused(outcome):
                     raise _over()
                 if isinstance(outcome, NotDone | Unknown):
-                    raise told(outcome, ledger_id=ledger_id)
+                    raise to_error(outcome, ledger_id=ledger_id)
                 if isinstance(outcome, Done | Gone):
                     dropped += closed
                     self._unannounced |= not closed
@@ -171,10 +171,10 @@ class LedgerScan:
         began = self._now()
         # Before the marks are listed: what is announced later makes all of this be forgotten.
         announced = await self._marks.announced()
-        by_hand = await self._marks.moved_by_hand()
+        manual = await self._marks.has_manual_moves()
         marked = [ledger_id async for ledger_id in self._marks.list()]
         given = await self._catalog.ids_given()
-        self._remembered.begin(began, announced, marked, moved_by_hand=by_hand)
+        self._remembered.begin(began, announced, marked, has_manual_moves=manual)
         self._remembered.given(given)
         async for ledger_ids in self._catalog.partitions(skipped=self._skipped):
             if not await self._marks.enabled():
@@ -230,7 +230,7 @@ class LedgerScan:
         self._unreadable_now(node, error)
 
     def _unreadable_now(self, what: int | str, error: Exception) -> None:
-        if len(self._unreadable) < _TOLD_MAX:
+        if len(self._unreadable) < _SHOWN_MAX:
             self._unreadable[what] = str(error)
 
     def _steps(self, ledger_ids: list[int]) -> Iterator[list[int]]:
@@ -299,7 +299,7 @@ class LedgerScan:
         if isinstance(outcome, Missing):
             raise _over()
         if not isinstance(outcome, Done):
-            raise told(outcome, ledger_id=ledger_id)
+            raise to_error(outcome, ledger_id=ledger_id)
         self._has_marked(ledger_id)
 
     def _has_marked(self, ledger_id: int) -> None:

@@ -5,7 +5,7 @@
     each log_orphan_interval_s      every ledger: one that belongs to a log whose list doesn't name it goes; and the
                                     notes of deletions that no ledger needs any more
 
-Invariants: nothing here relies on being the only one who does it (see `bkpy.metadata.log_upkeep`), so a deposed auditor
+Invariants: nothing here relies on being the only one who does it (see `bkpy.metadata.log_maintenance`), so a deposed auditor
 does no harm; a log, a ledger or a note that can't be read, or whose maintenance fails in any other way, is skipped and
 reported, and holds up no other; where orphans are deleted, what can't be read counts as naming everything.
 """
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from bkpy.errors import BookKeeperError, ClientClosedError, MetadataUnavailableError, UnauthorizedError
 from bkpy.metadata.all_ledgers import all_ledgers
 from bkpy.metadata.log_deletions import LogDeletions
-from bkpy.metadata.log_upkeep import LogUpkeep, Swept, log_of
+from bkpy.metadata.log_maintenance import LogMaintenance, Swept, log_of
 from bkpy.metadata.logs import LogStore
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from bkpy.config.recovery import RecoverySettings
     from bkpy.metadata.cluster import Cluster
-    from bkpy.metadata.log_upkeep import Belongs, Fence
+    from bkpy.metadata.log_maintenance import Belongs, Fence
     from bkpy.protocol.ledger_metadata import LedgerMetadata
     from bkpy.runtime.interfaces import Runtime
 
@@ -36,13 +36,13 @@ log = logging.getLogger("bkpy.recovery")
 
 
 class LogKeeper:
-    """Of one term of the auditor. `fence` is that of `bkpy.recovery.upkeep`."""
+    """Of one term of the auditor. `fence` is that of `bkpy.recovery.replication_context`."""
 
     def __init__(self, cluster: Cluster, fence: Fence, runtime: Runtime, settings: RecoverySettings) -> None:
         self._fence = fence
         self._catalog = cluster.catalog
         self._logs = LogStore(cluster.store, cluster.root, cluster.catalog.layout, runtime, settings)
-        self._upkeep = LogUpkeep(self._logs, cluster.catalog)
+        self._log_maintenance = LogMaintenance(self._logs, cluster.catalog)
         self._deletions = LogDeletions(self._logs)
         self._now = runtime.clock.monotonic
         self._settings = settings
@@ -78,7 +78,7 @@ class LogKeeper:
         for name in names[begin:] + names[:begin]:
             self._reached = name
             try:
-                await self._upkeep.look_after(name, self._fence)
+                await self._log_maintenance.look_after(name, self._fence)
             except BookKeeperError as error:
                 if _concerns_all(error):
                     raise
@@ -112,7 +112,7 @@ class LogKeeper:
     async def _sweep_one(self, metadata: LedgerMetadata, belongs: Belongs, grace_s: float, found: _Found) -> None:
         ledger_id = metadata.ledger_id
         try:
-            swept = await self._upkeep.sweep(metadata, grace_s)
+            swept = await self._log_maintenance.sweep(metadata, grace_s)
         except BookKeeperError as error:
             if _concerns_all(error):
                 raise

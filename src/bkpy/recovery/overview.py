@@ -11,23 +11,23 @@ from bkpy.metadata.audit_record import AuditRecords
 from bkpy.metadata.check_record import CheckRecords
 from bkpy.metadata.election import leader
 from bkpy.metadata.locks import held_locks
-from bkpy.metadata.marks import Marks
+from bkpy.metadata.marks import UnderreplicationQueue
 from bkpy.metadata.registration import BookieDirectory
-from bkpy.metadata.worker_nodes import REBUILDING, told_by_workers
+from bkpy.metadata.worker_nodes import REBUILDING, worker_reports
 from bkpy.protocol.rereplication import copies_left, endangered, plan
-from bkpy.recovery.upkeep import bookies_of, lacking
+from bkpy.recovery.replication_context import bookies_of, incomplete_bookies
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from bkpy.config.recovery import RecoverySettings
     from bkpy.metadata.cluster import Cluster
-    from bkpy.metadata.marks import LedgerMark
+    from bkpy.metadata.marks import UnderreplicationRecord
     from bkpy.metadata.store import MetadataStore
     from bkpy.protocol.ledger_metadata import LedgerMetadata
 
-_TOLD_MAX = 100
-_FRAGMENTS_TOLD_MAX = 3
+_SHOWN_MAX = 100
+_FRAGMENTS_SHOWN_MAX = 3
 
 
 async def auditor_of(store: MetadataStore, root: str) -> dict[str, Any] | None:
@@ -39,7 +39,7 @@ async def auditor_of(store: MetadataStore, root: str) -> dict[str, Any] | None:
 async def overview(cluster: Cluster, settings: RecoverySettings) -> dict[str, Any]:
     """The state of re-replication, for JSON. Reads all marks and their ledgers, `audit_reads_at_once` at a time."""
     store, root, runtime = cluster.store, cluster.root, cluster.store.runtime
-    marks = Marks(store, root, runtime, settings)
+    marks = UnderreplicationQueue(store, root, runtime, settings)
     record = await AuditRecords(store, root, settings=settings).read()
     checks = await CheckRecords(store, root, settings=settings).read()
     directory = BookieDirectory(store, root, runtime)
@@ -52,7 +52,7 @@ async def overview(cluster: Cluster, settings: RecoverySettings) -> dict[str, An
             await _count(cluster, marks, some, counts)
             some = []
     await _count(cluster, marks, some, counts)
-    reports = await told_by_workers(store, root)
+    reports = await worker_reports(store, root)
     workers = [report for report in reports if REBUILDING not in report]
     rebuilding = _rebuilding(counts, reports)
     stuck = _stuck(counts, workers)
@@ -74,7 +74,7 @@ async def overview(cluster: Cluster, settings: RecoverySettings) -> dict[str, An
         **_pace(counts, len(stuck), workers),
         "waiting_for_writers": counts.unclosed,
         "stuck": len(stuck),
-        "stuck_ledgers": {str(ledger_id): stuck[ledger_id] for ledger_id in sorted(stuck)[:_TOLD_MAX]},
+        "stuck_ledgers": {str(ledger_id): stuck[ledger_id] for ledger_id in sorted(stuck)[:_SHOWN_MAX]},
         "most_absent": record.most_absent,
         "absent": {
             bookie: {
@@ -135,8 +135,8 @@ def _stuck(counts: _Counts, workers: Sequence[Mapping[str, Any]]) -> dict[int, s
     """Why marked ledgers are stuck: by what a worker found out when it tried, or by the metadata."""
     found = dict(counts.stuck)
     for worker in workers:
-        told = {int(ledger_id): why for ledger_id, why in worker.get("stuck_ledgers", {}).items()}
-        found.update((ledger_id, why) for ledger_id, why in told.items() if ledger_id in counts.marked)
+        errors = {int(ledger_id): why for ledger_id, why in worker.get("stuck_ledgers", {}).items()}
+        found.update((ledger_id, why) for ledger_id, why in errors.items() if ledger_id in counts.marked)
     return found
 
 
@@ -157,7 +157,7 @@ class _Counts:
         self.by_bookie: Counter[str] = Counter()
         self.by_reason: Counter[str] = Counter()
 
-    def add(self, mark: LedgerMark) -> None:
+    def add(self, mark: UnderreplicationRecord) -> None:
         self.marked.add(mark.ledger_id)
         self.by_missed[len(mark.lost)] += 1
         self.by_bookie.update(mark.lost.keys())
@@ -165,22 +165,24 @@ class _Counts:
         for loss in mark.lost.values():
             self.oldest_ms = loss.since_ms if self.oldest_ms is None else min(self.oldest_ms, loss.since_ms)
 
-    def plan(self, mark: LedgerMark, metadata: LedgerMetadata) -> None:
+    def plan(self, mark: UnderreplicationRecord, metadata: LedgerMetadata) -> None:
         """What is to be done about its ledger."""
         left = copies_left(endangered(metadata, mark.lost), self.bookies.readable)
         if left is not None:
             self.by_copies_left[left] += 1
-        planned = plan(metadata, mark.lost, self.bookies, lacking=lacking(mark, self.directory))
+        planned = plan(metadata, mark.lost, self.bookies, incomplete=incomplete_bookies(mark, self.directory))
         self.unclosed += bool(planned.unclosed)
         entries = sum(copy.share.entries or 0 for copy in planned.copies)
         self.bytes_left += entries * metadata.length / max(1, metadata.last_entry + 1)
         if planned.stuck:
-            self.stuck[mark.ledger_id] = "; ".join(stuck.told for stuck in planned.stuck[:_FRAGMENTS_TOLD_MAX])
+            self.stuck[mark.ledger_id] = "; ".join(stuck.description for stuck in planned.stuck[:_FRAGMENTS_SHOWN_MAX])
 
 
-async def _count(cluster: Cluster, marks: Marks, ledger_ids: list[int], counts: _Counts) -> None:
-    told = await asyncio.gather(*(_look(cluster, marks, ledger_id) for ledger_id in ledger_ids), return_exceptions=True)
-    for found in told:
+async def _count(cluster: Cluster, marks: UnderreplicationQueue, ledger_ids: list[int], counts: _Counts) -> None:
+    errors = await asyncio.gather(
+        *(_look(cluster, marks, ledger_id) for ledger_id in ledger_ids), return_exceptions=True
+    )
+    for found in errors:
         if isinstance(found, BookKeeperError) and not found.retriable:
             counts.unreadable += 1
         elif isinstance(found, BaseException):
@@ -192,7 +194,9 @@ async def _count(cluster: Cluster, marks: Marks, ledger_ids: list[int], counts: 
                 counts.plan(mark, metadata)
 
 
-async def _look(cluster: Cluster, marks: Marks, ledger_id: int) -> tuple[LedgerMark, LedgerMetadata | None] | None:
+async def _look(
+    cluster: Cluster, marks: UnderreplicationQueue, ledger_id: int
+) -> tuple[UnderreplicationRecord, LedgerMetadata | None] | None:
     mark = await marks.read(ledger_id)
     if mark is None:
         return None

@@ -17,7 +17,7 @@ from bkpy.metadata.all_ledgers import readable_ledgers
 from bkpy.protocol.rebalance import Balance, shares
 from bkpy.recovery.copy_rate import CopyRate
 from bkpy.recovery.fragment_copy import CopyCount
-from bkpy.recovery.ledger_repair import How, LedgerRepair
+from bkpy.recovery.ledger_repair import LedgerRepair, RepairOutcome
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from bkpy.metadata.locks import LedgerLock, LedgerLocks
     from bkpy.protocol.ledger_metadata import LedgerMetadata
     from bkpy.protocol.rebalance import Move
-    from bkpy.recovery.ledger_repair import Look
-    from bkpy.recovery.upkeep import Upkeep
+    from bkpy.recovery.ledger_repair import MetadataRead
+    from bkpy.recovery.replication_context import ReplicationContext
     from bkpy.runtime.interfaces import Runtime
 
 
@@ -37,7 +37,9 @@ class Rebalancer:
     `planned` and `done` are bytes of payload, by averages. `failed`: by ledger, why its copies stay where they are.
     """
 
-    def __init__(self, upkeep: Upkeep, locks: LedgerLocks, settings: RecoverySettings, runtime: Runtime) -> None:
+    def __init__(
+        self, context: ReplicationContext, locks: LedgerLocks, settings: RecoverySettings, runtime: Runtime
+    ) -> None:
         self.count = CopyCount()
         self.loads: dict[str, int] = {}
         self.read = 0
@@ -47,7 +49,7 @@ class Rebalancer:
         self.given: dict[str, int] = {}
         self.taken: dict[str, int] = {}
         self.failed: dict[int, str] = {}
-        self._upkeep = upkeep
+        self._context = context
         self._locks = locks
         self._settings = settings
         self._runtime = runtime
@@ -56,12 +58,12 @@ class Rebalancer:
 
     async def look(self) -> Balance:
         """What each registered bookie has, and what it is to give or to be given."""
-        infos = {**self._upkeep.directory.bookies, **self._upkeep.directory.read_only}
-        bookies = self._upkeep.bookies()
+        infos = {**self._context.directory.bookies, **self._context.directory.read_only}
+        bookies = self._context.bookies()
         loads = dict.fromkeys(sorted(bookies.readable), 0)
         self.read = 0
         async for metadata in readable_ledgers(
-            self._upkeep.cluster.catalog, reads_at_once=self._settings.repair_looks_at_once
+            self._context.cluster.catalog, reads_at_once=self._settings.repair_looks_at_once
         ):
             self.read += 1
             for name, size in shares(metadata).items():
@@ -69,9 +71,9 @@ class Rebalancer:
                     loads[name] += size
         self.loads = loads
         # What those have that are to leave is moved by whoever looks after that, and they are no part of the cluster.
-        staying = {name: load for name, load in loads.items() if name not in self._upkeep.directory.draining}
+        staying = {name: load for name, load in loads.items() if name not in self._context.directory.draining}
         balance = Balance(staying, bookies.writable, {name: (info.region, info.rack) for name, info in infos.items()})
-        self.planned = min(sum(balance.surplus.values()), sum(balance.lack.values()))
+        self.planned = min(sum(balance.surplus.values()), sum(balance.room.values()))
         return balance
 
     async def plan(self, balance: Balance) -> AsyncGenerator[list[Move], None]:
@@ -79,7 +81,7 @@ class Rebalancer:
         if balance.even:
             return
         async for metadata in readable_ledgers(
-            self._upkeep.cluster.catalog, reads_at_once=self._settings.repair_looks_at_once
+            self._context.cluster.catalog, reads_at_once=self._settings.repair_looks_at_once
         ):
             if moves := list(balance.moves(metadata)):
                 yield moves
@@ -121,7 +123,7 @@ class Rebalancer:
                 await self._move(move)
 
     async def _move(self, move: Move) -> None:
-        async def leaving(look: Look) -> Collection[str]:
+        async def leaving(look: MetadataRead) -> Collection[str]:
             return {move.source}
 
         async def when_done(left: frozenset[str], lock: LedgerLock) -> bool:
@@ -130,10 +132,10 @@ class Rebalancer:
         repair = self._repairs.get(move.target)
         if repair is None:
             repair = self._repairs[move.target] = LedgerRepair(
-                self._upkeep, self._locks, self._settings, self._rate, self.count, target=move.target
+                self._context, self._locks, self._settings, self._rate, self.count, target=move.target
             )
         ended = await repair.run(move.ledger_id, leaving, waited_for=(), when_done=when_done)
-        if ended.how is not How.DONE:
+        if ended.how is not RepairOutcome.DONE:
             if len(self.failed) < self._settings.stuck_ledgers_max:
                 self.failed[move.ledger_id] = ended.why
         elif ended.judged is not None and _names(ended.judged[0], move.target):

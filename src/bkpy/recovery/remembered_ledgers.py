@@ -49,13 +49,13 @@ class RememberedLedgers:
         self._of: dict[str, array[int]] = {}
         self._items = 0
 
-    def begin(self, since: float, announced: int, marked: Iterable[int], *, moved_by_hand: bool) -> None:
+    def begin(self, since: float, announced: int, marked: Iterable[int], *, has_manual_moves: bool) -> None:
         """A whole audit begins, at the monotonic time `since`, after the announcement `announced`.
 
         While copies are moved by hand, without marks, nothing that is learnt can be relied on.
         """
         self.forget()
-        self._useless = moved_by_hand
+        self._useless = has_manual_moves
         self.since = since
         self.announced = announced
         self.mark(marked)

@@ -123,8 +123,8 @@ class ShareReader:
         wanted = self._wanted(first, last)
         if not wanted:
             return [], last
-        told = await asyncio.gather(*(self._ask(bookie_id, wanted[0], last) for bookie_id in self._sources))
-        records = {entry_id: record for some in told for entry_id, record in some.items()}
+        replies = await asyncio.gather(*(self._ask(bookie_id, wanted[0], last) for bookie_id in self._sources))
+        records = {entry_id: record for some in replies for entry_id, record in some.items()}
         found: Found = []
         for entry_id in wanted:
             if entry_id not in records:

@@ -29,28 +29,28 @@ from bkpy.errors import BookKeeperError, ClientClosedError, NoSuchLedgerError
 from bkpy.metadata.all_ledgers import UNREADABLE
 from bkpy.metadata.draining import Drains
 from bkpy.metadata.marks import LossReason, missing_since_ms
-from bkpy.metadata.outcome import Changed, Done, Gone, Missing, NotDone, Overtaken, Unknown
+from bkpy.metadata.outcome import Changed, Done, Gone, Missing, NotDone, Superseded, Unknown
 from bkpy.protocol.draining import is_void
 from bkpy.protocol.rereplication import backoff_s, endangered
 from bkpy.recovery.backlog import Backlog
 from bkpy.recovery.copy_rate import CopyRate
 from bkpy.recovery.copy_turns import CopyTurns, no_clients
 from bkpy.recovery.fragment_copy import CopyCount
-from bkpy.recovery.ledger_repair import BACK, LOCKED, How, LedgerRepair, Repaired
+from bkpy.recovery.ledger_repair import BACK, LOCKED, LedgerRepair, Repaired, RepairOutcome
 from bkpy.recovery.repair_queue import QueuedLedger, RepairQueue
-from bkpy.recovery.upkeep import lacking, returned
+from bkpy.recovery.replication_context import incomplete_bookies, returned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine
 
     from bkpy.config.recovery import RecoverySettings
     from bkpy.metadata.locks import LedgerLock, LedgerLocks
-    from bkpy.metadata.marks import LedgerMark, Marks
+    from bkpy.metadata.marks import UnderreplicationQueue, UnderreplicationRecord
     from bkpy.protocol.ledger_metadata import LedgerMetadata
     from bkpy.protocol.rereplication import Bookies
-    from bkpy.recovery.hand_marks import HandMarks
-    from bkpy.recovery.ledger_repair import Look
-    from bkpy.recovery.upkeep import HasUpkeep
+    from bkpy.recovery.ledger_repair import MetadataRead
+    from bkpy.recovery.manual_queue import ManualQueue
+    from bkpy.recovery.replication_context import HasReplicationContext
     from bkpy.runtime.interfaces import Runtime
 
 log = logging.getLogger("bkpy.recovery")
@@ -58,7 +58,7 @@ log = logging.getLogger("bkpy.recovery")
 AWAY = "a bookie that may lack entries is away: it is verified when it is back, or copied when it counts as lost"
 NEWER_MARK = "it was marked again meanwhile"
 
-_TOLD_MAX = 100
+_SHOWN_MAX = 100
 
 
 class _Signature(NamedTuple):
@@ -97,8 +97,8 @@ class ReplicationWorker:
 
     def __init__(
         self,
-        client: HasUpkeep,
-        marks: Marks | HandMarks,
+        client: HasReplicationContext,
+        marks: UnderreplicationQueue | ManualQueue,
         locks: LedgerLocks,
         runtime: Runtime,
         settings: RecoverySettings,
@@ -111,23 +111,23 @@ class ReplicationWorker:
         self.ledgers_done = 0
         self.replaced_tasks = 0  # parts of this worker that ended by a defect
         self.looked = False  # at all marks, once
-        self._upkeep = client.upkeep
+        self._context = client.replication_context
         self._marks = marks
-        self._drains = Drains(client.upkeep.cluster.store, client.upkeep.cluster.root, runtime, settings)
+        self._drains = Drains(client.replication_context.cluster.store, client.replication_context.cluster.root, runtime, settings)
         self._runtime = runtime
         self._settings = settings
         self._holder = holder
         self._now = runtime.clock.monotonic
         self._rate = CopyRate(settings, runtime)
         self._turns = CopyTurns(settings, runtime, appended)
-        self._repair = LedgerRepair(self._upkeep, locks, settings, self._rate, self.count, target=target)
+        self._repair = LedgerRepair(self._context, locks, settings, self._rate, self.count, target=target)
         self._queue = RepairQueue(holder, settings.copies_at_once)
         self._backlog = Backlog()
         self._working: dict[int, float] = {}  # since when
         self._failed_in_hand = 0  # of these, how many had failed when they were tried before
         self._postponed: dict[int, _Postponed] = {}  # the oldest first
         self._enabled = False  # until that was read
-        self._bookies = self._upkeep.bookies()  # when stuck ledgers were last looked at
+        self._bookies = self._context.bookies()  # when stuck ledgers were last looked at
         self._filled = asyncio.Event()  # there is something in the queue
         self._emptied = asyncio.Event()  # something was taken out
         self._wakes_at = float("inf")
@@ -233,7 +233,7 @@ class ReplicationWorker:
         self._wakes_at = self._now() + timeout_s
         self._due_sooner.clear()
         others = [
-            self._runtime.spawn(self._upkeep.directory.changed(), name="news of bookies"),
+            self._runtime.spawn(self._context.directory.changed(), name="news of bookies"),
             self._runtime.spawn(_set(self._due_sooner), name="news of postponed ledgers"),
         ]
         try:
@@ -258,7 +258,7 @@ class ReplicationWorker:
     async def _look_at_due(self) -> None:
         """Those whose time has come, and those that are stuck if bookies have come or gone."""
         now, at_once = self._now(), self._settings.repair_looks_at_once
-        bookies, self._bookies = self._bookies, self._upkeep.bookies()
+        bookies, self._bookies = self._bookies, self._context.bookies()
         others = bookies != self._bookies
         due = [
             i
@@ -286,7 +286,7 @@ class ReplicationWorker:
         try:
             mark = await self._marks.read(ledger_id)
         except UNREADABLE as error:
-            self._postpone(ledger_id, Repaired(How.LATER, str(error)))
+            self._postpone(ledger_id, Repaired(RepairOutcome.LATER, str(error)))
             return
         if mark is None:
             self._postponed.pop(ledger_id, None)
@@ -294,17 +294,17 @@ class ReplicationWorker:
             return
         since_ms = min((loss.since_ms for loss in mark.lost.values()), default=0)
         try:
-            metadata, version = await self._upkeep.cluster.catalog.read(ledger_id)
+            metadata, version = await self._context.cluster.catalog.read(ledger_id)
         except NoSuchLedgerError:
             sets = frozenset[tuple[str, ...]]()
         except BookKeeperError as error:
             self._backlog.put(ledger_id, since_ms, frozenset())
-            self._postpone(ledger_id, Repaired(How.LATER, str(error)))
+            self._postpone(ledger_id, Repaired(RepairOutcome.LATER, str(error)))
             return
         else:
             sets = endangered(metadata, self._leaving(mark, metadata))
             self._backlog.put(ledger_id, since_ms, sets)
-            now_so = _signature(mark, metadata, version, self._upkeep.bookies())
+            now_so = _signature(mark, metadata, version, self._context.bookies())
             if postponed is not None and postponed.due > self._now() and postponed.signature in (None, now_so):
                 return
         failed = postponed is not None and postponed.failed
@@ -319,11 +319,11 @@ class ReplicationWorker:
         self._queue.put(ledger_id, since_ms, sets, failed=failed)
         self._filled.set()
 
-    def _leaving(self, mark: LedgerMark, metadata: LedgerMetadata | None) -> frozenset[str]:
+    def _leaving(self, mark: UnderreplicationRecord, metadata: LedgerMetadata | None) -> frozenset[str]:
         """The bookies that the mark names. One that can't be read names nobody: then it is those that are away."""
         if mark.lost or metadata is None:
             return frozenset(mark.lost)
-        return _bookies(metadata) - self._upkeep.bookies().readable
+        return _bookies(metadata) - self._context.bookies().readable
 
     # --- doing it ---------------------------------------------------------------------------------------------------
 
@@ -354,7 +354,7 @@ class ReplicationWorker:
             self._failed_in_hand -= failed
 
     def _take(self) -> QueuedLedger | None:
-        return self._queue.pop(self._upkeep.bookies().readable, failed_in_hand=self._failed_in_hand)
+        return self._queue.pop(self._context.bookies().readable, failed_in_hand=self._failed_in_hand)
 
     async def _worked_off(self, ledger_id: int) -> tuple[Repaired, _Signature | None]:
         """A defect costs no more than the one ledger."""
@@ -363,25 +363,25 @@ class ReplicationWorker:
         except ClientClosedError:
             raise
         except BookKeeperError as error:
-            return Repaired(How.LATER, str(error)), None
+            return Repaired(RepairOutcome.LATER, str(error)), None
         except Exception as error:
             log.exception("ledger %d could not be worked off", ledger_id)
-            return Repaired(How.LATER, repr(error)), None
+            return Repaired(RepairOutcome.LATER, repr(error)), None
 
     async def _work_off(self, ledger_id: int) -> tuple[Repaired, _Signature | None]:
         """How that has ended, and what it has ended by: whatever changes meanwhile is a reason to try again."""
-        postponed, bookies = self._postponed.get(ledger_id), self._upkeep.bookies()
-        mark: LedgerMark | None = None
+        postponed, bookies = self._postponed.get(ledger_id), self._context.bookies()
+        mark: UnderreplicationRecord | None = None
         meant = frozenset[str]()
         removed, back, absent = True, False, False
 
-        async def leaving(look: Look) -> frozenset[str]:
+        async def leaving(look: MetadataRead) -> frozenset[str]:
             nonlocal mark, meant, back, absent
             mark = await self._meant(ledger_id)
             back = mark is not None and postponed is None and self._may_be_back(mark)
             if mark is None or back:
                 return frozenset()
-            if away := frozenset(filterfalse(self._upkeep.directory.is_here, mark.unverified)):
+            if away := frozenset(filterfalse(self._context.directory.is_here, mark.unverified)):
                 # A worker verifies it when it is back, and the auditor decides whether it is lost. One that another
                 # bookie has replaced by now misses nothing: the auditor doesn't mark this ledger for it any more.
                 metadata = await look()
@@ -401,44 +401,44 @@ class ReplicationWorker:
             return False
 
         if not await self._marks.seen(ledger_id):  # somebody else has worked it off since it was queued
-            return Repaired(How.DONE), None
+            return Repaired(RepairOutcome.DONE), None
         ended = await self._repair.run(
             ledger_id,
             leaving,
             waited_for=self._waited_for(postponed),
             when_done=when_done,
-            lacking=lambda: frozenset() if mark is None else lacking(mark, self._upkeep.directory),
-            returned=lambda: frozenset() if mark is None else returned(mark, self._upkeep.directory),
+            incomplete=lambda: frozenset() if mark is None else incomplete_bookies(mark, self._context.directory),
+            returned=lambda: frozenset() if mark is None else returned(mark, self._context.directory),
             unverified=lambda: frozenset() if mark is None else mark.unverified,
         )
         if back or absent:
-            return Repaired(How.LATER, BACK if back else AWAY), None
+            return Repaired(RepairOutcome.LATER, BACK if back else AWAY), None
         if not removed:
-            return Repaired(How.LATER, NEWER_MARK), None
+            return Repaired(RepairOutcome.LATER, NEWER_MARK), None
         judged = None if mark is None or ended.judged is None else _signature(mark, *ended.judged, bookies)
         return ended, judged
 
-    async def _meant(self, ledger_id: int) -> LedgerMark | None:
+    async def _meant(self, ledger_id: int) -> UnderreplicationRecord | None:
         """The mark, in which no bookie is to leave that stays after all. The ledger's lock is held."""
         mark = await self._marks.read(ledger_id)
         if mark is None:
             return None
         leaving = [bookie for bookie, loss in mark.lost.items() if loss.reason == LossReason.DRAINING]
         draining = {bookie for bookie in leaving if await self._drains.read(bookie) is not None}
-        void = {b for b in leaving if is_void(draining=b in draining, here=self._upkeep.directory.is_here(b))}
+        void = {b for b in leaving if is_void(draining=b in draining, here=self._context.directory.is_here(b))}
         if not void:
             return mark
         # Before it was to leave it may have been away: the mark has kept since when, and not why.
         since_ms = missing_since_ms(mark, void, self._settings)
-        if await self._upkeep.cluster.catalog.closed_before(ledger_id, since_ms):
+        if await self._context.cluster.catalog.closed_before(ledger_id, since_ms):
             await self._remove(mark, void)
         else:
             await self._marks.return_bookies(mark, void)
         return await self._marks.read(ledger_id)
 
-    def _may_be_back(self, mark: LedgerMark) -> bool:
+    def _may_be_back(self, mark: UnderreplicationRecord) -> bool:
         """Whether a bookie is here that was lost: whoever watches bookies may be about to take it off the mark."""
-        here = self._upkeep.bookies().readable
+        here = self._context.bookies().readable
         return any(bookie in here and loss.reason == LossReason.LOST for bookie, loss in mark.lost.items())
 
     def _waited_for(self, postponed: _Postponed | None) -> frozenset[str]:
@@ -446,19 +446,19 @@ class ReplicationWorker:
             return frozenset()
         return postponed.waiting_for
 
-    async def _remove(self, mark: LedgerMark, left: Collection[str]) -> bool:
+    async def _remove(self, mark: UnderreplicationRecord, left: Collection[str]) -> bool:
         """Take these bookies off the mark; whether it was still the one that was read under the lock."""
         outcome = await self._marks.remove(mark, mark.lost.keys() & left)
         match outcome:
             case Done() | Gone() | Missing():
                 return True
-            case Changed() | Overtaken() | NotDone() | Unknown():
+            case Changed() | Superseded() | NotDone() | Unknown():
                 return False
             case _:
                 assert_never(outcome)
 
     def _settle(self, ledger_id: int, ended: Repaired, signature: _Signature | None) -> None:
-        if ended.how is How.DONE:
+        if ended.how is RepairOutcome.DONE:
             self._postponed.pop(ledger_id, None)
             self._backlog.drop(ledger_id)
             self.ledgers_done += 1
@@ -469,18 +469,18 @@ class ReplicationWorker:
         """Remember why, and when it is to be tried again."""
         before = self._postponed.pop(ledger_id, None)
         now, settings = self._now(), self._settings
-        failed = ended.how is not How.WAITING and ended.why not in (LOCKED, AWAY, BACK, NEWER_MARK)
+        failed = ended.how is not RepairOutcome.WAITING and ended.why not in (LOCKED, AWAY, BACK, NEWER_MARK)
         attempts = (before.attempts if before is not None else 0) + (failed or ended.why in (AWAY, BACK))
         pause_s = backoff_s(attempts - 1, settings.repair_pause_min_s, settings.repair_pause_max_s)
         pause_s *= (1 + self._runtime.rng.random()) / 2
         one = _Postponed(now + pause_s, ended.why, attempts, failed)
         if before is not None and ended.why != BACK:  # a writer had the time to leave, whatever failed since
             one.waiting_since, one.waiting_for = before.waiting_since, before.waiting_for
-        if ended.how is How.WAITING:
+        if ended.how is RepairOutcome.WAITING:
             if one.waiting_for != ended.waiting_for:
                 one.waiting_since, one.waiting_for = now, ended.waiting_for
             one.due = max(one.due, one.waiting_since + settings.open_ledger_grace_s)
-        if ended.how is How.STUCK:
+        if ended.how is RepairOutcome.STUCK:
             one.stuck, one.due = True, float("inf")
         elif (
             failed and attempts >= settings.repair_attempts_max
@@ -511,7 +511,7 @@ class ReplicationWorker:
 
     def status(self) -> dict[str, Any]:
         """How it gets on, for JSON. What was done is counted from the start on."""
-        now, readable = self._now(), self._upkeep.bookies().readable
+        now, readable = self._now(), self._context.bookies().readable
         stuck = {ledger_id: one.why for ledger_id, one in self._postponed.items() if one.stuck}
         later = {ledger_id: one.why for ledger_id, one in self._postponed.items() if not one.stuck}
         return {
@@ -535,7 +535,7 @@ class ReplicationWorker:
         }
 
 
-def _signature(mark: LedgerMark, metadata: LedgerMetadata, version: int, bookies: Bookies) -> _Signature:
+def _signature(mark: UnderreplicationRecord, metadata: LedgerMetadata, version: int, bookies: Bookies) -> _Signature:
     named = _bookies(metadata)
     return _Signature(
         (mark.token, mark.node_version),
@@ -561,4 +561,4 @@ def _bookies(metadata: LedgerMetadata) -> frozenset[str]:
 
 
 def _some(reasons: dict[int, str]) -> dict[str, str]:
-    return {str(ledger_id): reasons[ledger_id] for ledger_id in list(reasons)[:_TOLD_MAX]}
+    return {str(ledger_id): reasons[ledger_id] for ledger_id in list(reasons)[:_SHOWN_MAX]}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from bkpy.recovery.worker import ReplicationWorker
     from bkpy.runtime.interfaces import Clock
 
-_ALWAYS_TOLD = (0, 1)  # copies left, that alarms are for
+_ALWAYS_REPORTED = (0, 1)  # copies left, that alarms are for
 
 
 class WorkerMetrics(Collector):
@@ -34,7 +34,7 @@ class WorkerMetrics(Collector):
         ledgers = GaugeMetricFamily(
             "bkpy_replication_ledgers", "Under-replicated ledgers, by the copies left", labels=["copies_left"]
         )
-        counts = dict.fromkeys(map(str, _ALWAYS_TOLD), 0) | status.get("marked_by_copies_left", {})
+        counts = dict.fromkeys(map(str, _ALWAYS_REPORTED), 0) | status.get("marked_by_copies_left", {})
         for left, count in counts.items():
             ledgers.add_metric([left], count)
         yield ledgers

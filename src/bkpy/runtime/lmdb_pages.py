@@ -180,11 +180,11 @@ class Pages:
             if not 0 < tree.depth <= _DEPTH_MAX:
                 raise PageError(f"the tree of {name} is said to be {tree.depth} pages deep")
             self._walk_page(tree.root, tree.depth, None, None, counts, integers)
-        told = (tree.branches, tree.leaves, tree.overflows, tree.entries)
+        recorded = (tree.branches, tree.leaves, tree.overflows, tree.entries)
         found = (counts.branches, counts.leaves, counts.overflows, counts.entries)
-        if told != found or (tree.root == _NO_ROOT and tree.depth):
+        if recorded != found or (tree.root == _NO_ROOT and tree.depth):
             raise PageError(
-                f"the tree of {name} has {found} branch, leaf and overflow pages and entries, its meta page says {told}"
+                f"the tree of {name} has {found} branch, leaf and overflow pages and entries, its meta page says {recorded}"
             )
 
     def _walk_page(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from bkpy.errors import ConfigError
-from bkpy.runtime.visitors import Visitors
+from bkpy.runtime.http_connections import HttpConnections
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -43,12 +43,12 @@ async def metrics_page(
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     assert runner.server is not None
-    visitors = Visitors(runner.server, connections_max, tls, handshake_timeout_s)
+    http_connections = HttpConnections(runner.server, connections_max, tls, handshake_timeout_s)
     try:
         try:
             # The loop may accept all that the kernel holds before one of them is looked at.
             server = await asyncio.get_running_loop().create_server(
-                visitors.newcomer, listen, port, backlog=connections_max
+                http_connections.new_connection, listen, port, backlog=connections_max
             )
         except OSError as e:
             raise ConfigError(f"can't serve metrics at {listen}:{port}: {e.strerror or e}") from e
@@ -58,4 +58,4 @@ async def metrics_page(
             server.close()
     finally:
         await runner.cleanup()
-        visitors.stop()
+        http_connections.stop()

@@ -28,7 +28,7 @@ from urllib.parse import unquote, urlsplit
 from bkpy.config.client import ClientSettings
 from bkpy.errors import BookKeeperError, ConfigError
 from bkpy.metadata.connect import connect_store
-from bkpy.metadata.outcome import Done, Exists, Missing, NotDone, Overtaken, Unknown, told
+from bkpy.metadata.outcome import Done, Exists, Missing, NotDone, Superseded, Unknown, to_error
 from bkpy.metadata.resolve import create_certainly, ensure_path, read_if_there
 from bkpy.metadata.store import Create, MetadataStore, SessionState
 from bkpy.runtime.process import process_runtime
@@ -151,19 +151,19 @@ class TargetLock:
         attempts_max = ClientSettings().metadata_write_attempts_max
         above = await ensure_path(store, parent, attempts_max=attempts_max)
         if isinstance(above, NotDone):
-            raise told(above)
+            raise to_error(above)
         while True:
             ours = Create(node, json.dumps(owner).encode(), ephemeral=True)
             outcome = await create_certainly(store, ours, attempts_max=attempts_max)
             match outcome:
                 case Done():
                     return
-                case Exists() | Overtaken() | Missing():
+                case Exists() | Superseded() | Missing():
                     found = await read_if_there(store, node)
                     if found is not None:  # else it has just gone
                         raise self._refusal(found[0])
                 case NotDone() | Unknown():  # a node that is there after all goes with the session
-                    raise told(outcome)
+                    raise to_error(outcome)
                 case _:
                     assert_never(outcome)
 

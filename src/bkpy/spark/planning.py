@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import bkpy
 from bkpy.client.arguments import format_ledger_ids
 from bkpy.errors import ConfigError, NoSuchEntryError, NoSuchLedgerError, UnauthorizedError
-from bkpy.metadata.log_upkeep import LOG_NAME
+from bkpy.metadata.log_maintenance import LOG_NAME
 from bkpy.protocol.ledger_metadata import LedgerMetadata, LedgerState
 from bkpy.protocol.records import HEADER_BYTES, MAC_BYTES
 from bkpy.spark.id_runs import NOTHING, Runs

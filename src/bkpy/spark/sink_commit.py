@@ -28,8 +28,8 @@ from bkpy.errors import (
     NoSuchLedgerError,
     UnauthorizedError,
 )
-from bkpy.metadata.log_upkeep import LOG_UID, LogUpkeep
-from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, told
+from bkpy.metadata.log_maintenance import LOG_UID, LogMaintenance
+from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Superseded, Unknown, to_error
 from bkpy.protocol.ledger_metadata import LedgerState
 from bkpy.protocol.log_opening import SegmentEnd, longest, longest_opened, settled
 from bkpy.protocol.log_sinks import BatchPart, BatchStanding, standing, with_batch
@@ -200,10 +200,10 @@ async def _committed(
     match outcome:
         case Done():
             return True
-        case Changed() | Overtaken() | Missing():
+        case Changed() | Superseded() | Missing():
             return False
         case NotDone() | Unknown():
-            raise told(outcome)
+            raise to_error(outcome)
         case _:
             assert_never(outcome)
 
@@ -233,7 +233,7 @@ async def _closed_end(client: Client, options: SinkOptions, segment: Segment) ->
 
 async def _check_of(client: Client, part: BatchPart, uid: str) -> Check:
     """For the transaction that names the ledger: that nobody deletes it before. Raises `NoSuchLedgerError`."""
-    metadata, version = await client.upkeep.cluster.catalog.read(part.ledger_id, fresh=True)
+    metadata, version = await client.replication_context.cluster.catalog.read(part.ledger_id, fresh=True)
     if metadata.state is not LedgerState.CLOSED or metadata.last_entry + 1 != part.entries:
         raise MetadataConflictError(
             f"the ledger is {metadata.state.value} with last entry {metadata.last_entry}, and was written with "
@@ -260,11 +260,11 @@ async def discard(options: SinkOptions, parts: Sequence[BatchPart]) -> None:
 
 
 async def _discard(client: Client, parts: Sequence[BatchPart]) -> None:
-    catalog = client.upkeep.cluster.catalog
-    upkeep = LogUpkeep(client.logs, catalog)
+    catalog = client.replication_context.cluster.catalog
+    maintenance = LogMaintenance(client.logs, catalog)
     for part in parts:
         with contextlib.suppress(NoSuchLedgerError):
-            await upkeep.sweep(await client.ledger_metadata(part.ledger_id), grace_s=0.0)
+            await maintenance.sweep(await client.ledger_metadata(part.ledger_id), grace_s=0.0)
 
 
 async def _read_list(client: Client, options: SinkOptions) -> tuple[LogList, int]:

@@ -135,7 +135,7 @@ class LazyClient:
         """Whether the metadata have the ledger. Raises `MetadataUnavailableError`."""
         client = await self.client()
         try:
-            await client.upkeep.cluster.catalog.read(ledger_id, fresh=True)
+            await client.replication_context.cluster.catalog.read(ledger_id, fresh=True)
         except NoSuchLedgerError:
             return False
         return True

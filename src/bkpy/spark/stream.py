@@ -47,7 +47,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._initial: Offset | None = None
         self._target: int | None = None  # where a query that reads what is available now ends
-        self._told = 0  # the position up to which Spark was told to read
+        self._offered = 0  # the position up to which Spark was told to read
         self._loop: BackgroundLoop | None = None
         self._client: Client | None = None
         self._view: LogView | None = None
@@ -101,22 +101,22 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begun = start["position"]
         view = self._call(self._refreshed(start))
         available = view.end_position if self._target is None else min(view.end_position, self._target)
-        self._told = max(begun, available)
-        if begun < self._told:
-            first, end = view.clipped(begun, self._told)
+        self._offered = max(begun, available)
+        if begun < self._offered:
+            first, end = view.clipped(begun, self._offered)
             if isinstance(limit, ReadMaxRows):
                 end = view.end_after(first, end, limit.max_rows)
             elif isinstance(limit, ReadMaxBytes):
                 end = view.end_within(first, end, limit.max_bytes)
-            self._told = end
-        return self._offset(view, self._told)
+            self._offered = end
+        return self._offset(view, self._offered)
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
         """The end of the log, for the query's progress, and how many entries the batch leaves to later ones."""
         if self._view is None:
             return None
         end = self._view.end_position
-        return {**self._offset(self._view, end), "lag": max(0, end - self._told)}
+        return {**self._offset(self._view, end), "lag": max(0, end - self._offered)}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """What each task of a batch reads, a tuple of `EntryRange`: the same for the same offsets."""

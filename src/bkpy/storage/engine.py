@@ -334,7 +334,7 @@ class LedgerStorage:
         """The highest entry of the ledger here, and its explicit last add confirmed."""
         info = await self.looked_up(ledger_id)
         if info is None:
-            return LastEntry(b"", b"", False, doubted := self.ledgers.doubts(ledger_id), doubted)
+            return LastEntry(b"", b"", False, in_limbo := self.ledgers.doubts(ledger_id), in_limbo)
         shard = self.shards[info.shard]
         highest = shard.highest(info)
         if highest < 0:
@@ -382,7 +382,7 @@ class LedgerStorage:
 
     async def journal_deleted(self, info: LedgerInfo) -> None:
         """From this call on the ledger is gone; returns when that is durable. For `hiding` only."""
-        self.ledgers.condemn(info.ledger_id, self.shards[info.shard])
+        self.ledgers.delete_later(info.ledger_id, self.shards[info.shard])
         done = self._deleting[info.ledger_id] = asyncio.get_running_loop().create_future()
         self._record(RecordKind.DELETED, info.ledger_id, b"", lambda: self._deleted(info.ledger_id, done))
         await self._durable(done)

@@ -287,7 +287,7 @@ class Directories:
                 path=self.all[0],
             )
 
-    def begin_anew(self, expected_cookie: bytes) -> bool:
+    def restart(self, expected_cookie: bytes) -> bool:
         """Whether directories have to be made for a bookie that has lost its own: some have no cookie, none has data.
 
         `IdentityError` if some have no cookie, and data is left in any: of what is only half there nobody can tell what

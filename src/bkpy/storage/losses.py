@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bkpy.errors import CorruptDataError
 from bkpy.protocol.holdings import holdings
-from bkpy.protocol.integrity import Lack, Verdict, demand_of, ends_limbo
+from bkpy.protocol.integrity import LimboEvidence, MissingRange, demand_of, ends_limbo
 from bkpy.storage.entry_log.entry_log import log_id_of
 from bkpy.storage.index.ids import SPAN_MAX, Ids
 from bkpy.storage.index.index import (
@@ -114,25 +114,25 @@ class Losses:
         if states[metadata.ledger_id] is None:
             self._storage.create(metadata.ledger_id, metadata.ledger_key)
 
-    async def lacks(self, metadata: LedgerMetadata) -> list[Lack]:
+    async def missing_ranges(self, metadata: LedgerMetadata) -> list[MissingRange]:
         """What this bookie should have of the ledger, by its metadata, and has not, or has damaged.
 
         Of fragments that have an end; by what is in the index, so that what was just stored is to be flushed first.
         """
         shard = await self._shard_of(metadata.ledger_id)
         damaged = await self._damaged_blocks(metadata.ledger_id)
-        lacks: list[Lack] = []
+        missing_ranges: list[MissingRange] = []
         for number, held in enumerate(holdings(metadata)):
             for place, share in enumerate(held.shares):
                 if share.bookie_id != self._settings.bookie_id or not share.entries:
                     continue
                 assert held.last_entry is not None  # a share that is counted has an end
-                whole = Lack(number, place, held.first_entry, held.last_entry)
+                whole = MissingRange(number, place, held.first_entry, held.last_entry)
                 if shard is None:
-                    lacks.append(whole)
+                    missing_ranges.append(whole)
                 else:
-                    lacks += await _missing(shard, metadata.ledger_id, share, whole, damaged)
-        return lacks
+                    missing_ranges += await _missing(shard, metadata.ledger_id, share, whole, damaged)
+        return missing_ranges
 
     async def end(self, metadata: LedgerMetadata) -> bool:
         """End the limbo of a ledger whose re-replication lock the caller holds since before it read `metadata`.
@@ -194,20 +194,22 @@ class Losses:
         }
 
 
-async def _missing(shard: Shard, ledger_id: int, share: Share, whole: Lack, damaged: Collection[Block]) -> list[Lack]:
+async def _missing(
+    shard: Shard, ledger_id: int, share: Share, whole: MissingRange, damaged: Collection[Block]
+) -> list[MissingRange]:
     """The parts of a share, which spans `whole`, that aren't in the index; in steps."""
-    lacks: list[Lack] = []
+    missing_ranges: list[MissingRange] = []
     for base in range(whole.first, whole.last + 1, SPAN_MAX):
         end = min(base + SPAN_MAX - 1, whole.last)
         bits = await shard.on_index(_missing_bits, shard.store, ledger_id, share, base, end, damaged)
         if not bits:
             continue
         first, last = base + (bits & -bits).bit_length() - 1, base + bits.bit_length() - 1
-        if lacks and share.following(lacks[-1].last) == first:
-            lacks[-1] = lacks[-1]._replace(last=last)
+        if missing_ranges and share.following(missing_ranges[-1].last) == first:
+            missing_ranges[-1] = missing_ranges[-1]._replace(last=last)
         else:
-            lacks.append(whole._replace(first=first, last=last))
-    return lacks
+            missing_ranges.append(whole._replace(first=first, last=last))
+    return missing_ranges
 
 
 # --- what blocks ------------------------------------------------------------------------------------------------------
@@ -258,7 +260,7 @@ def _end_limbo(
         if row is None:
             return shard
         sound = blocks_fit(txn, ledger_id, row) and holds_all(txn, metadata, bookie_id)
-        if not ends_limbo(Verdict(demand_of(metadata, bookie_id), lacks=not sound, locked=True)):
+        if not ends_limbo(LimboEvidence(demand_of(metadata, bookie_id), missing=not sound, locked=True)):
             return shard
         before, value = (
             encode_ledger(ledger_id, row),

@@ -45,7 +45,7 @@ async def open_storage(
     expected_cookie: bytes | None,
     observer: StorageObserver = NO_OBSERVER,
     on_moved: Callable[[bytes], Awaitable[None]] | None = None,
-    on_anew: Callable[[bytes], Awaitable[None]] | None = None,
+    on_restart: Callable[[bytes], Awaitable[None]] | None = None,
     limbo_to: int = -1,
 ) -> LedgerStorage:
     """Check identity, replay the journals, and return the storage, ready.
@@ -61,8 +61,8 @@ async def open_storage(
         opening = _Opening(settings, runtime, observer, directories, held)
         try:
             opening.lock()
-            if on_anew is not None and expected_cookie is not None:
-                expected_cookie = await opening.begin_anew(expected_cookie, on_anew)
+            if on_restart is not None and expected_cookie is not None:
+                expected_cookie = await opening.restart(expected_cookie, on_restart)
             recovered = await opening.recover(expected_cookie, on_moved, limbo_to)
             reclaimers = opening.make_reclaimers(recovered.ledgers)
             journals = opening.begin_journals(recovered.ledgers, recovered.ends)
@@ -174,14 +174,14 @@ class _Opening:
                 )
         return _Recovered(ledgers, replay.ends, cookie.encode())
 
-    async def begin_anew(self, expected_cookie: bytes, on_anew: Callable[[bytes], Awaitable[None]]) -> bytes:
+    async def restart(self, expected_cookie: bytes, on_restart: Callable[[bytes], Awaitable[None]]) -> bytes:
         """Give a bookie whose disks were lost new indexes, in which everything is in limbo; its cookie from now on.
 
         Nothing is done if each directory has a cookie. `IdentityError` if only some have one, or there is data. A crash
         leaves what another call goes on from: the metadata store hears of the new indexes first, and no journal is
         begun before every directory has its cookie.
         """
-        if not self._directories.begin_anew(expected_cookie):
+        if not self._directories.restart(expected_cookie):
             return expected_cookie
         uuids = []
         for path in self._directories.ledgers:
@@ -193,7 +193,7 @@ class _Opening:
                 index.put_shard(store, row._replace(at_risk=at_risk.NOTHING))  # an index without ledgers may be older
             uuids.append(row.uuid.hex())
         cookie = self._directories.cookie(uuids)
-        await on_anew(cookie.encode())
+        await on_restart(cookie.encode())
         self._directories.write(cookie)
         self._observer.damage("all that this bookie had is lost: its ledgers are in limbo", self._directories.all[0])
         return cookie.encode()

@@ -29,7 +29,7 @@ from bkpy.storage.index.index import (
     put_all_in_limbo,
 )
 from bkpy.storage.index.living import LivingBytes
-from bkpy.storage.index.tombstones import is_buried
+from bkpy.storage.index.tombstones import has_tombstone
 from bkpy.storage.memtable.generation import Generation, LedgerBatches
 from bkpy.storage.reads.block_cache import BlockCache
 from bkpy.storage.reads.blocks import read_blocks
@@ -75,7 +75,7 @@ class Loaded(NamedTuple):
     """What the index says of some ledgers: the rows of those that have one, and which were deleted."""
 
     rows: dict[int, LedgerRow]
-    buried: set[int]
+    with_tombstone: set[int]
 
 
 class Shard:
@@ -152,11 +152,11 @@ class Shard:
 
     def load_now(self, ledger_ids: Collection[int]) -> Loaded:
         """What is known of those ledgers. Blocks."""
-        return self._without_condemned(self._load(ledger_ids), ledger_ids)
+        return self._without_pending_delete(self._load(ledger_ids), ledger_ids)
 
     async def load(self, ledger_ids: Collection[int]) -> Loaded:
         """What is known of those ledgers."""
-        return self._without_condemned(await self._read_worker.run(self._load, ledger_ids), ledger_ids)
+        return self._without_pending_delete(await self._read_worker.run(self._load, ledger_ids), ledger_ids)
 
     def _load(self, ledger_ids: Collection[int]) -> Loaded:
         rows: dict[int, LedgerRow] = {}
@@ -165,24 +165,26 @@ class Shard:
                 row = get_ledger(txn, ledger_id)
                 if row is not None:
                     rows[ledger_id] = row
-            return Loaded(rows, {i for i in ledger_ids if i not in rows and is_buried(txn, i)})
+            return Loaded(rows, {i for i in ledger_ids if i not in rows and has_tombstone(txn, i)})
 
-    def _without_condemned(self, found: Loaded, ledger_ids: Collection[int]) -> Loaded:
-        condemned = self.deletions.condemned.intersection(ledger_ids)
-        for ledger_id in condemned:
+    def _without_pending_delete(self, found: Loaded, ledger_ids: Collection[int]) -> Loaded:
+        pending_delete = self.deletions.pending_delete.intersection(ledger_ids)
+        for ledger_id in pending_delete:
             found.rows.pop(ledger_id, None)
-        return found._replace(buried=found.buried | condemned)
+        return found._replace(with_tombstone=found.with_tombstone | pending_delete)
 
     async def has_tombstone(self, ledger_id: int) -> bool:
         """Whether a ledger of that id was ever deleted here. `CorruptDataError` if that can't be told."""
-        return ledger_id in self.deletions.condemned or await self._read_worker.run(self.has_tombstone_now, ledger_id)
+        return ledger_id in self.deletions.pending_delete or await self._read_worker.run(
+            self.has_tombstone_now, ledger_id
+        )
 
     def has_tombstone_now(self, ledger_id: int) -> bool:
         """The same. Blocks."""
-        if ledger_id in self.deletions.condemned:
+        if ledger_id in self.deletions.pending_delete:
             return True
         with self.store.read() as txn:
-            return is_buried(txn, ledger_id)
+            return has_tombstone(txn, ledger_id)
 
     def unwritten(self) -> set[int]:
         """Ledgers that may be in memory only."""
@@ -194,7 +196,7 @@ class Shard:
 
     def _held(self, after: int, limit: int) -> list[int]:
         with self.store.read() as txn:
-            return held_ledgers(txn, after, limit + len(self.deletions.condemned))
+            return held_ledgers(txn, after, limit + len(self.deletions.pending_delete))
 
     def holds(self, ledger_id: int) -> bool:
         """Whether something of the ledger is in memory only. When `catch_up` has little to do."""
@@ -247,7 +249,7 @@ class Shard:
         generation = self.sealed
         assert generation is not None
         began = self._runtime.clock.monotonic()
-        await self.bury()
+        await self.write_tombstones()
         while revived := generation.dirty & self.deletions.trash:  # what they had must be gone before they have more
             await self.purge(revived)
         flush = Flush(
@@ -282,12 +284,12 @@ class Shard:
         self._observer.checkpoint(generation.bytes, self._runtime.clock.monotonic() - began)
         return flushed.written
 
-    async def bury(self) -> None:
+    async def write_tombstones(self) -> None:
         """Take the ledgers out of the index that were deleted. Nobody else may change the shard's row meanwhile."""
-        while self.deletions.condemned:
-            ledger_ids = list(islice(self.deletions.condemned, self._settings.index_step_rows))
-            await self.change_row(self.deletions.bury, ledger_ids)
-            self.deletions.buried(ledger_ids)
+        while self.deletions.pending_delete:
+            ledger_ids = list(islice(self.deletions.pending_delete, self._settings.index_step_rows))
+            await self.change_row(self.deletions.write_tombstones, ledger_ids)
+            self.deletions.tombstones_written(ledger_ids)
 
     async def purge(self, ledger_ids: Collection[int]) -> None:
         """Remove some of what is left of deleted ledgers."""

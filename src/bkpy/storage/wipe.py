@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _INDEX_FILES = ("data.mdb", "lock.mdb", "data.mdb.new", "sound.pages", "sound.pages.new")
 
 
-class Belongings(NamedTuple):
+class OwnedFiles(NamedTuple):
     """A bookie's files in a directory, by kind, with paths, in the order in which they are to go."""
 
     indexes: list[str]
@@ -40,9 +40,9 @@ class Belongings(NamedTuple):
         return [*self.indexes, *self.journals, *self.logs]
 
 
-def belongings(files: Files, directory: str) -> Belongings:
+def belongings(files: Files, directory: str) -> OwnedFiles:
     """What a bookie has in the directory. Blocks."""
-    found = Belongings([], [], [], [], [], 0)
+    found = OwnedFiles([], [], [], [], [], 0)
     size = 0
     for kind, path in _ours(files, directory):
         getattr(found, kind).append(path)

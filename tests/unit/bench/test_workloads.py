@@ -51,7 +51,7 @@ async def test_every_ledger_is_used(
 
 async def test_memory_is_noted_in_the_course_of_a_run_and_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "REST_S", 0.01)
-    course = memory.Course(lambda: [os.getpid(), None])
+    course = memory.MemoryProfile(lambda: [os.getpid(), None])
     for share in (0.02, 0.11, 0.4, 0.7, 1.0):
         course.at(share)
         await asyncio.sleep(0)

@@ -20,7 +20,7 @@ from bkpy.errors import LedgerFencedError, MetadataUnavailableError, StorageFail
 from bkpy.metadata.locks import LedgerLock, LedgerLocks
 from bkpy.metadata.store import Put
 from bkpy.protocol import messages as m
-from bkpy.protocol.collection import Sight
+from bkpy.protocol.collection import ProbeState
 from bkpy.protocol.ledger_metadata import Fragment
 from bkpy.protocol.messages import Op, Status
 from bkpy.protocol.records import walk
@@ -228,7 +228,7 @@ async def test_a_ledger_that_a_listing_lacks_is_looked_for_before_it_is_deleted(
 
     monkeypatch.setattr(cluster.session, "children", lagging)
     run = await cluster.collect()
-    assert (run.gone, run.failed, dict(run.kept)) == (0, "", {Sight.NAMED: 1})
+    assert (run.gone, run.failed, dict(run.kept)) == (0, "", {ProbeState.NAMED: 1})
     assert await ask(client, ledger_id) == THERE
 
 
@@ -305,7 +305,7 @@ async def test_metadata_that_can_not_be_read_keep_their_ledger(cluster: Collecti
     path = cluster_of(client).catalog.path_of(ledger_id)
     cluster.tree.apply(Put(path, b"{", cluster.tree.node(path).version), 0)
     run = await cluster.collect()
-    assert (run.gone, run.spare, run.failed, dict(run.kept)) == (0, 0, "", {Sight.UNREADABLE: 1})
+    assert (run.gone, run.spare, run.failed, dict(run.kept)) == (0, 0, "", {ProbeState.UNREADABLE: 1})
     assert await cluster.held() == [ledger_id]
 
 
@@ -328,7 +328,7 @@ async def test_a_ledger_that_may_not_be_read_keeps_no_others(
 
     monkeypatch.setattr(cluster.session, "get", get_if_allowed)
     run = await cluster.collect()
-    assert (run.gone, run.spare, run.failed, run.kept[Sight.UNREADABLE]) == (1, 1, "", 2)
+    assert (run.gone, run.spare, run.failed, run.kept[ProbeState.UNREADABLE]) == (1, 1, "", 2)
     assert await cluster.held() == [forbidden, highest]
     assert f"garbage collection keeps ledger {forbidden}: ZooKeeper's access control forbids this" in caplog.text
 
@@ -560,8 +560,8 @@ async def test_what_was_hidden_before_a_defect_is_seen_again(
 ) -> None:
     client = await cluster.client()
     spare = await spare_on_a(cluster, client)
-    lookout, storage = lookout_of(cluster.collector("a")), cluster.storage("a")
-    look = lookout.look
+    probe, storage = lookout_of(cluster.collector("a")), cluster.storage("a")
+    look = probe.look
 
     async def fail(ledger_id: int, lock: Any = None) -> Any:
         state = (await storage.states((ledger_id,)))[ledger_id]
@@ -571,7 +571,7 @@ async def test_what_was_hidden_before_a_defect_is_seen_again(
         return await look(ledger_id, lock)
 
     with monkeypatch.context() as context:
-        context.setattr(lookout, "look", fail)
+        context.setattr(probe, "look", fail)
         run = await cluster.collect()
     assert (run.failed, run.spare) == ("defect", 0)
     assert await ask(client, spare) == THERE

@@ -110,7 +110,7 @@ async def test_a_recovery_that_has_written_to_the_bookie_keeps_it_from_being_fre
 
     with monkeypatch.context() as patched:
         patched.setattr(ledger_recovery, "close_ledger", close_late)
-        recovery = asyncio.create_task(client.upkeep.recover(ledger_id))
+        recovery = asyncio.create_task(client.replication_context.recover(ledger_id))
         await there.wait()
     await four.node(outside).stop()
     with pytest.raises(IdentityError, match=r"0 ledgers of 1 name this bookie, 1 are in recovery.* can't be read: 0;"):
@@ -307,11 +307,11 @@ async def test_the_auditor_of_a_decommissioned_bookie_leaves_the_election(four: 
     client = await four.client()
     store = cluster_of(client).store
 
-    def companion(registry: CollectorRegistry, appended: Callable[[], int]) -> AutoRecovery:
+    def background_service(registry: CollectorRegistry, appended: Callable[[], int]) -> AutoRecovery:
         settings = four.node("d").settings
         return AutoRecovery(settings, session(node), ROOT, runtime_here(), "e", registry, appended)
 
-    node = four.new_node("e", companion=companion)
+    node = four.new_node("e", background_service=background_service)
     await node.start()
     four.nodes.append(node)
     async with asyncio.timeout(DEADLINE_S):

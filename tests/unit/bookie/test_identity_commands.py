@@ -761,4 +761,4 @@ async def test_a_rebuild_does_not_take_the_directory_of_another_bookie() -> None
     )
     directories = Directories(site.settings, site.disk, site.cluster.instance_id)
     with pytest.raises(IdentityError, match="are those of bookie other"):
-        directories.begin_anew(expected.encode())
+        directories.restart(expected.encode())

@@ -16,7 +16,7 @@ from tests.waiting import eventually
 
 import bkpy
 from bkpy.metadata.layout import NewId
-from bkpy.protocol.collection import Sight
+from bkpy.protocol.collection import ProbeState
 from bkpy.protocol.messages import Flags, Op, Status
 from bkpy.protocol.records import RecordCodec
 
@@ -295,7 +295,7 @@ async def test_a_strangers_key_for_an_id_far_ahead_stops_no_collection(cluster: 
     await present_and_fence(stranger, WRONG, *range(50, 60), 1 << 40)
     await (await cluster.client()).delete_ledger(gone)
     run = await collected(cluster)
-    assert (run.failed, run.gone, dict(run.kept)) == ("", 1, {Sight.NOT_MADE: 11})
+    assert (run.failed, run.gone, dict(run.kept)) == ("", 1, {ProbeState.NOT_MADE: 11})
     stranger.send(present(WRONG, 70), add(70, correlation_id=11))  # with an entry it may be what a lost cluster had
     await stranger.reply(11)
     assert (await collected(cluster)).failed == "older"
@@ -311,7 +311,7 @@ async def test_a_strangers_key_is_not_collected_between_the_drawing_of_its_id_an
     drawn = await id_generator_of(catalog).next()
     assert isinstance(drawn, NewId)
     run = await collected(cluster)
-    assert (run.failed, run.gone, dict(run.kept)) == ("", 0, {Sight.NOT_MADE: 1})
+    assert (run.failed, run.gone, dict(run.kept)) == ("", 0, {ProbeState.NOT_MADE: 1})
     store = cluster.tree.session()
     await store.delete(drawn.node)
     assert (await collected(cluster)).gone == 1  # nobody can create it any more

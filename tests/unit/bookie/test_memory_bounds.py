@@ -166,21 +166,21 @@ async def test_while_memory_is_full_who_writes_is_not_read_from_and_who_reads_is
     assert (await writer.reply(11))[1] == Status.OK  # it had come before anybody knew
     assert "memory" in pauses_of(writer.near)
     assert "memory" in pauses_of(other.near)  # it writes, too, and hasn't tried
-    newcomers = [await Raw.connect(cluster) for _ in range(3)]
-    for raw in newcomers:
+    new_connections = [await Raw.connect(cluster) for _ in range(3)]
+    for raw in new_connections:
         raw.send(present(1), add(1, 2, payload=bytes(FRAME_BYTES), correlation_id=12))
     new_reader = await Raw.connect(cluster)
     for raw in (reader, new_reader):
         raw.send(frame(Op.READ, [0, 1, 0, 0, 100], correlation_id=12))
         assert (await raw.reply(12))[1][0] == Status.OK  # who only reads does so
-    for raw in newcomers:  # with their keys they have told that they write
+    for raw in new_connections:  # with their keys they have told that they write
         await eventually(lambda raw=raw: "memory" in pauses_of(raw.near))
         assert raw.near.received_bytes < 20_000
     full = False
     storage.look_for_space()
     async with asyncio.timeout(DEADLINE_S):
-        for raw in newcomers:
+        for raw in new_connections:
             assert (await raw.reply(12))[1] == Status.OK
-    for raw in (writer, reader, other, new_reader, *newcomers):
+    for raw in (writer, reader, other, new_reader, *new_connections):
         raw.close()
     await cluster.stop()

@@ -15,7 +15,7 @@ from bkpy.errors import MetadataConflictError
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.ledgers import Created, LedgerCatalog
 from bkpy.metadata.memory import MemoryStore
-from bkpy.metadata.outcome import Changed, NotDone, Overtaken, Unknown
+from bkpy.metadata.outcome import Changed, NotDone, Superseded, Unknown
 from bkpy.metadata.store import Delete, Put
 from bkpy.protocol.close_conflict import Closer, rebased
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
@@ -170,13 +170,13 @@ async def test_a_recovery_brings_its_fragments_into_a_value_that_was_changed(led
     )
 
 
-@pytest.mark.parametrize("refused", [Changed(), Overtaken()])
+@pytest.mark.parametrize("refused", [Changed(), Superseded()])
 async def test_whoever_marks_a_ledger_is_told_whether_the_mark_may_be_there(
-    ledger: Ledger, refused: Changed | Overtaken
+    ledger: Ledger, refused: Changed | Superseded
 ) -> None:
     ledger.store.script.extend([AWAY])
     with pytest.raises(bkpy.MetadataUnavailableError) as failure:
         await read_again(ledger.catalog, 0, refused)
-    assert failure.value.outcome_unknown == isinstance(refused, Overtaken)
+    assert failure.value.outcome_unknown == isinstance(refused, Superseded)
     assert failure.value.ledger_id == 0
     assert await read_again(ledger.catalog, 0, refused) == (ledger.metadata, 0)

@@ -13,7 +13,7 @@ import pytest
 from bkpy.demo.chart import draw
 from bkpy.demo.delays import DelayWindow, windows_of
 from bkpy.demo.events import FlightEvent, flight_events, replay
-from bkpy.demo.streaming import Tally, events_in, flights_in
+from bkpy.demo.streaming import DeliveryCount, events_in, flights_in
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,26 +79,26 @@ A, B, C, END = (FlightEvent(datetime(2013, 1, day), name) for day, name in enume
 @pytest.mark.parametrize(
     ("found", "tally"),
     [
-        ([b"a", b"b", b"c", b"end"], Tally(3, 0, 0, 0)),
-        ([b"a", b"b", b"end"], Tally(2, 1, 0, 1)),
-        ([b"a", b"b", b"b", b"c", b"end"], Tally(4, 0, 1, 2)),
-        ([b"b", b"a", b"c", b"end"], Tally(3, 0, 0, 2)),
-        ([b"a", b"x", b"c", b"end"], Tally(3, 1, 1, 1)),
-        ([b"a", b"b", b"c"], Tally(3, 1, 0, 0)),
-        ([], Tally(0, 4, 0, 0)),
+        ([b"a", b"b", b"c", b"end"], DeliveryCount(3, 0, 0, 0)),
+        ([b"a", b"b", b"end"], DeliveryCount(2, 1, 0, 1)),
+        ([b"a", b"b", b"b", b"c", b"end"], DeliveryCount(4, 0, 1, 2)),
+        ([b"b", b"a", b"c", b"end"], DeliveryCount(3, 0, 0, 2)),
+        ([b"a", b"x", b"c", b"end"], DeliveryCount(3, 1, 1, 1)),
+        ([b"a", b"b", b"c"], DeliveryCount(3, 1, 0, 0)),
+        ([], DeliveryCount(0, 4, 0, 0)),
     ],
 )
-def test_what_is_missing_doubled_or_displaced_is_told(found: list[bytes], tally: Tally) -> None:
+def test_what_is_missing_doubled_or_displaced_is_told(found: list[bytes], tally: DeliveryCount) -> None:
     assert events_in(found, [A, B, C, END]) == tally
     assert tally.exact == (found == [b"a", b"b", b"c", b"end"])
 
 
 def test_windows_that_miss_or_double_flights_are_told() -> None:
     one, two = DelayWindow("2013-01-01 00:00", "JFK", 10, 9, 5), DelayWindow("2013-01-02 00:00", "JFK", 20, 20, 0)
-    assert flights_in([one, two], [one, two]) == Tally(30, 0, 0, None)
-    assert flights_in([one], [one, two]) == Tally(10, 20, 0, None)
-    assert flights_in([one, one, two], [one, two]) == Tally(40, 0, 10, None)
-    assert flights_in([two._replace(flights=19)], [two]) == Tally(19, 1, 0, None)
+    assert flights_in([one, two], [one, two]) == DeliveryCount(30, 0, 0, None)
+    assert flights_in([one], [one, two]) == DeliveryCount(10, 20, 0, None)
+    assert flights_in([one, one, two], [one, two]) == DeliveryCount(40, 0, 10, None)
+    assert flights_in([two._replace(flights=19)], [two]) == DeliveryCount(19, 1, 0, None)
     assert not flights_in([one, one, two], [one, two]).exact
 
 

@@ -113,9 +113,9 @@ class HandMade:
             await self.delete_doomed(log_list)
 
     async def delete_doomed(self, log_list: LogList) -> None:
-        for ledger_id in log_list.doomed:
+        for ledger_id in log_list.pending_delete:
             await self.client.delete_ledger(ledger_id)
-        await self.change(lambda log_list: log_list.without_doomed(log_list.doomed))
+        await self.change(lambda log_list: log_list.without_pending_delete(log_list.pending_delete))
 
     async def delete(self, cluster: InProcess, *, mark: bool = True) -> None:
         """Delete all of it; without `mark` so fast that nobody sees the list say so."""

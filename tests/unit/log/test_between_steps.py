@@ -24,7 +24,7 @@ from bkpy.errors import (
     NoSuchLogError,
 )
 from bkpy.log.appends import LogAppends
-from bkpy.metadata.log_upkeep import LogUpkeep
+from bkpy.metadata.log_maintenance import LogMaintenance
 from bkpy.metadata.outcome import Gone
 from bkpy.metadata.store import Put
 
@@ -58,10 +58,10 @@ def before_the_list_is_written(session: Faulty, act: Callable[[], Awaitable[None
 
 async def swept(client: Client) -> None:
     """What the auditor does with all ledgers."""
-    upkeep = LogUpkeep(client.logs, cluster_of(client).catalog)
+    context = LogMaintenance(client.logs, cluster_of(client).catalog)
     for ledger_id in [ledger_id async for ledger_id in client.list_ledgers()]:
         metadata, _ = await cluster_of(client).catalog.read(ledger_id)
-        await upkeep.sweep(metadata, 0.0)
+        await context.sweep(metadata, 0.0)
 
 
 async def list_of(client: Client) -> LogList:

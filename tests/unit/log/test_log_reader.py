@@ -135,7 +135,7 @@ async def test_a_segment_that_is_to_be_dropped_is_not_read(client: Client) -> No
         return dataclasses.replace(
             log_list,
             segments=(sealed, former_one.seal(3, 0, 4000)),
-            doomed=(dropped.ledger_id,),
+            pending_delete=(dropped.ledger_id,),
         )
 
     await log.change(replaced)
@@ -154,7 +154,9 @@ async def test_a_ledger_that_was_dropped_while_it_was_looked_at(
     empty = await log.begin()
     reader_list = (await client.logs.read("orders"))[0]
     await log.change(
-        lambda log_list: dataclasses.replace(log_list, segments=log_list.segments[:1], doomed=(empty.ledger_id,))
+        lambda log_list: dataclasses.replace(
+            log_list, segments=log_list.segments[:1], pending_delete=(empty.ledger_id,)
+        )
     )
     await client.delete_ledger(empty.ledger_id)
     await log.segment(3)

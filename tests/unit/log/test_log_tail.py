@@ -56,13 +56,15 @@ async def waiting_for_entries(cluster: InProcess, log: HandMade) -> None:
     await eventually(lambda: all(ledger_id in cluster.service(name).waiters.by_ledger for name in "abc"))
 
 
-def sealing(writer: bkpy.LedgerWriter, entries: int, *doomed: int) -> Callable[[LogList], LogList]:
+def sealing(writer: bkpy.LedgerWriter, entries: int, *pending_delete: int) -> Callable[[LogList], LogList]:
     """The list as a takeover leaves it: the segment of `writer` sealed, those that are dropped not there any more."""
 
     def change(log_list: LogList) -> LogList:
-        kept = [s for s in log_list.segments if s.ledger_id not in doomed]
+        kept = [s for s in log_list.segments if s.ledger_id not in pending_delete]
         segments = tuple(s.seal(entries, 0, 0) if s.ledger_id == writer.ledger_id else s for s in kept)
-        return dataclasses.replace(log_list, segments=segments, doomed=(*log_list.doomed, *doomed))
+        return dataclasses.replace(
+            log_list, segments=segments, pending_delete=(*log_list.pending_delete, *pending_delete)
+        )
 
     return change
 

@@ -152,10 +152,10 @@ def appended_nowait(tale: Tale, log: LogWriter, count: int) -> list[asyncio.Futu
     return futures
 
 
-STUCK, OVERTAKEN = the_last_entry_is_stuck_while_the_next_ledger_gets_on, a_roll_is_overtaken
+STUCK, SUPERSEDED = the_last_entry_is_stuck_while_the_next_ledger_gets_on, a_roll_is_overtaken
 
 
-@pytest.mark.parametrize("schedule", [STUCK, OVERTAKEN])
+@pytest.mark.parametrize("schedule", [STUCK, SUPERSEDED])
 async def test_with_its_rules_a_log_is_what_its_writers_were_told(
     cluster: InProcess, schedule: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,7 +168,7 @@ async def test_with_its_rules_a_log_is_what_its_writers_were_told(
         (telling_at_once, STUCK),
         (keeping_what_lies_behind_a_hole, STUCK),
         (recovering_the_last_ledger_alone, STUCK),
-        (serving_before_the_list_is_written, OVERTAKEN),
+        (serving_before_the_list_is_written, SUPERSEDED),
     ],
 )
 async def test_without_one_of_its_rules_that_shows(

@@ -11,7 +11,7 @@ from tests.unit.log.support import positions_of
 from tests.waiting import eventually
 
 from bkpy.errors import BookKeeperError, ConfigError, NoSuchLogError, TruncatedError
-from bkpy.metadata.log_upkeep import LogUpkeep
+from bkpy.metadata.log_maintenance import LogMaintenance
 from bkpy.metadata.outcome import Done
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ async def ledgers(client: Client) -> set[int]:
 
 async def looked_after(client: Client) -> LogList:
     """The list when the auditor has finished what a writer that was closed in the midst of it has left."""
-    await LogUpkeep(client.logs, client.upkeep.cluster.catalog).look_after(NAME, client.upkeep.fence)
+    await LogMaintenance(client.logs, client.replication_context.cluster.catalog).look_after(NAME, client.replication_context.fence)
     return await lst_of(client)
 
 
@@ -119,7 +119,7 @@ async def test_the_writer_keeps_retention_while_it_rolls(cluster: InProcess) -> 
                 await asyncio.sleep(0.005)
         assert log.next_position == 30
     log_list = await looked_after(client)
-    assert log_list.doomed == ()
+    assert log_list.pending_delete == ()
     assert await ledgers(client) == {segment.ledger_id for segment in log_list.segments}
 
 
@@ -147,11 +147,11 @@ async def test_what_a_dead_writer_doomed_is_finished_and_the_next_one_goes_on(cl
     log_list, version = await client.logs.read(NAME, fresh=True)
     assert isinstance(await client.logs.write_anyway(NAME, log_list.truncated(3), version), Done)
     log.abandon()  # before it has deleted anything
-    doomed = (await lst_of(client)).doomed
-    assert set(doomed) <= await ledgers(client)
+    pending_delete = (await lst_of(client)).pending_delete
+    assert set(pending_delete) <= await ledgers(client)
     await client.logs.drop_lease(NAME, log_list.uid, log_list.writer)
     await looked_after(client)
-    assert not set(doomed) & await ledgers(client)
+    assert not set(pending_delete) & await ledgers(client)
     async with await client.open_log(NAME) as successor:
         assert await successor.append(entry(4)) == 4
     async with await client.read_log(NAME) as reader:

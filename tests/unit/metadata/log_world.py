@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from tests.in_process import runtime_here
-from tests.unit.metadata.troubled import Act, Troubled
+from tests.unit.metadata.troubled import OpeningStep, Troubled
 
 from bkpy.config.base import MetadataSettings
 from bkpy.config.client import ClientSettings
@@ -15,7 +15,7 @@ from bkpy.metadata.layout import LONG_HIERARCHICAL
 from bkpy.metadata.ledgers import Created, LedgerCatalog
 from bkpy.metadata.log_consumers import LogConsumers
 from bkpy.metadata.log_deletions import LogDeletions
-from bkpy.metadata.log_upkeep import LOG_NAME, LOG_UID, LogUpkeep
+from bkpy.metadata.log_maintenance import LOG_NAME, LOG_UID, LogMaintenance
 from bkpy.metadata.logs import LogStore
 from bkpy.metadata.memory import MemoryStore
 from bkpy.metadata.outcome import Done
@@ -57,7 +57,7 @@ class LogWorld:
         self.store = self.tree.session()
         self.troubled = Troubled(self.tree)  # the session of who was opened last
         self.catalog, self.logs = self._parts(self.store, {})
-        self.upkeep = LogUpkeep(self.logs, self.catalog)
+        self.maintenance = LogMaintenance(self.logs, self.catalog)
         self.segments: list[int] = []
         self.fenced: list[int] = []
 
@@ -66,11 +66,11 @@ class LogWorld:
         catalog = LedgerCatalog(store, ROOT, LONG_HIERARCHICAL, self.runtime, ClientSettings(**shared))
         return catalog, LogStore(store, ROOT, LONG_HIERARCHICAL, self.runtime, MetadataSettings(**shared))
 
-    def opened(self, script: Iterable[str | Act | None] = (), **given: Any) -> LogUpkeep:
+    def opened(self, script: Iterable[str | OpeningStep | None] = (), **given: Any) -> LogMaintenance:
         """Another client's, whose calls go wrong as the script says."""
         self.troubled = Troubled(self.tree, script)
         catalog, logs = self._parts(self.troubled, given)
-        return LogUpkeep(logs, catalog)
+        return LogMaintenance(logs, catalog)
 
     @property
     def now_ms(self) -> int:
@@ -143,8 +143,8 @@ class LogWorld:
         log_list = self.log_list()
         named = set() if log_list is None else {segment.ledger_id for segment in log_list.segments}
         assert named <= self.ledgers(), "a ledger that the list names was deleted"
-        doomed = set() if log_list is None else set(log_list.doomed)
-        gone = set(self.segments) - named - doomed
+        pending_delete = set() if log_list is None else set(log_list.pending_delete)
+        gone = set(self.segments) - named - pending_delete
         assert not gone & self.ledgers(), "a ledger was forgotten that is there"
 
     # --- what others do, at once --------------------------------------------------------------------------------

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.in_process import runtime_here
-from tests.unit.metadata.troubled import AWAY, CLOSED, REPLY_LOST, REQUEST_LOST, Act, Troubled
+from tests.unit.metadata.troubled import AWAY, CLOSED, REPLY_LOST, REQUEST_LOST, OpeningStep, Troubled
 from tests.waiting import eventually
 
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import MetadataConflictError
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.election import Election, Leader, leader
-from bkpy.metadata.marks import LostBookie, Marks
+from bkpy.metadata.marks import LostBookie, UnderreplicationQueue
 from bkpy.metadata.memory import MemoryStore
 from bkpy.metadata.outcome import Done, Missing
 from bkpy.metadata.store import Create, Delete
@@ -37,17 +37,17 @@ async def tree() -> MemoryStore:
 class Candidate:
     """One that stands for election; `terms` are the nodes with which it has led."""
 
-    def __init__(self, tree: MemoryStore, name: str, script: Iterable[str | Act | None] = ()) -> None:
+    def __init__(self, tree: MemoryStore, name: str, script: Iterable[str | OpeningStep | None] = ()) -> None:
         self.store = Troubled(tree, script)
         self.election = Election(self.store, ROOT, name, runtime_here(), SETTINGS)
         self.terms: list[str] = []
         self.led = asyncio.Event()
-        self.marks: Marks | None = None
+        self.marks: UnderreplicationQueue | None = None
         self.task = asyncio.ensure_future(self.election.stand(self.lead))
 
     async def lead(self, node: str) -> None:
         self.terms.append(node)
-        self.marks = Marks(self.store, ROOT, runtime_here(), SETTINGS, guard=node)
+        self.marks = UnderreplicationQueue(self.store, ROOT, runtime_here(), SETTINGS, guard=node)
         self.led.set()
         try:
             await asyncio.Event().wait()
@@ -68,7 +68,7 @@ class Candidate:
 async def candidates(tree: MemoryStore) -> AsyncIterator[Any]:
     made: list[Candidate] = []
 
-    def stand(name: str, script: Iterable[str | Act | None] = ()) -> Candidate:
+    def stand(name: str, script: Iterable[str | OpeningStep | None] = ()) -> Candidate:
         made.append(Candidate(tree, name, script))
         return made[-1]
 

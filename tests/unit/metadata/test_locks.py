@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.in_process import runtime_here
-from tests.unit.metadata.troubled import AWAY, CLOSED, REPLY_LOST, REQUEST_LOST, Act, Troubled
+from tests.unit.metadata.troubled import AWAY, CLOSED, REPLY_LOST, REQUEST_LOST, OpeningStep, Troubled
 
 from bkpy.config.base import MetadataSettings
 from bkpy.metadata.cluster import Cluster, init_cluster
@@ -17,10 +17,10 @@ from bkpy.metadata.layout import LAYOUTS, next_id
 from bkpy.metadata.ledgers import Created
 from bkpy.metadata.locks import LedgerLock, LedgerLocks, held_locks
 from bkpy.metadata.memory import MemoryStore
+from bkpy.metadata.metadata_probe import MetadataProbe
 from bkpy.metadata.outcome import Done, Exists, Gone, NotDone
-from bkpy.metadata.sightings import Lookout
 from bkpy.metadata.store import Create, Delete, Put
-from bkpy.protocol.collection import Sight
+from bkpy.protocol.collection import ProbeState
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ async def cluster(tree: MemoryStore) -> Cluster:
 
 
 def locks(
-    tree: MemoryStore, script: Iterable[str | Act | None] = (), holder: str = "a"
+    tree: MemoryStore, script: Iterable[str | OpeningStep | None] = (), holder: str = "a"
 ) -> tuple[LedgerLocks, Troubled]:
     store = Troubled(tree, script)
     return LedgerLocks(store, ROOT, holder, runtime_here(), SETTINGS), store
@@ -164,12 +164,12 @@ async def test_a_lock_that_somebody_removed_while_it_was_taken(tree: MemoryStore
 # --- looks ----------------------------------------------------------------------------------------------------------
 
 
-def lookout(
+def probe(
     tree: MemoryStore, cluster: Cluster, script: Iterable[Any] = (), **options: str
-) -> tuple[Lookout, Troubled]:
+) -> tuple[MetadataProbe, Troubled]:
     store = Troubled(tree, script)
     given = {"instance_id": cluster.instance_id, "bookie_id": "a", **options}
-    return Lookout(store, ROOT, cluster.catalog.layout, **given), store
+    return MetadataProbe(store, ROOT, cluster.catalog.layout, **given), store
 
 
 async def stored(cluster: Cluster, state: LedgerState, *ensemble: str) -> int:
@@ -195,55 +195,55 @@ async def stored(cluster: Cluster, state: LedgerState, *ensemble: str) -> int:
 
 
 async def test_what_a_look_sees(tree: MemoryStore, cluster: Cluster) -> None:
-    looks, _ = lookout(tree, cluster)
+    looks, _ = probe(tree, cluster)
     named = await stored(cluster, LedgerState.OPEN, "a", "b")
     spare = await stored(cluster, LedgerState.CLOSED, "b", "c")
     open_ = await stored(cluster, LedgerState.IN_RECOVERY, "b", "c")
-    assert (await looks.look(named)).sight is Sight.NAMED
+    assert (await looks.look(named)).state is ProbeState.NAMED
     seen = await looks.look(spare)
-    assert (seen.sight, seen.version, seen.own_lock) == (Sight.SPARE, 1, True)
-    assert (await looks.look(open_)).sight is Sight.NOT_CLOSED
+    assert (seen.state, seen.version, seen.own_lock) == (ProbeState.OVER_REPLICATED, 1, True)
+    assert (await looks.look(open_)).state is ProbeState.NOT_CLOSED
     gone = await stored(cluster, LedgerState.OPEN, "a", "b")
     assert isinstance(await cluster.catalog.delete(gone), Gone)
     seen = await looks.look(gone)
-    assert (seen.sight, seen.why) == (Sight.NO_LEDGER, "")
+    assert (seen.state, seen.why) == (ProbeState.NO_LEDGER, "")
     for never_given_out in (gone + 1, 1 << 40):
         seen = await looks.look(never_given_out)
-        assert seen.sight is Sight.OLDER
+        assert seen.state is ProbeState.OLDER
         assert f"next ledger id is {gone + 1}, and ledger {never_given_out} is here" in seen.why
     tree.apply(Put(cluster.catalog.path_of(named), b"{", 0), 0)
-    assert (await looks.look(named)).sight is Sight.UNREADABLE
+    assert (await looks.look(named)).state is ProbeState.UNREADABLE
     tree.apply(Put(cluster.catalog.path_of(spare), b'{"version": 2}', 1), 0)
-    assert (await looks.look(spare)).sight is Sight.UNREADABLE
+    assert (await looks.look(spare)).state is ProbeState.UNREADABLE
 
 
 @pytest.mark.scenario(51)
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_which_ids_were_given_out(tree: MemoryStore, layout: str) -> None:
     cluster = await init_cluster(tree.session(), ROOT, layout)
-    looks, store = lookout(tree, cluster)
-    assert (await looks.look(0)).sight is Sight.OLDER
+    looks, store = probe(tree, cluster)
+    assert (await looks.look(0)).state is ProbeState.OLDER
     first = await stored(cluster, LedgerState.OPEN, "a", "b")
     assert await next_id(store, ROOT, cluster.catalog.layout) == first + 1 == 1
     if cluster.catalog.layout.long_ids:
         tree.apply(Create(f"{ROOT}/idgen-long/HOB-0000000001", b""), 0)
         assert await next_id(store, ROOT, cluster.catalog.layout) == 1 << 31
-        assert (await looks.look((1 << 31) - 1)).sight is Sight.NO_LEDGER
-        assert (await looks.look(1 << 31)).sight is Sight.OLDER
+        assert (await looks.look((1 << 31) - 1)).state is ProbeState.NO_LEDGER
+        assert (await looks.look(1 << 31)).state is ProbeState.OLDER
 
 
 async def test_an_id_that_the_layout_has_no_room_for(tree: MemoryStore) -> None:
     cluster = await init_cluster(tree.session(), ROOT, "flat")
-    looks, _ = lookout(tree, cluster)
-    assert (await looks.look(1 << 40)).sight is Sight.UNREADABLE
+    looks, _ = probe(tree, cluster)
+    assert (await looks.look(1 << 40)).state is ProbeState.UNREADABLE
 
 
 async def test_another_cluster_and_none(tree: MemoryStore, cluster: Cluster) -> None:
-    looks, _ = lookout(tree, cluster, instance_id="another")
-    assert (await looks.look(7)).sight is Sight.FOREIGN
-    looks, _ = lookout(tree, cluster)
+    looks, _ = probe(tree, cluster, instance_id="another")
+    assert (await looks.look(7)).state is ProbeState.FOREIGN
+    looks, _ = probe(tree, cluster)
     tree.apply(Delete(f"{ROOT}/INSTANCEID"), 0)
-    assert (await looks.look(7)).sight is Sight.FOREIGN
+    assert (await looks.look(7)).state is ProbeState.FOREIGN
 
 
 @pytest.mark.scenario(51)
@@ -254,17 +254,17 @@ async def test_a_look_in_which_anything_fails_is_not_sure(
 ) -> None:
     of, _ = locks(tree)
     lock = await taken(of)
-    looks, store = lookout(tree, cluster)
+    looks, store = probe(tree, cluster)
     store.script.extend([*[None] * call, store.expire if trouble == "expired" else trouble])
     seen = await looks.look(7, lock)
     assert not store.script, "there were fewer calls"
-    assert seen.sight is Sight.UNSURE
+    assert seen.state is ProbeState.UNSURE
     assert seen.why
 
 
 async def test_a_look_makes_the_server_catch_up_before_it_reads(tree: MemoryStore, cluster: Cluster) -> None:
     ledger_id = await stored(cluster, LedgerState.OPEN, "a")
-    looks, store = lookout(tree, cluster)
+    looks, store = probe(tree, cluster)
     asked: list[str] = []
     for name in ("sync", "get", "exists"):
         method = getattr(store, name)
@@ -281,7 +281,7 @@ async def test_a_look_makes_the_server_catch_up_before_it_reads(tree: MemoryStor
 async def test_a_look_sees_whether_the_lock_is_still_the_same_one(tree: MemoryStore, cluster: Cluster) -> None:
     ledger_id = await stored(cluster, LedgerState.CLOSED, "b")
     of, store = locks(tree)
-    looks, _ = lookout(tree, cluster)
+    looks, _ = probe(tree, cluster)
     lock = await taken(of, ledger_id)
     assert (await looks.look(ledger_id, lock)).own_lock
     store.expire()

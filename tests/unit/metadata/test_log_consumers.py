@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.in_process import runtime_here
 from tests.unit.metadata.test_log_lists import LIST, a_list, on, opened, removed
-from tests.unit.metadata.troubled import AWAY, REPLY_LOST, REQUEST_LOST, Act, Troubled
+from tests.unit.metadata.troubled import AWAY, REPLY_LOST, REQUEST_LOST, OpeningStep, Troubled
 
 from bkpy.errors import (
     ConfigError,
@@ -45,7 +45,7 @@ async def tree() -> MemoryStore:
     return tree
 
 
-def consumers(tree: MemoryStore, script: Iterable[str | Act | None] = ()) -> LogConsumers:
+def consumers(tree: MemoryStore, script: Iterable[str | OpeningStep | None] = ()) -> LogConsumers:
     return LogConsumers(opened(tree, script), "orders", "u1")
 
 
@@ -99,7 +99,7 @@ async def test_a_truncation_that_knows_nothing_of_a_consumer_is_refused(tree: Me
 
 async def test_a_registration_that_knows_nothing_of_a_truncation_is_refused(tree: MemoryStore) -> None:
     def truncate() -> None:
-        log_list = a_list(segments=(Segment(2, 20, 0),), first_position=20, doomed=(1,))
+        log_list = a_list(segments=(Segment(2, 20, 0),), first_position=20, pending_delete=(1,))
         tree.apply(Put(LIST, log_list.encode(), 0), 0)
 
     # Right before the transaction, when everything has been read.
@@ -112,7 +112,7 @@ async def test_a_step_back_that_knows_nothing_of_a_truncation_is_refused(tree: M
     state = await consumers(tree).register("billing", 25)
 
     def truncate() -> None:
-        log_list = a_list(segments=(Segment(2, 20, 0),), first_position=20, doomed=(1,))
+        log_list = a_list(segments=(Segment(2, 20, 0),), first_position=20, pending_delete=(1,))
         tree.apply(Put(LIST, log_list.encode(), 0), 0)
 
     with pytest.raises(TruncatedError):

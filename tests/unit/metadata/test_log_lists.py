@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.in_process import runtime_here
-from tests.unit.metadata.troubled import AWAY, REPLY_LOST, REQUEST_LOST, Act, Somebody, Troubled
+from tests.unit.metadata.troubled import AWAY, REPLY_LOST, REQUEST_LOST, OpeningStep, Somebody, Troubled
 
 from bkpy.config.base import MetadataSettings
 from bkpy.errors import ConfigError, MetadataUnavailableError, NoSuchLogError
@@ -16,7 +16,7 @@ from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.layout import LONG_HIERARCHICAL
 from bkpy.metadata.logs import HeldBy, LogStore, Taken
 from bkpy.metadata.memory import MemorySession, MemoryStore
-from bkpy.metadata.outcome import Changed, Done, Exists, Missing, NotDone, Overtaken, Unknown
+from bkpy.metadata.outcome import Changed, Done, Exists, Missing, NotDone, Superseded, Unknown
 from bkpy.metadata.store import Create, Delete, Put
 from bkpy.protocol.log_list import LogList, Segment
 
@@ -39,7 +39,7 @@ def on(store: MemorySession, **settings: Any) -> LogStore:
     return LogStore(store, ROOT, LONG_HIERARCHICAL, runtime_here(), SETTINGS.model_copy(update=settings))
 
 
-def opened(tree: MemoryStore, script: Iterable[str | Act | None] = (), **settings: Any) -> LogStore:
+def opened(tree: MemoryStore, script: Iterable[str | OpeningStep | None] = (), **settings: Any) -> LogStore:
     return on(Troubled(tree, script), **settings)
 
 
@@ -173,7 +173,7 @@ async def test_what_can_not_be_told_is_said(tree: MemoryStore) -> None:
     assert isinstance(await opened(tree, [REQUEST_LOST] * 2).write("orders", log_list, version), Unknown)
     somebody = Somebody(tree, LIST)
     outcome = await opened(tree, [REPLY_LOST, somebody.puts(b"x")]).write("orders", log_list, version)
-    assert outcome == Overtaken()
+    assert outcome == Superseded()
     with pytest.raises(MetadataUnavailableError):
         await opened(tree, [AWAY]).read("orders")
 

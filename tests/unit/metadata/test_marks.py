@@ -1,4 +1,4 @@
-"""Marks of under-replicated ledgers: they merge, and none that is newer is ever lost, whatever happens meanwhile."""
+"""Under-replication records: they merge, and no newer record is ever lost, whatever happens meanwhile."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.in_process import runtime_here
-from tests.unit.metadata.troubled import AWAY, CLOSED, REPLY_LOST, REQUEST_LOST, Act, Troubled
+from tests.unit.metadata.troubled import AWAY, CLOSED, REPLY_LOST, REQUEST_LOST, OpeningStep, Troubled
 
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import ClientClosedError, CorruptDataError, MetadataUnavailableError
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.locks import LedgerLock, LedgerLocks
-from bkpy.metadata.marks import LedgerMark, LossReason, LostBookie, Marks, merged
+from bkpy.metadata.marks import LossReason, LostBookie, UnderreplicationQueue, UnderreplicationRecord, merged
 from bkpy.metadata.memory import MemoryStore
 from bkpy.metadata.outcome import Changed, Done, Gone, Missing, NotDone, Unknown
 from bkpy.metadata.store import Create, Delete, Put
@@ -39,25 +39,25 @@ async def tree() -> MemoryStore:
 
 def opened(
     tree: MemoryStore,
-    script: Iterable[str | Act | None] = (),
+    script: Iterable[str | OpeningStep | None] = (),
     settings: RecoverySettings = SETTINGS,
     guard: str | None = None,
-) -> tuple[Marks, Troubled]:
+) -> tuple[UnderreplicationQueue, Troubled]:
     store = Troubled(tree, script)
-    return Marks(store, ROOT, runtime_here(), settings, guard=guard), store
+    return UnderreplicationQueue(store, ROOT, runtime_here(), settings, guard=guard), store
 
 
-async def mark_of(tree: MemoryStore, ledger_id: int = 7) -> LedgerMark:
+async def mark_of(tree: MemoryStore, ledger_id: int = 7) -> UnderreplicationRecord:
     mark = await opened(tree)[0].read(ledger_id)
     assert mark is not None
     return mark
 
 
-async def listed(marks: Marks) -> list[int]:
+async def listed(marks: UnderreplicationQueue) -> list[int]:
     return [ledger_id async for ledger_id in marks.list()]
 
 
-def value_of(tree: MemoryStore, mark: LedgerMark) -> str:
+def value_of(tree: MemoryStore, mark: UnderreplicationRecord) -> str:
     (path,) = (path for path in tree.paths if path.endswith(f"/{mark.token}"))
     return path
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.in_process import runtime_here
-from tests.unit.metadata.troubled import AWAY, CLOSED, REPLY_LOST, REQUEST_LOST, Act, Somebody, Troubled
+from tests.unit.metadata.troubled import AWAY, CLOSED, REPLY_LOST, REQUEST_LOST, OpeningStep, Somebody, Troubled
 
 from bkpy.errors import ClientClosedError, MetadataUnavailableError
 from bkpy.metadata.memory import MemoryStore
@@ -18,10 +18,10 @@ from bkpy.metadata.outcome import (
     Gone,
     Missing,
     NotDone,
-    Overtaken,
+    Superseded,
     Unknown,
-    doubted,
-    told,
+    escalate_unknown,
+    to_error,
 )
 from bkpy.metadata.resolve import attempt, create_certainly, delete_certainly, ensure_path, put_certainly, take_number
 from bkpy.metadata.store import Create, Delete, NoNode
@@ -38,7 +38,7 @@ def tree_with(data: bytes | None) -> tuple[MemoryStore, Somebody]:
     return tree, Somebody(tree, NODE)
 
 
-Script = Callable[[Somebody], list[str | Act | None]]
+Script = Callable[[Somebody], list[str | OpeningStep | None]]
 
 
 @pytest.mark.parametrize(
@@ -59,9 +59,9 @@ Script = Callable[[Somebody], list[str | Act | None]]
         (lambda other: [other.puts(OURS)], Changed),  # equal, and not ours all the same
         (lambda other: [REQUEST_LOST, other.puts(THEIRS)], Changed),
         (lambda other: [REQUEST_LOST, other.puts(OURS)], Done),  # what was wanted is there, whoever wrote it
-        (lambda other: [REPLY_LOST, other.puts(THEIRS)], Overtaken),
-        (lambda other: [REPLY_LOST, other.puts(OURS)], Overtaken),  # equal, at a version that isn't ours
-        (lambda other: [REQUEST_LOST, other.puts(THEIRS), other.puts(OURS)], Overtaken),
+        (lambda other: [REPLY_LOST, other.puts(THEIRS)], Superseded),
+        (lambda other: [REPLY_LOST, other.puts(OURS)], Superseded),  # equal, at a version that isn't ours
+        (lambda other: [REQUEST_LOST, other.puts(THEIRS), other.puts(OURS)], Superseded),
         (lambda other: [other.deletes], Missing),
         (lambda other: [REPLY_LOST, other.deletes], Missing),
         (lambda other: [REPLY_LOST, None, None, other.deletes], Missing),
@@ -91,8 +91,8 @@ async def test_a_put(script: Script, expected: type) -> None:
         (lambda other: [other.creates(THEIRS)], Exists),
         (lambda other: [other.creates(OURS)], Exists),
         (lambda other: [REQUEST_LOST, other.creates(THEIRS)], Exists),
-        (lambda other: [REPLY_LOST, other.puts(THEIRS)], Overtaken),
-        (lambda other: [REPLY_LOST, None, other.deletes], Overtaken),
+        (lambda other: [REPLY_LOST, other.puts(THEIRS)], Superseded),
+        (lambda other: [REPLY_LOST, None, other.deletes], Superseded),
     ],
 )
 async def test_a_create(script: Script, expected: type) -> None:
@@ -130,7 +130,7 @@ async def test_a_create_below_a_node_that_is_missing_or_together_with_one_that_i
         (lambda other: [REQUEST_LOST] * ATTEMPTS, Unknown),
         (lambda other: [other.deletes], Missing),
         (lambda other: [other.puts(THEIRS)], Changed),
-        (lambda other: [REQUEST_LOST, other.puts(THEIRS)], Overtaken),
+        (lambda other: [REQUEST_LOST, other.puts(THEIRS)], Superseded),
     ],
 )
 async def test_a_delete(script: Script, expected: type) -> None:
@@ -138,14 +138,14 @@ async def test_a_delete(script: Script, expected: type) -> None:
     store = Troubled(tree, script(other))
     assert type(await delete_certainly(store, NODE, 0, attempts_max=ATTEMPTS)) is expected
     if expected is not Unknown:
-        assert (NODE in tree.paths) == (expected in (Changed, Overtaken, NotDone))
+        assert (NODE in tree.paths) == (expected in (Changed, Superseded, NotDone))
 
 
 async def test_a_node_with_nodes_below_is_not_deleted() -> None:
     tree, _ = tree_with(BEFORE)
     tree.apply(Create(f"{NODE}/below", b""), 0)
     assert await delete_certainly(Troubled(tree), NODE, attempts_max=1) == Changed()
-    assert await delete_certainly(Troubled(tree, [REQUEST_LOST]), NODE, attempts_max=2) == Overtaken()
+    assert await delete_certainly(Troubled(tree, [REQUEST_LOST]), NODE, attempts_max=2) == Superseded()
 
 
 @pytest.mark.parametrize("lost", [REQUEST_LOST, REPLY_LOST])
@@ -230,15 +230,15 @@ async def test_a_refusal_that_is_a_value_holds_nobody() -> None:
 def test_the_error_for_a_user_is_a_new_one_that_says_what_is_known() -> None:
     shared = ClientClosedError("the session is closed", path="/p", bookie="b")
     for outcome, unknown in ((NotDone(shared), False), (Unknown(shared), True)):
-        error = told(outcome, ledger_id=7)
+        error = to_error(outcome, ledger_id=7)
         assert error is not shared
         assert isinstance(error, ClientClosedError)
         assert (error.message, error.ledger_id, error.path, error.bookie) == (shared.message, 7, "/p", "b")
         assert (error.outcome_unknown, error.retriable) == (unknown, False)
         assert error.__cause__ is shared
     assert not shared.outcome_unknown
-    retriable = told(NotDone(MetadataUnavailableError("away", retriable=False)), bookie="c")
+    retriable = to_error(NotDone(MetadataUnavailableError("away", retriable=False)), bookie="c")
     assert (retriable.retriable, retriable.bookie) == (False, "c")
-    assert doubted(NotDone(shared), True) == Unknown(shared)
-    assert doubted(NotDone(shared), False) == NotDone(shared)
-    assert doubted(Unknown(shared), False) == Unknown(shared)
+    assert escalate_unknown(NotDone(shared), True) == Unknown(shared)
+    assert escalate_unknown(NotDone(shared), False) == NotDone(shared)
+    assert escalate_unknown(Unknown(shared), False) == Unknown(shared)

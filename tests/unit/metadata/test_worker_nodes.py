@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.in_process import runtime_here
-from tests.unit.metadata.troubled import AWAY, REPLY_LOST, REQUEST_LOST, Act, Troubled
+from tests.unit.metadata.troubled import AWAY, REPLY_LOST, REQUEST_LOST, OpeningStep, Troubled
 
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import MetadataUnavailableError
 from bkpy.metadata.memory import MemoryStore
 from bkpy.metadata.store import Create
-from bkpy.metadata.worker_nodes import WorkerNode, told_by_workers
+from bkpy.metadata.worker_nodes import WorkerNode, worker_reports
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,13 +30,13 @@ async def tree() -> MemoryStore:
     return found
 
 
-def node(tree: MemoryStore, script: Iterable[str | Act | None] = ()) -> tuple[WorkerNode, Troubled]:
+def node(tree: MemoryStore, script: Iterable[str | OpeningStep | None] = ()) -> tuple[WorkerNode, Troubled]:
     store = Troubled(tree, script)
     return WorkerNode(store, ROOT, SETTINGS), store
 
 
 async def told(tree: MemoryStore) -> list[Any]:
-    return [fields["n"] for fields in await told_by_workers(tree.session(), ROOT)]
+    return [fields["n"] for fields in await worker_reports(tree.session(), ROOT)]
 
 
 async def test_each_has_one_node_with_what_it_told_last(tree: MemoryStore) -> None:

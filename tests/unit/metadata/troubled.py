@@ -11,7 +11,7 @@ from bkpy.metadata.memory import MemorySession, MemoryStore
 from bkpy.metadata.store import Create, Delete, Operation, Put
 
 T = TypeVar("T")
-Act = Callable[[], Any]
+OpeningStep = Callable[[], Any]
 
 AWAY, CLOSED, REQUEST_LOST, REPLY_LOST = "away", "closed", "request lost", "reply lost"
 
@@ -23,7 +23,7 @@ class Troubled(MemorySession):
     of this session that took effect. Nodes in `forbidden` belong to others: this session may not read or list them.
     """
 
-    def __init__(self, tree: MemoryStore, script: Iterable[str | Act | None] = ()) -> None:
+    def __init__(self, tree: MemoryStore, script: Iterable[str | OpeningStep | None] = ()) -> None:
         super().__init__(tree, 10.0, 10.0)
         self.script = deque(script)
         self.calls = 0
@@ -87,14 +87,14 @@ class Somebody:
             return
         self.tree.apply(operation, 0)
 
-    def puts(self, data: bytes) -> Act:
+    def puts(self, data: bytes) -> OpeningStep:
         def act() -> None:
             if self.path in self.tree.paths:
                 self._try(Put(self.path, data, self.tree.node(self.path).version))
 
         return act
 
-    def creates(self, data: bytes) -> Act:
+    def creates(self, data: bytes) -> OpeningStep:
         return lambda: self._try(Create(self.path, data))
 
     def deletes(self) -> None:

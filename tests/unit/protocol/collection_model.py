@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from bkpy.protocol.collection import Action, Sight, Step, decide
+from bkpy.protocol.collection import Action, ProbeState, Step, decide
 
 
 class Rules(NamedTuple):
@@ -60,12 +60,12 @@ class State(NamedTuple):
     denied: str = ""  # what was broken
 
     @property
-    def sight(self) -> Sight:
+    def sight(self) -> ProbeState:
         if not self.exists:
-            return Sight.NO_LEDGER
+            return ProbeState.NO_LEDGER
         if self.named:
-            return Sight.NAMED
-        return Sight.SPARE if self.closed else Sight.NOT_CLOSED
+            return ProbeState.NAMED
+        return ProbeState.OVER_REPLICATED if self.closed else ProbeState.NOT_CLOSED
 
 
 Moves = Iterator[State]
@@ -114,7 +114,7 @@ def _collector(s: State, rules: Rules) -> Moves:
         case "delete gone":
             yield _deleted(s._replace(hidden=True), rules)
         case "is it spare":
-            spare = _sight(s, rules) is Sight.SPARE
+            spare = _sight(s, rules) is ProbeState.OVER_REPLICATED
             yield s._replace(collector_at="lock" if spare else "end")
         case "lock":
             if not rules.takes_the_lock:
@@ -147,8 +147,8 @@ def _collector(s: State, rules: Rules) -> Moves:
             yield s._replace(lock="" if s.lock == "collector" else s.lock, collector_at="end")
 
 
-def _sight(s: State, rules: Rules) -> Sight:
-    return Sight.SPARE if s.sight is Sight.NOT_CLOSED and not rules.only_when_closed else s.sight
+def _sight(s: State, rules: Rules) -> ProbeState:
+    return ProbeState.OVER_REPLICATED if s.sight is ProbeState.NOT_CLOSED and not rules.only_when_closed else s.sight
 
 
 def _own_lock(s: State, rules: Rules) -> bool:

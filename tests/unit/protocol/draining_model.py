@@ -11,7 +11,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from bkpy.protocol.draining import OBJECTIONS, Candidate, Need, Scan, Tenure, need_of, takes_entries, tenure
+from bkpy.protocol.draining import (
+    OBJECTIONS,
+    BookieReference,
+    Candidate,
+    Scan,
+    Tenure,
+    reference_of,
+    takes_entries,
+    tenure,
+)
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 
 if TYPE_CHECKING:
@@ -145,13 +154,13 @@ def _decommission(state: State, rules: Rules) -> Iterator[State]:
 
 def _scan(state: State, ledger: int, rules: Rules) -> Iterator[State]:
     """Read one ledger after the other."""
-    need = need_of(_metadata(state, ledger), "d") if rules.scans else Need.NONE
-    if need is Need.UNSETTLED:
+    need = reference_of(_metadata(state, ledger), "d") if rules.scans else BookieReference.NONE
+    if need is BookieReference.UNSETTLED:
         if rules.settles_recoveries:  # closed here, before the other recovery could
             state = state._replace(closed=True)
-        need = Need.NONE
-    named = len(state.found) + (need is Need.NAMED)
-    found = (*state.found, ledger) if need is Need.NAMED else state.found
+        need = BookieReference.NONE
+    named = len(state.found) + (need is BookieReference.NAMED)
+    found = (*state.found, ledger) if need is BookieReference.NAMED else state.found
     if ledger < WRITTEN:
         yield state._replace(found=found, decommission=f"scan {ledger + 1}")
     else:

@@ -25,7 +25,7 @@ from bkpy.protocol.ensemble_change import (
 )
 from bkpy.protocol.ledger_metadata import LedgerMetadata, LedgerState
 from bkpy.protocol.messages import Status
-from bkpy.protocol.recovery import Fate, Fencing, Forward, Reply, Word
+from bkpy.protocol.recovery import EntryAnswer, EntryStatus, Fencing, Forward, Reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -387,7 +387,7 @@ class Recovery:
     def _ask(self) -> None:
         forward = self.forward
         for index in forward.members(forward.next):
-            if index in self.busy or forward.word(index, forward.next) is not Word.NONE:
+            if index in self.busy or forward.word(index, forward.next) is not EntryAnswer.NONE:
                 continue
             self.busy.add(index)
             self.world.call(
@@ -415,20 +415,20 @@ class Recovery:
         else:
             forward.answer(index, Reply(first, forward.last, ()))
         verdict = forward.decide()
-        if verdict is Fate.OPEN:
+        if verdict is EntryStatus.OPEN:
             self._ask()
-        elif verdict is Fate.UNDECIDABLE:
+        elif verdict is EntryStatus.UNDECIDABLE:
             self.stop("too few bookies can tell")
         else:
             self._copy(verdict)
 
-    def _copy(self, verdict: Fate) -> None:
+    def _copy(self, verdict: EntryStatus) -> None:
         assert self.write_back is not None
         end = self.forward.next
-        if verdict is Fate.MISSING:
+        if verdict is EntryStatus.MISSING:
             self.last_entry = end - 1
         self.write_back.add({n: self.records[n] for n in range(self.first, end)})
-        if verdict is Fate.MISSING:
+        if verdict is EntryStatus.MISSING:
             self.progress()
         else:
             self._read_range(end)

@@ -17,15 +17,15 @@ from typing import NamedTuple
 
 from bkpy.protocol.close_conflict import rebased
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
-from bkpy.protocol.recovery import Fate, fate
+from bkpy.protocol.recovery import EntryStatus, entry_status
 from bkpy.protocol.rereplication import (
     AFTER_SWAP,
     Bookies,
     Copy,
-    Mended,
+    NextStep,
+    RepairedInPlace,
     RepairStep,
     Swap,
-    Then,
     next_step,
     plan,
     swapped,
@@ -56,7 +56,7 @@ class Worker(NamedTuple):
     copy: Copy | None = None
     metadata: LedgerMetadata | None = None
     version: int = -1
-    mended: frozenset[Mended] = frozenset()
+    repaired_in_place: frozenset[RepairedInPlace] = frozenset()
     runs: int = 2
 
 
@@ -80,7 +80,7 @@ class State(NamedTuple):
     mark: frozenset[str] = frozenset()
     mark_version: int = 0
     marked: frozenset[str] = frozenset()
-    lacks: frozenset[str] = frozenset()  # of these, those that are here
+    incomplete: frozenset[str] = frozenset()  # of these, those that are here
     lock: str = ""
     # Those who act.
     one: Worker | None = None
@@ -127,7 +127,7 @@ def _judged(s: State) -> State:
     if s.metadata is None or s.denied:
         return s
     named = {name for fragment in s.metadata.fragments for name in fragment.bookies}
-    whole = s.lacks & (s.stored | (named - set(s.metadata.fragments[0].bookies)))  # the only one with an entry
+    whole = s.incomplete & (s.stored | (named - set(s.metadata.fragments[0].bookies)))  # the only one with an entry
     if lost := (s.marked & named) - s.mark - whole:
         return s._replace(denied=f"a mark is lost: of {', '.join(sorted(lost))}")
     closed = s.metadata.state is LedgerState.CLOSED
@@ -141,7 +141,7 @@ def _judged(s: State) -> State:
 
 
 def _readable(s: State) -> frozenset[str]:
-    return frozenset(BOOKIES) - (s.marked - s.lacks)
+    return frozenset(BOOKIES) - (s.marked - s.incomplete)
 
 
 # --- the workers ------------------------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def _worker(s: State, w: Worker, name: str, rules: Rules) -> Iterator[tuple[Stat
         case "start":
             if s.mark and w.runs and not (s.lock and rules.takes_the_lock):
                 lock = name if rules.takes_the_lock else s.lock
-                yield s._replace(lock=lock), w._replace(at="look", runs=w.runs - 1, mended=frozenset())
+                yield s._replace(lock=lock), w._replace(at="look", runs=w.runs - 1, repaired_in_place=frozenset())
         case "look":
             yield _look(s, w, rules)
         case "copy":
@@ -169,11 +169,11 @@ def _worker(s: State, w: Worker, name: str, rules: Rules) -> Iterator[tuple[Stat
             assert w.metadata is not None
             members = set(w.metadata.fragments[w.copy.fragment].bookies)
             if not rules.copies_before_the_swap or not w.copy.share.starts or _knows_nothing(w, rules):
-                yield s, _mended(w) if w.copy.in_place else w._replace(at="swap")
+                yield s, _repaired_in_place(w) if w.copy.in_place else w._replace(at="swap")
             elif w.copy.in_place:
                 has = s.stored & members & _readable(s)
                 stored = s.stored | ({w.copy.old} if has and rules.copies_in_place else set())
-                yield s._replace(stored=stored), _mended(w) if has else w._replace(at="release")
+                yield s._replace(stored=stored), _repaired_in_place(w) if has else w._replace(at="release")
             elif s.stored & members & _readable(s):
                 yield s._replace(stored=s.stored | {TARGET}), w._replace(at="swap")
             else:
@@ -195,9 +195,9 @@ def _worker(s: State, w: Worker, name: str, rules: Rules) -> Iterator[tuple[Stat
             yield s._replace(lock="" if s.lock == name else s.lock), w._replace(at="start")
 
 
-def _mended(w: Worker) -> Worker:
+def _repaired_in_place(w: Worker) -> Worker:
     assert w.copy is not None
-    return w._replace(at="look again", mended=w.mended | {w.copy.mended})
+    return w._replace(at="look again", repaired_in_place=w.repaired_in_place | {w.copy.repaired_in_place})
 
 
 def _knows_nothing(w: Worker, rules: Rules) -> bool:
@@ -213,7 +213,7 @@ def _look(s: State, w: Worker, rules: Rules) -> tuple[State, Worker]:
         metadata = metadata.closed(metadata.fragments[-1].first_entry, 1)  # as if nothing more could come
     writable = (_readable(s) - {"e"}) if TARGET in _readable(s) else _readable(s)
     bookies = Bookies(_readable(s), writable)
-    planned = plan(metadata, s.mark, bookies, lacking=s.mark & s.lacks, mended=w.mended)
+    planned = plan(metadata, s.mark, bookies, incomplete=s.mark & s.incomplete, repaired_in_place=w.repaired_in_place)
     waiting = {one.old for one in planned.copies} | {one.old for one in planned.stuck} | set(planned.unclosed)
     w = w._replace(mark_version=s.mark_version, left=s.mark - waiting, metadata=s.metadata, version=s.version)
     grace_over = s.grace_over or not rules.waits_for_the_writer
@@ -252,7 +252,7 @@ def _swap(s: State, w: Worker, name: str, rules: Rules) -> tuple[State, Worker]:
     if result is Swap.CONFLICT:  # what was copied may fit what is there now
         fresh = w._replace(metadata=s.metadata, version=s.version)
         return s, fresh if s.metadata and _swapped(s.metadata, w.copy, rules) else w._replace(at="look again")
-    return s, w._replace(at="look again" if AFTER_SWAP[result] is Then.LOOK else "release")
+    return s, w._replace(at="look again" if AFTER_SWAP[result] is NextStep.LOOK else "release")
 
 
 def _swapped(metadata: LedgerMetadata, copy: Copy, rules: Rules) -> LedgerMetadata | None:
@@ -295,8 +295,8 @@ def _recovery(s: State, rules: Rules) -> Moves:
             has = r.has | ({name} & s.stored)
             denies = r.denies | ({name} - s.stored)
             asked = s._replace(fenced=s.fenced | {name})
-            verdict = fate(len(has), len(denies), 0, 3, 2)
-            at = {Fate.PRESENT: "write back", Fate.MISSING: "close empty"}.get(verdict, "ask")
+            verdict = entry_status(len(has), len(denies), 0, 3, 2)
+            at = {EntryStatus.PRESENT: "write back", EntryStatus.MISSING: "close empty"}.get(verdict, "ask")
             yield asked._replace(recovery=r._replace(at=at, has=has, denies=denies))
     elif r.at == "write back":
         assert r.metadata is not None
@@ -333,7 +333,7 @@ def _others(s: State, _: Rules) -> Moves:
         yield s._replace(
             second_loss=False, mark=s.mark | {"b"}, marked=s.marked | {"b"}, mark_version=s.mark_version + 1
         )
-    if s.relapse and "a" in s.lacks:
+    if s.relapse and "a" in s.incomplete:
         mark, version = s.mark | {"a"}, s.mark_version + 1
         yield s._replace(relapse=False, stored=s.stored - {"a"}, mark=mark, mark_version=version)
     if s.lock and s.losses:

@@ -13,9 +13,9 @@ from bkpy.protocol.audit import (
     Absence,
     AbsenceBefore,
     AuditRecord,
+    BookieStatus,
     Findings,
     Presence,
-    Seen,
     audit,
     covers,
     with_marked,
@@ -32,11 +32,11 @@ FIVE = "abcde"
 
 
 def look(
-    record: AuditRecord, now: int = NOW, *, bookies: str = FIVE, delay: int = DELAY, **seen: Presence | Seen
+    record: AuditRecord, now: int = NOW, *, bookies: str = FIVE, delay: int = DELAY, **seen: Presence | BookieStatus
 ) -> Findings:
     """An audit of five bookies that are here, with the storage 1, but for those of which something else is said."""
     all_seen = {bookie: seen.get(bookie, HERE) for bookie in bookies}
-    given = {bookie: Seen(is_, "1") if isinstance(is_, Presence) else is_ for bookie, is_ in all_seen.items()}
+    given = {bookie: BookieStatus(is_, "1") if isinstance(is_, Presence) else is_ for bookie, is_ in all_seen.items()}
     return audit(record, given, now, settle_ms=SETTLE, delay_ms=delay)
 
 
@@ -59,7 +59,7 @@ def test_the_table_is_total() -> None:
 UNMARKED, MARKED = since(5), since(500, marked=True)
 REPLACED, REPLACED_MARKED = since(5, replaced=True), since(500, replaced=True, marked=True)
 BEGUN = Absence(NOW, "1")
-ANEW = Absence(NOW, "1", replaced=True)
+RESTART = Absence(NOW, "1", replaced=True)
 
 
 @pytest.mark.scenario(57)
@@ -70,21 +70,21 @@ ANEW = Absence(NOW, "1", replaced=True)
         (None, HERE, "1", None, False),
         (None, LIMBO, "1", BEGUN, False),
         (None, ABSENT, "1", BEGUN, False),
-        (None, HERE, "2", ANEW, False),
+        (None, HERE, "2", RESTART, False),
         (None, LIMBO, "2", BEGUN, False),
         (None, ABSENT, "2", BEGUN, False),
         # It was absent, not for long enough.
         (UNMARKED, HERE, "1", None, False),
         (UNMARKED, LIMBO, "1", UNMARKED, False),
         (UNMARKED, ABSENT, "1", UNMARKED, False),
-        (UNMARKED, HERE, "2", ANEW, False),
+        (UNMARKED, HERE, "2", RESTART, False),
         (UNMARKED, LIMBO, "2", UNMARKED, False),
         (UNMARKED, ABSENT, "2", UNMARKED, False),
         # Its ledgers were marked.
         (MARKED, HERE, "1", None, True),
         (MARKED, LIMBO, "1", MARKED, False),
         (MARKED, ABSENT, "1", MARKED, False),
-        (MARKED, HERE, "2", ANEW, False),
+        (MARKED, HERE, "2", RESTART, False),
         (MARKED, LIMBO, "2", MARKED, False),
         (MARKED, ABSENT, "2", MARKED, False),
         # It has another storage, and what the former one had isn't marked yet.
@@ -93,7 +93,7 @@ ANEW = Absence(NOW, "1", replaced=True)
         (REPLACED_MARKED, HERE, "1", None, False),
         (REPLACED_MARKED, LIMBO, "1", BEGUN, False),
         (REPLACED_MARKED, ABSENT, "1", BEGUN, False),
-        (REPLACED_MARKED, HERE, "2", ANEW, False),
+        (REPLACED_MARKED, HERE, "2", RESTART, False),
         (REPLACED_MARKED, LIMBO, "2", BEGUN, False),
         (REPLACED_MARKED, ABSENT, "2", BEGUN, False),
     ],
@@ -102,7 +102,7 @@ def test_what_becomes_of_a_bookies_absence(
     was: Absence | None, presence: Presence, instance: str, becomes: Absence | None, returned: bool
 ) -> None:
     before = record() if was is None else record(a=was)
-    found = look(before, a=Seen(presence, instance))
+    found = look(before, a=BookieStatus(presence, instance))
     assert found.record.absences == ({} if becomes is None else {"a": becomes})
     assert found.returned == ({"a": instance} if returned else {})
 
@@ -117,10 +117,12 @@ def test_a_storage_that_has_got_directories_is_the_same(now: str, before: str, e
 
 
 def test_directories_that_were_added_while_it_was_away_do_not_matter() -> None:
-    found = look(record(a=MARKED), a=Seen(HERE, "1 2"))
+    found = look(record(a=MARKED), a=BookieStatus(HERE, "1 2"))
     assert found.returned == {"a": "1 2"}
     assert found.record.instances["a"] == "1 2"
-    assert look(found.record, a=Seen(HERE, "1")).record.absences == {"a": dataclasses.replace(ANEW, instance="1 2")}
+    assert look(found.record, a=BookieStatus(HERE, "1")).record.absences == {
+        "a": dataclasses.replace(RESTART, instance="1 2")
+    }
 
 
 @pytest.mark.scenario(57)
@@ -129,55 +131,55 @@ def test_a_bookie_that_rebuilds_itself_has_as_long_as_an_absent_one(
     absent_for: int, rebuilt_after: int, due_at: int | None
 ) -> None:
     state, now = look(record(), a=ABSENT).record, NOW + absent_for
-    state = look(state, now, a=Seen(ABSENT, "2")).record  # its cookie comes first
-    found = look(state, now, a=Seen(LIMBO, "2"))
+    state = look(state, now, a=BookieStatus(ABSENT, "2")).record  # its cookie comes first
+    found = look(state, now, a=BookieStatus(LIMBO, "2"))
     assert not found.due
     assert found.record.absences == {"a": BEGUN}, "what is lost is the former storage, since it was away"
     assert found.look_at_ms == NOW + DELAY
     if due_at is not None:
-        found = look(found.record, now + due_at, a=Seen(LIMBO, "2"))
+        found = look(found.record, now + due_at, a=BookieStatus(LIMBO, "2"))
         assert found.due == {"a": BEGUN}
-        found = look(with_marked(found.record, "a"), now + due_at + 1, a=Seen(LIMBO, "2"))
+        found = look(with_marked(found.record, "a"), now + due_at + 1, a=BookieStatus(LIMBO, "2"))
         assert not found.due
-    found = look(found.record, now + rebuilt_after, a=Seen(HERE, "2"))
+    found = look(found.record, now + rebuilt_after, a=BookieStatus(HERE, "2"))
     assert not found.due
     assert not found.record.absences
     assert found.returned == ({} if due_at is None else {"a": "2"})  # marks are of the former storage, and stay
 
 
 def test_one_that_dies_while_it_rebuilds_itself_is_lost_and_what_it_had_is_not_back_with_it() -> None:
-    state = look(record(), a=Seen(LIMBO, "2")).record
-    found = look(state, NOW + DELAY, a=Seen(ABSENT, "2"))
+    state = look(record(), a=BookieStatus(LIMBO, "2")).record
+    found = look(state, NOW + DELAY, a=BookieStatus(ABSENT, "2"))
     assert found.due == {"a": BEGUN}
     state = with_marked(found.record, "a")
     # Empty again, and not told to get anything back.
-    assert look(state, NOW + DELAY, a=Seen(HERE, "3")).due == {"a": Absence(NOW + DELAY, "2", replaced=True)}
+    assert look(state, NOW + DELAY, a=BookieStatus(HERE, "3")).due == {"a": Absence(NOW + DELAY, "2", replaced=True)}
 
 
 def test_one_that_comes_back_empty_and_says_nothing_of_it_is_lost_at_once() -> None:
-    state = look(record(), a=Seen(ABSENT, "2")).record
-    assert look(state, NOW + 1, a=Seen(HERE, "2")).due == {"a": Absence(NOW + 1, "1", replaced=True)}
+    state = look(record(), a=BookieStatus(ABSENT, "2")).record
+    assert look(state, NOW + 1, a=BookieStatus(HERE, "2")).due == {"a": Absence(NOW + 1, "1", replaced=True)}
 
 
 def test_two_that_rebuild_themselves_only_settle() -> None:
-    state = look(record(), a=Seen(LIMBO, "2"), b=Seen(LIMBO, "2")).record
-    assert set(look(state, NOW + SETTLE, a=Seen(LIMBO, "2"), b=Seen(LIMBO, "2")).due) == {"a", "b"}
+    state = look(record(), a=BookieStatus(LIMBO, "2"), b=BookieStatus(LIMBO, "2")).record
+    assert set(look(state, NOW + SETTLE, a=BookieStatus(LIMBO, "2"), b=BookieStatus(LIMBO, "2")).due) == {"a", "b"}
 
 
 def test_a_storage_that_is_replaced_twice_is_lost_twice() -> None:
-    first = look(record(), a=Seen(HERE, "2"))
-    assert first.due == {"a": ANEW}
-    second = look(first.record, a=Seen(HERE, "3"))  # before the first loss was marked
-    assert second.due == {"a": ANEW}
-    third = look(with_marked(second.record, ["a"]), a=Seen(HERE, "3"))
-    assert third.due == {"a": dataclasses.replace(ANEW, instance="2")}
-    last = look(with_marked(third.record, ["a"]), a=Seen(HERE, "3"))
+    first = look(record(), a=BookieStatus(HERE, "2"))
+    assert first.due == {"a": RESTART}
+    second = look(first.record, a=BookieStatus(HERE, "3"))  # before the first loss was marked
+    assert second.due == {"a": RESTART}
+    third = look(with_marked(second.record, ["a"]), a=BookieStatus(HERE, "3"))
+    assert third.due == {"a": dataclasses.replace(RESTART, instance="2")}
+    last = look(with_marked(third.record, ["a"]), a=BookieStatus(HERE, "3"))
     assert not last.due
     assert not last.record.absences
 
 
 def test_a_storage_that_is_not_known_is_neither_lost_nor_taken_for_another() -> None:
-    found = look(record(), a=Seen(HERE, ""))
+    found = look(record(), a=BookieStatus(HERE, ""))
     assert not found.record.absences
     assert found.record.instances["a"] == "1"
 
@@ -330,10 +332,16 @@ def test_those_that_nothing_misses_any_more_do_not_count() -> None:
 
 # --- every short history --------------------------------------------------------------------------------------------
 
-STATES = [Seen(HERE, "1"), Seen(LIMBO, "1"), Seen(ABSENT, "1"), Seen(HERE, "2"), Seen(LIMBO, "2")]
+STATES = [
+    BookieStatus(HERE, "1"),
+    BookieStatus(LIMBO, "1"),
+    BookieStatus(ABSENT, "1"),
+    BookieStatus(HERE, "2"),
+    BookieStatus(LIMBO, "2"),
+]
 
 
-def check(before: AuditRecord, seen: Mapping[str, Seen], found: Findings, now: int) -> None:
+def check(before: AuditRecord, seen: Mapping[str, BookieStatus], found: Findings, now: int) -> None:
     after = found.record
     for bookie, is_ in seen.items():
         absence = after.absences.get(bookie)
@@ -385,14 +393,14 @@ def test_every_history_of_three_bookies_and_two_looks() -> None:
 @pytest.mark.parametrize("looks", [2, pytest.param(3, marks=pytest.mark.exhaustive)])
 def test_every_history_of_one_bookie(looks: int) -> None:
     """Of one among others that are here, with every one of its losses marked at once or never."""
-    for history in itertools.product([*STATES, Seen(ABSENT, "2")], (1, SETTLE, DELAY), repeat=looks):
+    for history in itertools.product([*STATES, BookieStatus(ABSENT, "2")], (1, SETTLE, DELAY), repeat=looks):
         for marking in (False, True):
             state, now = record(), NOW
             for is_, later in zip(history[::2], history[1::2], strict=True):
-                assert isinstance(is_, Seen)
+                assert isinstance(is_, BookieStatus)
                 assert isinstance(later, int)
                 now += later
-                seen = {**dict.fromkeys("bcde", Seen(HERE, "1")), "a": is_}
+                seen = {**dict.fromkeys("bcde", BookieStatus(HERE, "1")), "a": is_}
                 found = audit(state, seen, now, settle_ms=SETTLE, delay_ms=DELAY)
                 check(state, seen, found, now)
                 state = with_marked(found.record, found.due if marking else [])

@@ -11,13 +11,13 @@ from tests.unit.protocol.collection_model import Rules, State, explore
 from bkpy.protocol.collection import (
     DECISIONS,
     Action,
-    Sight,
+    ProbeState,
     Step,
     decide,
     may_begin,
-    may_collect_spares,
-    sight_of,
-    sight_of_nothing,
+    may_collect_over_replicated,
+    probe_state_of,
+    probe_state_of_nothing,
     unlisted,
 )
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
@@ -26,25 +26,25 @@ from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 def test_every_case_is_decided() -> None:
     assert set(DECISIONS) == set(Step)
     for step in Step:
-        assert set(DECISIONS[step]) == set(Sight)
+        assert set(DECISIONS[step]) == set(ProbeState)
 
 
 @pytest.mark.scenario(51)
 @pytest.mark.parametrize("own_lock", [False, True])
 @pytest.mark.parametrize("unchanged", [False, True])
 def test_what_is_not_sure_keeps_the_ledger(own_lock: bool, unchanged: bool) -> None:
-    for step, sight in itertools.product(Step, Sight):
+    for step, sight in itertools.product(Step, ProbeState):
         action = decide(step, sight, own_lock=own_lock, unchanged=unchanged)
-        if sight in (Sight.UNSURE, Sight.FOREIGN, Sight.OLDER):
+        if sight in (ProbeState.UNSURE, ProbeState.FOREIGN, ProbeState.OLDER):
             assert action is Action.STOP
-        elif sight is Sight.NOT_MADE:
+        elif sight is ProbeState.NOT_MADE:
             assert action is Action.KEEP
         elif action in (Action.DELETE, Action.HIDE):
             # The only three ways on.
             assert (step, sight) in {
-                (Step.UNLISTED, Sight.NO_LEDGER),
-                (Step.LOCKED, Sight.SPARE),
-                (Step.HIDDEN, Sight.SPARE),
+                (Step.UNLISTED, ProbeState.NO_LEDGER),
+                (Step.LOCKED, ProbeState.OVER_REPLICATED),
+                (Step.HIDDEN, ProbeState.OVER_REPLICATED),
             }
             assert action is (Action.HIDE if step is Step.LOCKED else Action.DELETE)
             assert own_lock or step is Step.UNLISTED
@@ -54,9 +54,9 @@ def test_what_is_not_sure_keeps_the_ledger(own_lock: bool, unchanged: bool) -> N
 
 
 def test_everything_that_may_be_deleted_is() -> None:
-    assert decide(Step.UNLISTED, Sight.NO_LEDGER, own_lock=False, unchanged=False) is Action.DELETE
-    assert decide(Step.LOCKED, Sight.SPARE, own_lock=True, unchanged=True) is Action.HIDE
-    assert decide(Step.HIDDEN, Sight.SPARE, own_lock=True, unchanged=True) is Action.DELETE
+    assert decide(Step.UNLISTED, ProbeState.NO_LEDGER, own_lock=False, unchanged=False) is Action.DELETE
+    assert decide(Step.LOCKED, ProbeState.OVER_REPLICATED, own_lock=True, unchanged=True) is Action.HIDE
+    assert decide(Step.HIDDEN, ProbeState.OVER_REPLICATED, own_lock=True, unchanged=True) is Action.DELETE
 
 
 def metadata(state: LedgerState, *ensembles: str) -> LedgerMetadata:
@@ -76,11 +76,11 @@ def metadata(state: LedgerState, *ensembles: str) -> LedgerMetadata:
 
 @pytest.mark.parametrize("state", LedgerState)
 def test_a_copy_is_spare_if_no_ensemble_names_it_and_the_ledger_is_closed(state: LedgerState) -> None:
-    assert sight_of(None, "a") is Sight.NO_LEDGER
+    assert probe_state_of(None, "a") is ProbeState.NO_LEDGER
     for ensembles in (["ab"], ["cb", "ab"], ["ab", "cb"], ["cb", "ba", "cd"]):
-        assert sight_of(metadata(state, *ensembles), "a") is Sight.NAMED
-    spare = Sight.SPARE if state is LedgerState.CLOSED else Sight.NOT_CLOSED
-    assert sight_of(metadata(state, "bc", "cd"), "a") is spare
+        assert probe_state_of(metadata(state, *ensembles), "a") is ProbeState.NAMED
+    spare = ProbeState.OVER_REPLICATED if state is LedgerState.CLOSED else ProbeState.NOT_CLOSED
+    assert probe_state_of(metadata(state, "bc", "cd"), "a") is spare
 
 
 @pytest.mark.scenario(51)
@@ -88,16 +88,16 @@ def test_a_store_that_would_give_out_the_id_of_a_ledger_that_is_here_is_older() 
     ids = [0, 1, 2, 2**31 - 1, 2**31, 2**31 + 1, 2**63 - 1]
     for ledger_id, following, held in itertools.product(ids, [*ids, 2**63], (False, True)):
         given_out = any(ledger_id == one for one in ids if one < following)
-        for empty, otherwise in ((False, Sight.OLDER), (True, Sight.NOT_MADE)):
-            sight = sight_of_nothing(ledger_id, following, held=held, empty=empty)
-            assert sight is (otherwise if not given_out else Sight.NOT_MADE if held else Sight.NO_LEDGER)
+        for empty, otherwise in ((False, ProbeState.OLDER), (True, ProbeState.NOT_MADE)):
+            sight = probe_state_of_nothing(ledger_id, following, held=held, empty=empty)
+            assert sight is (otherwise if not given_out else ProbeState.NOT_MADE if held else ProbeState.NO_LEDGER)
     assert may_begin(older=False)
     assert not may_begin(older=True)
 
 
 def test_spare_copies_stay_where_data_were_lost() -> None:
-    assert may_collect_spares(untrusted=False)
-    assert not may_collect_spares(untrusted=True)
+    assert may_collect_over_replicated(untrusted=False)
+    assert not may_collect_over_replicated(untrusted=True)
 
 
 @pytest.mark.scenario(51)

@@ -10,13 +10,13 @@ from tests.unit.protocol.draining_model import Rules, State, ends, start
 
 from bkpy.protocol.draining import (
     OBJECTIONS,
+    BookieReference,
     Candidate,
-    Need,
-    Objection,
+    DecommissionRefusal,
     Scan,
     Tenure,
     is_void,
-    need_of,
+    reference_of,
     takes_entries,
     tenure,
     to_leave,
@@ -63,18 +63,18 @@ def test_a_mark_is_void_only_when_the_bookie_stays_and_is_here() -> None:
 
 def test_every_candidate_has_a_row() -> None:
     assert len(OBJECTIONS) == 32
-    for one, objection in OBJECTIONS.items():
-        if objection is None:
+    for one, refusal in OBJECTIONS.items():
+        if refusal is None:
             assert one.known
             assert (one.lost and not one.registered) or (one.draining and one.refuses and not one.lost)
     ready = Candidate(known=True, draining=True, refuses=True, registered=True, lost=False)
     assert OBJECTIONS[ready] is None
     assert OBJECTIONS[ready._replace(registered=False)] is None
-    assert OBJECTIONS[ready._replace(known=False)] is Objection.UNKNOWN
-    assert OBJECTIONS[ready._replace(lost=True)] is Objection.RUNS
-    assert OBJECTIONS[ready._replace(draining=False)] is Objection.NOT_DRAINING
-    assert OBJECTIONS[ready._replace(draining=False, registered=False)] is Objection.AWAY
-    assert OBJECTIONS[ready._replace(refuses=False)] is Objection.NOT_REFUSING
+    assert OBJECTIONS[ready._replace(known=False)] is DecommissionRefusal.UNKNOWN
+    assert OBJECTIONS[ready._replace(lost=True)] is DecommissionRefusal.RUNS
+    assert OBJECTIONS[ready._replace(draining=False)] is DecommissionRefusal.NOT_DRAINING
+    assert OBJECTIONS[ready._replace(draining=False, registered=False)] is DecommissionRefusal.AWAY
+    assert OBJECTIONS[ready._replace(refuses=False)] is DecommissionRefusal.NOT_REFUSING
     assert OBJECTIONS[ready._replace(refuses=False, registered=False, lost=True)] is None
 
 
@@ -97,10 +97,10 @@ def ledger(state: LedgerState, *ensembles: str) -> LedgerMetadata:
 
 @pytest.mark.parametrize("state", LedgerState)
 def test_a_ledger_needs_whom_it_names_and_one_in_recovery_may_come_to_name_anybody(state: LedgerState) -> None:
-    assert need_of(ledger(state, "ab", "bc"), "a") is Need.NAMED
-    assert need_of(ledger(state, "bc", "ac"), "a") is Need.NAMED
-    other = Need.UNSETTLED if state is LedgerState.IN_RECOVERY else Need.NONE
-    assert need_of(ledger(state, "bc", "bd"), "a") is other
+    assert reference_of(ledger(state, "ab", "bc"), "a") is BookieReference.NAMED
+    assert reference_of(ledger(state, "bc", "ac"), "a") is BookieReference.NAMED
+    other = BookieReference.UNSETTLED if state is LedgerState.IN_RECOVERY else BookieReference.NONE
+    assert reference_of(ledger(state, "bc", "bd"), "a") is other
 
 
 def test_a_scan_is_clear_when_it_has_found_nothing() -> None:

@@ -294,7 +294,7 @@ class WriterRun:
             self.check()
         for bookie in self.world.bookies.values():
             bookie.up = True
-        while self.world.requests or self.world.replies or self.mended():
+        while self.world.requests or self.world.replies or self.repaired_in_place():
             self.step(0, 0)
             self.step(12, 0)
             self.check()
@@ -317,7 +317,7 @@ class WriterRun:
             bookie = list(world.bookies.values())[choice % len(world.bookies)]
             bookie.up = kind != 28
 
-    def mended(self) -> bool:
+    def repaired_in_place(self) -> bool:
         self.writer.mend()
         return bool(self.world.requests)
 

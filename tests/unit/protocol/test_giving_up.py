@@ -9,7 +9,7 @@ import pytest
 from bkpy.protocol.giving_up import LostEntries, length_candidates, unreadable
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bkpy.protocol.quorum import covered, write_set
-from bkpy.protocol.recovery import Fate, Fencing, Forward, Reply, fate
+from bkpy.protocol.recovery import EntryStatus, Fencing, Forward, Reply, entry_status
 
 SIZES = [(e, qw, qa) for e in range(1, 4) for qw in range(1, e + 1) for qa in range(1, qw + 1)]
 
@@ -28,11 +28,11 @@ def test_an_entry_is_given_up_only_when_all_have_been_heard_and_those_that_can_n
     for present, denied, unknown in itertools.product(range(write_quorum + 1), repeat=3):
         if present + denied + unknown > write_quorum:
             continue
-        without = fate(present, denied, unknown, write_quorum, ack_quorum)
+        without = entry_status(present, denied, unknown, write_quorum, ack_quorum)
         for given_up in range(unknown + 1):
-            told = fate(present, denied, unknown, write_quorum, ack_quorum, given_up=given_up)
-            if without is Fate.UNDECIDABLE and given_up == unknown:
-                assert told is Fate.GIVEN_UP
+            told = entry_status(present, denied, unknown, write_quorum, ack_quorum, given_up=given_up)
+            if without is EntryStatus.UNDECIDABLE and given_up == unknown:
+                assert told is EntryStatus.GIVEN_UP
             else:
                 assert told is without  # nothing else is decided in another way
 
@@ -56,8 +56,8 @@ def test_of_all_ways_to_answer_one_copy_is_enough_and_none_that_may_answer_is_pa
                     forward.answer(index, Reply(0, 0, {0} if answer == "H" else (), unknown))
             told = forward.decide()
             if "H" in answers:
-                assert told is Fate.PRESENT
-            if told is Fate.GIVEN_UP:
+                assert told is EntryStatus.PRESENT
+            if told is EntryStatus.GIVEN_UP:
                 assert set(answers) <= set("DUF")
                 failed = {index for index, answer in zip(members, answers, strict=True) if answer == "F"}
                 assert failed <= given_up

@@ -10,14 +10,14 @@ import pytest
 from bkpy.protocol.holdings import holdings
 from bkpy.protocol.integrity import (
     Demand,
-    Duty,
-    Lack,
-    Verdict,
+    IntegrityAction,
+    LimboEvidence,
+    MissingRange,
     copy_of,
     demand_of,
     denies_unseen,
     ends_limbo,
-    next_duty,
+    next_action,
     within,
 )
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
@@ -65,23 +65,23 @@ def test_the_demand_of_a_ledger_that_is_gone() -> None:
 
 
 @pytest.mark.parametrize("demand", Demand)
-@pytest.mark.parametrize(("to_end", "lacks", "grace_over"), list(itertools.product((True, False), repeat=3)))
-def test_the_duty_in_every_case(demand: Demand, to_end: bool, lacks: bool, grace_over: bool) -> None:
-    unclosed = Duty.COPY if lacks else Duty.LEAVE
+@pytest.mark.parametrize(("to_end", "missing", "grace_over"), list(itertools.product((True, False), repeat=3)))
+def test_the_duty_in_every_case(demand: Demand, to_end: bool, missing: bool, grace_over: bool) -> None:
+    unclosed = IntegrityAction.COPY if missing else IntegrityAction.LEAVE
     expected = {
-        Demand.GONE: Duty.LEAVE,
-        Demand.NOTHING: Duty.LEAVE,
-        Demand.OPEN: (Duty.RECOVER if grace_over else Duty.WAIT) if to_end else unclosed,
-        Demand.IN_RECOVERY: Duty.RECOVER if to_end else unclosed,
-        Demand.CLOSED: Duty.COPY if lacks else Duty.END,
+        Demand.GONE: IntegrityAction.LEAVE,
+        Demand.NOTHING: IntegrityAction.LEAVE,
+        Demand.OPEN: (IntegrityAction.RECOVER if grace_over else IntegrityAction.WAIT) if to_end else unclosed,
+        Demand.IN_RECOVERY: IntegrityAction.RECOVER if to_end else unclosed,
+        Demand.CLOSED: IntegrityAction.COPY if missing else IntegrityAction.END,
     }
-    assert next_duty(demand, to_end=to_end, lacks=lacks, grace_over=grace_over) is expected[demand]
+    assert next_action(demand, to_end=to_end, missing=missing, grace_over=grace_over) is expected[demand]
 
 
 @pytest.mark.parametrize("demand", Demand)
-@pytest.mark.parametrize(("lacks", "locked"), list(itertools.product((True, False), repeat=2)))
-def test_limbo_ends_in_one_case_only(demand: Demand, lacks: bool, locked: bool) -> None:
-    assert ends_limbo(Verdict(demand, lacks, locked)) == (demand is Demand.CLOSED and not lacks and locked)
+@pytest.mark.parametrize(("missing", "locked"), list(itertools.product((True, False), repeat=2)))
+def test_limbo_ends_in_one_case_only(demand: Demand, missing: bool, locked: bool) -> None:
+    assert ends_limbo(LimboEvidence(demand, missing, locked)) == (demand is Demand.CLOSED and not missing and locked)
 
 
 @pytest.mark.parametrize(("all_in_doubt", "limbo_to", "denied"), [
@@ -103,13 +103,13 @@ def test_a_lack_is_copied_exactly(write_quorum: int) -> None:
         for place, share in enumerate(held.shares):
             for first in range(held.first_entry, held.last_entry + 1):
                 for last in range(first, held.last_entry + 1):
-                    lack = Lack(number, place, first, last)
-                    part = within(share, lack)
+                    missing = MissingRange(number, place, first, last)
+                    part = within(share, missing)
                     wanted = {i for i in range(first, last + 1) if place in write_set(i, 3, write_quorum)}
                     ids = {i for start in part.starts for i in range(start, last + 1, part.step)}
                     assert ids == wanted
                     assert part.entries == len(wanted)
-                    copy = copy_of(metadata, lack, {"b", "d"})
+                    copy = copy_of(metadata, missing, {"b", "d"})
                     assert (copy.first, copy.last, copy.old, copy.place) == (first, last, share.bookie_id, place)
 
 
@@ -186,13 +186,13 @@ def _checks(state: State, without: str) -> list[State]:
         demand = demand if state.named or state.elsewhere else Demand.NOTHING
         wants = state.named and state.acknowledged and state.closed  # no other share has an end
         held = {"flushed": ("memory", "index")}.get(without, ("index",))
-        verdict = Verdict(demand, lacks=wants and state.here not in held, locked=True)
+        verdict = LimboEvidence(demand, missing=wants and state.here not in held, locked=True)
         if without == "closed" and state.named:
             verdict = verdict._replace(demand=Demand.CLOSED)
         if without == "unclosed and unnamed":
             verdict = verdict._replace(demand=Demand.CLOSED)
         if without == "all here":
-            verdict = verdict._replace(lacks=False)
+            verdict = verdict._replace(missing=False)
         if ends_limbo(verdict):
             lock = state.lock if without == "locked" else ""  # it was taken by the check, and is released
             found.append(replace(state, limbo=False, lock=lock))

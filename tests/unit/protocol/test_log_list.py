@@ -36,7 +36,7 @@ def full() -> LogList:
         writer="w",
         writer_label="host",
         first_position=12,
-        doomed=(1, 2),
+        pending_delete=(1, 2),
         retention_s=3.5,
         retention_bytes=1000,
         consumer_lag_max_s=60,
@@ -46,7 +46,8 @@ def full() -> LogList:
 
 
 @pytest.mark.parametrize(
-    "log_list", [a_list(), full(), a_list(deleted=True, doomed=(3,)), a_list(Segment(1, 0, 0)), a_list(sealed(1, 0, 0))]
+    "log_list",
+    [a_list(), full(), a_list(deleted=True, pending_delete=(3,)), a_list(Segment(1, 0, 0)), a_list(sealed(1, 0, 0))],
 )
 def test_what_is_stored_is_read(log_list: LogList) -> None:
     data = log_list.encode()
@@ -82,7 +83,7 @@ def test_the_key_is_not_shown() -> None:
         ((Segment(1, 0, 0), Segment(2, 5, 0), Segment(3, 6, 0)), {}, "more than 2 segments are open"),
         ((sealed(1, 5, 5),), {"first_position": 4}, "no segment for position 4"),
         ((sealed(1, 0, 5), Segment(1, 5, 0)), {}, "in the list twice"),
-        ((sealed(1, 0, 5),), {"doomed": (1,)}, "in the list twice"),
+        ((sealed(1, 0, 5),), {"pending_delete": (1,)}, "in the list twice"),
         ((), {"first_position": -1}, "can't begin at position -1"),
     ],
 )
@@ -142,7 +143,7 @@ def test_a_newer_format_is_not_guessed_at() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "first", "left", "doomed"),
+    ("before", "first", "left", "pending_delete"),
     [
         (0, 12, (5, 4, 8, 9), (1, 2)),  # back: never
         (12, 12, (5, 4, 8, 9), (1, 2)),
@@ -156,12 +157,12 @@ def test_a_newer_format_is_not_guessed_at() -> None:
     ],
 )
 def test_a_truncation_dooms_whole_sealed_segments(
-    before: int, first: int, left: tuple[int, ...], doomed: tuple[int, ...]
+    before: int, first: int, left: tuple[int, ...], pending_delete: tuple[int, ...]
 ) -> None:
     log_list = full().truncated(before)
     assert log_list.first_position == first
     assert tuple(segment.ledger_id for segment in log_list.segments) == left
-    assert log_list.doomed == doomed
+    assert log_list.pending_delete == pending_delete
 
 
 def test_the_last_segment_stays_though_it_is_sealed() -> None:
@@ -174,7 +175,7 @@ def test_the_last_segment_stays_though_it_is_sealed() -> None:
 
 
 def test_what_was_deleted_is_doomed_no_more() -> None:
-    assert full().without_doomed((2, 77)).doomed == (1,)
+    assert full().without_pending_delete((2, 77)).pending_delete == (1,)
 
 
 def test_where_it_ends_and_what_is_open() -> None:

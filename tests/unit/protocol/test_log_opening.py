@@ -17,13 +17,13 @@ from bkpy.protocol.log_opening import (
     LABEL_CHARS_MAX,
     LEDGER_ENTRIES_MAX,
     TOKEN_CHARS,
-    Act,
-    ListSays,
+    ListState,
+    ListWrite,
+    OpeningStep,
     SegmentEnd,
-    Told,
     begun,
     ended,
-    list_says,
+    list_state,
     longest_opened,
     sealed,
     settled,
@@ -67,7 +67,7 @@ def test_what_survives_of_two_ledgers_is_a_prefix(
     assert places(found) == whole
     assert not found.open_segments
     assert found.sealed_end == begin + survived + (behind if survived == appended else 0)
-    assert set(found.doomed) == {7, 8} - {segment.ledger_id for segment in found.segments}
+    assert set(found.pending_delete) == {7, 8} - {segment.ledger_id for segment in found.segments}
     kept = {segment.ledger_id: segment for segment in found.segments}
     assert all(kept[i].last_ms == ends[i].last_ms and kept[i].length == ends[i].length for i in (7, 8) if i in kept)
 
@@ -99,7 +99,7 @@ def test_behind_an_accepted_loss_no_position_is_used_again(
     if whole and whole[-1][1] + whole[-1][2] < truncated:
         whole = []
     assert places(found) == whole
-    assert set(found.doomed) == {s.ledger_id for s in (*before, *segments)} - {place[0] for place in whole}
+    assert set(found.pending_delete) == {s.ledger_id for s in (*before, *segments)} - {place[0] for place in whole}
     assert found.sealed_end == goes_on
     assert found.first_position == max(truncated, whole[0][1] if whole else goes_on)
     after = begun(found, 9, found.sealed_end, 4000, "w", "")
@@ -133,9 +133,9 @@ def test_gaps_ascend(gaps: tuple[tuple[int, int], ...]) -> None:
 
 @pytest.mark.parametrize("entries", [0, 6])
 def test_one_open_ledger_is_sealed_or_dropped(entries: int) -> None:
-    found = settled(log_list(SEALED, Segment(7, 10, 2000), doomed=(3,)), {7: SegmentEnd(entries, 60, 2500)})
+    found = settled(log_list(SEALED, Segment(7, 10, 2000), pending_delete=(3,)), {7: SegmentEnd(entries, 60, 2500)})
     assert places(found) == ([(1, 0, 10), (7, 10, 6)] if entries else [(1, 0, 10)])
-    assert found.doomed == ((3,) if entries else (3, 7))
+    assert found.pending_delete == ((3,) if entries else (3, 7))
 
 
 @pytest.mark.parametrize("entries", [0, 2, 4, 5])
@@ -147,7 +147,7 @@ def test_nobody_appends_below_what_is_truncated(entries: int) -> None:
     assert found.sealed_end >= 14
     if entries < 4:
         assert not found.segments
-        assert set(found.doomed) == {1, 7}
+        assert set(found.pending_delete) == {1, 7}
     else:
         assert places(found) == [(1, 0, 10), (7, 10, entries)]
     assert begun(found, 8, found.sealed_end, 0, "t", "").segments[-1].first_position == found.sealed_end
@@ -332,7 +332,7 @@ def test_whoever_closes_the_log_leaves_no_empty_ledger() -> None:
     full = log_list(SEALED, writer="t", writer_label="l")
     assert ended(full, 1) == log_list(SEALED)
     empty = sealed(begun(full, 9, 10, 0, "t", "l"), 9, SegmentEnd(0, 0, 0))
-    assert ended(empty, 9) == log_list(SEALED, doomed=(9,))
+    assert ended(empty, 9) == log_list(SEALED, pending_delete=(9,))
     assert ended(EMPTY, 9) == EMPTY
     assert places(ended(empty, 8)) == places(empty)  # somebody else's
 
@@ -343,48 +343,50 @@ def test_whoever_closes_the_log_leaves_no_empty_ledger() -> None:
 @pytest.mark.parametrize(
     ("writer", "ledger_id", "says"),
     [
-        ("me", 7, ListSays.OURS),
-        ("me", 8, ListSays.WITHOUT),
-        ("other", 7, ListSays.OTHERS),
-        ("other", 8, ListSays.OTHERS),
-        ("", 7, ListSays.OTHERS),
+        ("me", 7, ListState.OURS),
+        ("me", 8, ListState.WITHOUT),
+        ("other", 7, ListState.OTHERS),
+        ("other", 8, ListState.OTHERS),
+        ("", 7, ListState.OTHERS),
     ],
 )
-def test_what_the_list_says(writer: str, ledger_id: int, says: ListSays) -> None:
-    assert list_says(log_list(Segment(7, 0, 0), writer=writer), "me", ledger_id) is says
+def test_what_the_list_says(writer: str, ledger_id: int, says: ListState) -> None:
+    assert list_state(log_list(Segment(7, 0, 0), writer=writer), "me", ledger_id) is says
 
 
 @pytest.mark.parametrize("table", [AFTER_OPENING, AFTER_ROLLING], ids=["opening", "rolling"])
-def test_the_tables_are_total(table: dict[tuple[Told, ListSays], Act]) -> None:
+def test_the_tables_are_total(table: dict[tuple[ListWrite, ListState], OpeningStep]) -> None:
     """A look comes behind `LOOK` alone, and then whatever is seen has an answer, which isn't to look again."""
-    for told in Told:
-        first = table[told, ListSays.NOTHING]
-        seen = [table.get((told, says)) for says in ListSays if says is not ListSays.NOTHING]
-        if first is Act.LOOK:
+    for told in ListWrite:
+        first = table[told, ListState.NOTHING]
+        seen = [table.get((told, says)) for says in ListState if says is not ListState.NOTHING]
+        if first is OpeningStep.LOOK:
             assert None not in seen
-            assert Act.LOOK not in seen
+            assert OpeningStep.LOOK not in seen
         else:
             assert set(seen) == {None}
 
 
-@pytest.mark.parametrize(("told", "says"), list(itertools.product(Told, ListSays)))
-def test_nobody_serves_before_the_list_names_him_and_his_ledger(told: Told, says: ListSays) -> None:
+@pytest.mark.parametrize(("told", "says"), list(itertools.product(ListWrite, ListState)))
+def test_nobody_serves_before_the_list_names_him_and_his_ledger(told: ListWrite, says: ListState) -> None:
     for table in (AFTER_OPENING, AFTER_ROLLING):
-        serves = table.get((told, says)) is Act.SERVE
-        assert not serves or told is Told.DONE or says is ListSays.OURS
+        serves = table.get((told, says)) is OpeningStep.SERVE
+        assert not serves or told is ListWrite.DONE or says is ListState.OURS
 
 
 @pytest.mark.parametrize(("told", "says"), AFTER_ROLLING)
-def test_appends_go_back_to_the_former_ledger_only_when_nothing_can_name_the_next(told: Told, says: ListSays) -> None:
+def test_appends_go_back_to_the_former_ledger_only_when_nothing_can_name_the_next(
+    told: ListWrite, says: ListState
+) -> None:
     act = AFTER_ROLLING[told, says]
-    assert (act is Act.BACK) == (told in (Told.NOT_DONE, Told.LEDGER_GONE))
-    assert act not in (Act.ANEW, Act.FAIL)  # those are for who opens
-    if says is ListSays.OTHERS:
-        assert act is Act.FENCED
+    assert (act is OpeningStep.BACK) == (told in (ListWrite.NOT_DONE, ListWrite.LEDGER_GONE))
+    assert act not in (OpeningStep.RESTART, OpeningStep.FAIL)  # those are for who opens
+    if says is ListState.OTHERS:
+        assert act is OpeningStep.FENCED
 
 
 @pytest.mark.parametrize(("told", "says"), AFTER_OPENING)
-def test_a_ledger_is_used_again_only_if_no_list_has_named_it(told: Told, says: ListSays) -> None:
+def test_a_ledger_is_used_again_only_if_no_list_has_named_it(told: ListWrite, says: ListState) -> None:
     act = AFTER_OPENING[told, says]
-    assert (act is Act.AGAIN) == (told is Told.CHANGED)
-    assert act not in (Act.BACK, Act.WAIT, Act.FENCED)  # those are for who rolls
+    assert (act is OpeningStep.AGAIN) == (told is ListWrite.CHANGED)
+    assert act not in (OpeningStep.BACK, OpeningStep.WAIT, OpeningStep.FENCED)  # those are for who rolls

@@ -23,11 +23,11 @@ def a_list(
     s: float | None = None,
     size: int | None = None,
     lag: float | None = None,
-    doomed: tuple[int, ...] = (),
+    pending_delete: tuple[int, ...] = (),
 ) -> LogList:
     return LogList(
-        "u", 3, 3, 2, "crc32c", bytes(16), first_position=first, segments=segments, doomed=doomed, retention_s=s,
-        retention_bytes=size, consumer_lag_max_s=lag,
+        "u", 3, 3, 2, "crc32c", bytes(16), first_position=first, segments=segments, pending_delete=pending_delete,
+        retention_s=s, retention_bytes=size, consumer_lag_max_s=lag,
     )  # fmt: skip
 
 
@@ -144,7 +144,7 @@ def test_what_can_not_be_truncated(before: int, end: int, consumers: dict[str, i
 
 
 @pytest.mark.parametrize(
-    ("before", "end", "consumers", "first", "doomed"),
+    ("before", "end", "consumers", "first", "pending_delete"),
     [
         (0, 0, {"a": 0}, 0, ()),
         (5, 0, {}, 5, ()),
@@ -155,10 +155,10 @@ def test_what_can_not_be_truncated(before: int, end: int, consumers: dict[str, i
     ],
 )
 def test_what_a_truncation_leaves(
-    before: int, end: int, consumers: dict[str, int], first: int, doomed: tuple[int, ...]
+    before: int, end: int, consumers: dict[str, int], first: int, pending_delete: tuple[int, ...]
 ) -> None:
     log_list = truncated("x", a_list(*SEALED, OPEN), before, end, consumers, 0)
-    assert (log_list.first_position, log_list.doomed) == (first, doomed)
+    assert (log_list.first_position, log_list.pending_delete) == (first, pending_delete)
 
 
 def test_where_nothing_is_there_is_nothing_to_truncate() -> None:
@@ -183,11 +183,11 @@ def test_who_lags_too_far_holds_back_nothing() -> None:
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("same", [True, False])
 @pytest.mark.parametrize("deleted", [True, False])
-@pytest.mark.parametrize("named", ["segment", "doomed", "nowhere"])
+@pytest.mark.parametrize("named", ["segment", "pending_delete", "nowhere"])
 @pytest.mark.parametrize("age_s", [0, 9.999, 10, 99])
 def test_which_ledgers_are_orphans(known: bool, same: bool, deleted: bool, named: str, age_s: float) -> None:
-    log_list = a_list(SEALED[1], first=10, doomed=(7,)) if known else None
-    ledger_id = {"segment": 1, "doomed": 7, "nowhere": 8}[named]
+    log_list = a_list(SEALED[1], first=10, pending_delete=(7,)) if known else None
+    ledger_id = {"segment": 1, "pending_delete": 7, "nowhere": 8}[named]
     found = orphaned(ledger_id, "u" if same else "other", log_list, deleted, 5 * S, 5 * S + int(age_s * S), 10)
     if not known or not same:
         assert found is (Orphan.DELETE if deleted else Orphan.KEEP_FOR_LOST_LIST)

@@ -15,7 +15,7 @@ import pytest
 
 from bkpy.protocol.ensemble_change import ack_quorum_at_risk
 from bkpy.protocol.quorum import covered, write_set
-from bkpy.protocol.recovery import Fate, Fencing, fate
+from bkpy.protocol.recovery import EntryStatus, Fencing, entry_status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -130,7 +130,9 @@ def test_the_documented_tolerances_are_right() -> None:
         sizes = (write_quorum, write_quorum, ack_quorum)
         assert down == max(len(s) for s in subsets(write_quorum) if not ack_quorum_at_risk(s, *sizes))
         counts = range(write_quorum + 1)
-        assert denials == min(n for n in counts if fate(0, n, 0, write_quorum, ack_quorum) is Fate.MISSING)
+        assert denials == min(
+            n for n in counts if entry_status(0, n, 0, write_quorum, ack_quorum) is EntryStatus.MISSING
+        )
         assert silent == write_quorum - denials
         assert lost == ack_quorum - 1
 

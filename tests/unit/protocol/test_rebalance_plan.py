@@ -68,7 +68,7 @@ def test_only_those_that_take_entries_are_given_some() -> None:
 def test_the_share_is_of_those_that_can_have_it(loads: dict[str, int], writable: str, share: int) -> None:
     balance = Balance(loads, writable, {})
     assert balance.share == share
-    assert sum(balance.lack.values()) <= sum(balance.surplus.values()) or not writable
+    assert sum(balance.room.values()) <= sum(balance.surplus.values()) or not writable
 
 
 @pytest.mark.parametrize(("rack_of_d", "sources"), [("1", {"a"}), ("2", {"b"}), ("4", {"a", "b", "c"})])

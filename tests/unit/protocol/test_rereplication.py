@@ -16,28 +16,28 @@ from bkpy.protocol.rereplication import (
     AFTER_SWAP,
     Bookies,
     Copy,
-    Mended,
-    Obstacle,
+    CopyBlocker,
+    CopyMethod,
+    NextStep,
     Plan,
+    RepairedInPlace,
     RepairStep,
     Stuck,
     Swap,
-    Then,
-    Way,
     backoff_s,
     copies_left,
+    copy_method,
     endangered,
     next_step,
     plan,
     swapped,
-    way,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 NAMES = "abcd"
-SPARE = "s"
+OVER_REPLICATED = "s"
 SIZES = [(e, w, a) for e in range(1, 5) for w in range(1, e + 1) for a in range(1, w + 1)]
 
 
@@ -68,7 +68,7 @@ def subsets(names: str) -> Iterator[frozenset[str]]:
 
 
 def living(lost: frozenset[str], *, spare: bool = True, size: int = 4) -> Bookies:
-    readable = frozenset(NAMES[:size]) - lost | ({SPARE} if spare else set())
+    readable = frozenset(NAMES[:size]) - lost | ({OVER_REPLICATED} if spare else set())
     return Bookies(readable, readable)
 
 
@@ -119,8 +119,8 @@ def test_every_lost_place_of_a_fragment_with_an_end_is_copied_or_it_is_said_what
             assert {n: set(one.bookies) for one in some for n in range(one.first, one.last + 1, one.step)} == gone
             assert sum(one.entries for one in some) == len(gone)
             for one in some:
-                assert one.obstacle is Obstacle.NO_SOURCE
-                assert one.told.endswith(f"{' or '.join(sorted(one.bookies))} has to come back")
+                assert one.blocker is CopyBlocker.NO_SOURCE
+                assert one.description.endswith(f"{' or '.join(sorted(one.bookies))} has to come back")
         if state is not LedgerState.CLOSED:
             assert set(planned.unclosed) == lost & set(metadata.fragments[-1].bookies)
         else:
@@ -129,10 +129,10 @@ def test_every_lost_place_of_a_fragment_with_an_end_is_copied_or_it_is_said_what
 
 
 def test_which_entries_are_stuck_is_told_in_words() -> None:
-    assert STUCK.told == "entries 0 to 6: no bookie that has a copy can be reached; a or b has to come back"
+    assert STUCK.description == "entries 0 to 6: no bookie that has a copy can be reached; a or b has to come back"
     striped = STUCK._replace(last=8, entries=3, step=4)
-    assert striped.told.startswith("3 of entries 0 to 8, one in 4: no bookie")
-    assert STUCK._replace(last=0, entries=1, step=4).told.startswith("entry 0: no bookie")
+    assert striped.description.startswith("3 of entries 0 to 8, one in 4: no bookie")
+    assert STUCK._replace(last=0, entries=1, step=4).description.startswith("entry 0: no bookie")
 
 
 @pytest.mark.parametrize("sizes", SIZES)
@@ -170,8 +170,8 @@ def test_without_a_bookie_outside_the_ensemble_there_is_nowhere_to_copy_to() -> 
     for spare, leaving in ((False, "a"), (True, "as")):
         planned = plan(metadata, leaving, living(frozenset("a"), spare=spare, size=3))
         assert not planned.copies
-        assert {one.obstacle for one in planned.stuck} == {Obstacle.NO_TARGET}
-        assert "to be copied from a's place" in planned.stuck[0].told
+        assert {one.blocker for one in planned.stuck} == {CopyBlocker.NO_TARGET}
+        assert "to be copied from a's place" in planned.stuck[0].description
         assert planned.left is None
     readonly = Bookies(frozenset("bcs"), frozenset("bc"))
     assert not plan(metadata, "a", readonly).copies
@@ -191,14 +191,14 @@ def test_an_open_ledger_is_left_to_its_writer_if_nobody_could_take_the_place_of_
         )
         planned = plan(metadata, lost, Bookies(left, left))
         if lost and goes_on:
-            assert {one.obstacle for one in planned.stuck} == {Obstacle.NO_TARGET}
+            assert {one.blocker for one in planned.stuck} == {CopyBlocker.NO_TARGET}
             assert [one.old for one in planned.stuck] == [name for name in names if name in lost]
             assert not planned.unclosed
         else:
             assert set(planned.unclosed) == lost
             assert not planned.stuck
         # With a bookie that could take the place the ledger is to be closed; so is one whose recovery has begun.
-        assert set(plan(metadata, lost, Bookies(left | {SPARE}, left | {SPARE})).unclosed) == lost
+        assert set(plan(metadata, lost, Bookies(left | {OVER_REPLICATED}, left | {OVER_REPLICATED})).unclosed) == lost
         recovering = ledger(sizes, LedgerState.IN_RECOVERY, fragments=1)
         assert set(plan(recovering, lost, Bookies(left, left)).unclosed) == lost
 
@@ -221,7 +221,7 @@ def test_pauses_double_up_to_their_bound_for_ever() -> None:
 def test_a_fragment_without_entries_needs_no_source() -> None:
     for last, fragments in ((-1, 1), (6, 2)):
         metadata = ledger((2, 2, 1), fragments=fragments, last=last)
-        nobody = Bookies(frozenset(SPARE), frozenset(SPARE))
+        nobody = Bookies(frozenset(OVER_REPLICATED), frozenset(OVER_REPLICATED))
         empty = [copy for copy in plan(metadata, "ab", nobody).copies if copy.last < copy.first]
         assert [(copy.place, copy.share.entries, ids(copy)) for copy in empty] == [(0, 0, []), (1, 0, [])]
 
@@ -250,12 +250,12 @@ def test_how_many_copies_are_left_is_known_from_the_write_sets_alone(sizes: tupl
 
 def test_where_a_share_is_copied_to() -> None:
     """Never without a source, never in place if another bookie can have it, and in place only where it is taken."""
-    for sources, others, lacks, takes in itertools.product((False, True), repeat=4):
-        found = way(sources=sources, others=others, lacks=lacks, takes=takes)
-        assert (found is Obstacle.NO_SOURCE) is (not sources)
-        assert (found is Way.ELSEWHERE) is (sources and others)
-        assert (found is Way.IN_PLACE) is (sources and not others and lacks and takes)
-        assert (found is Obstacle.NO_TARGET) is (sources and not others and not (lacks and takes))
+    for sources, others, incomplete, takes in itertools.product((False, True), repeat=4):
+        found = copy_method(sources=sources, others=others, incomplete=incomplete, takes=takes)
+        assert (found is CopyBlocker.NO_SOURCE) is (not sources)
+        assert (found is CopyMethod.ELSEWHERE) is (sources and others)
+        assert (found is CopyMethod.IN_PLACE) is (sources and not others and incomplete and takes)
+        assert (found is CopyBlocker.NO_TARGET) is (sources and not others and not (incomplete and takes))
 
 
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (2, 1, 1), (2, 2, 1), (3, 1, 1), (3, 2, 2), (3, 3, 2), (4, 3, 2)])
@@ -270,27 +270,35 @@ def test_what_lacks_entries_is_made_whole_where_it_is_if_nobody_else_is_there(
             continue
         for refusing in {frozenset[str](), leaving - lost, frozenset(sorted(leaving - lost)[:1])}:
             everybody = frozenset(names) - lost
-            bookies, lacking = Bookies(everybody, everybody - refusing), leaving - lost
-            planned = plan(metadata, leaving, bookies, lacking=lacking)
+            bookies, incomplete = Bookies(everybody, everybody - refusing), leaving - lost
+            planned = plan(metadata, leaving, bookies, incomplete=incomplete)
             usual = plan(metadata, leaving, bookies)
             assert planned.unclosed == usual.unclosed
             assert not usual.copies  # there is nobody outside
-            assert all(copy.in_place and copy.old in lacking - refusing for copy in planned.copies)
+            assert all(copy.in_place and copy.old in incomplete - refusing for copy in planned.copies)
             places = {(copy.fragment, copy.place) for copy in planned.copies}
             assert {(s.fragment, s.place) for s in usual.stuck} == places | {
                 (s.fragment, s.place) for s in planned.stuck
             }
             for one in usual.stuck:
                 healable = (
-                    one.obstacle is Obstacle.NO_TARGET and one.old in lacking - refusing and not open_end(metadata, one)
+                    one.blocker is CopyBlocker.NO_TARGET
+                    and one.old in incomplete - refusing
+                    and not open_end(metadata, one)
                 )
                 assert ((one.fragment, one.place) in places) is healable
             # What was mended is done, and nothing else is.
-            done = plan(metadata, leaving, bookies, lacking=lacking, mended={copy.mended for copy in planned.copies})
+            done = plan(
+                metadata,
+                leaving,
+                bookies,
+                incomplete=incomplete,
+                repaired_in_place={copy.repaired_in_place for copy in planned.copies},
+            )
             assert (done.copies, done.stuck, done.unclosed) == ((), planned.stuck, planned.unclosed)
             # With another bookie, or if it isn't said that they merely lack entries, it is as ever.
             more = living(lost, size=sizes[0])
-            assert plan(metadata, leaving, more, lacking=lacking) == plan(metadata, leaving, more)
+            assert plan(metadata, leaving, more, incomplete=incomplete) == plan(metadata, leaving, more)
 
 
 def open_end(metadata: LedgerMetadata, stuck: Stuck) -> bool:
@@ -300,29 +308,32 @@ def open_end(metadata: LedgerMetadata, stuck: Stuck) -> bool:
 def test_what_was_mended_counts_for_that_fragment_and_that_bookie_alone() -> None:
     metadata = ledger((3, 3, 2))
     bookies = living(frozenset(), spare=False, size=3)
-    first, second = plan(metadata, "a", bookies, lacking="a").copies
-    assert first.mended == Mended(0, 0, "a", 0, 6)
-    assert second.mended == Mended(1, 2, "a", 7, 11)
-    assert plan(metadata, "a", bookies, lacking="a", mended={first.mended}).copies == (second,)
+    first, second = plan(metadata, "a", bookies, incomplete="a").copies
+    assert first.repaired_in_place == RepairedInPlace(0, 0, "a", 0, 6)
+    assert second.repaired_in_place == RepairedInPlace(1, 2, "a", 7, 11)
+    assert plan(metadata, "a", bookies, incomplete="a", repaired_in_place={first.repaired_in_place}).copies == (second,)
     for other in (
         metadata.replace_bookie(0, 0, "x").replace_bookie(0, 1, "a"),  # it has another place now
         ledger((3, 3, 2), LedgerState.OPEN, fragments=1).new_fragment(4, ("a", "b", "c")),  # with another end
     ):
-        assert plan(other, "a", bookies, lacking="a", mended={first.mended}).copies[0].fragment == 0
+        assert (
+            plan(other, "a", bookies, incomplete="a", repaired_in_place={first.repaired_in_place}).copies[0].fragment
+            == 0
+        )
     gone = metadata.replace_bookie(0, 0, "x").replace_bookie(1, 2, "x")
-    assert plan(gone, "a", bookies, lacking="a", mended={first.mended}) == Plan()
+    assert plan(gone, "a", bookies, incomplete="a", repaired_in_place={first.repaired_in_place}) == Plan()
 
 
 def test_what_is_copied_in_place_is_never_swapped() -> None:
     metadata = ledger((3, 3, 2))
-    copy = plan(metadata, "a", living(frozenset(), spare=False, size=3), lacking="a").copies[0]
+    copy = plan(metadata, "a", living(frozenset(), spare=False, size=3), incomplete="a").copies[0]
     assert swapped(metadata, copy, copy.old) is None
 
 
 # --- what follows from a look -----------------------------------------------------------------------------------------
 
 COPY = plan(ledger((3, 3, 2)), "a", living(frozenset("a"), size=3)).copies[0]
-STUCK = Stuck(0, 0, "a", Obstacle.NO_SOURCE, 0, 6, 7, ("a", "b"))
+STUCK = Stuck(0, 0, "a", CopyBlocker.NO_SOURCE, 0, 6, 7, ("a", "b"))
 
 
 @pytest.mark.scenario(22)
@@ -341,9 +352,9 @@ def test_every_look_has_a_next_step(grace_over: bool) -> None:
 
 def test_what_follows_from_a_swap() -> None:
     assert AFTER_SWAP.keys() == set(Swap)
-    assert AFTER_SWAP[Swap.LOCK_LOST] is Then.STOP
-    assert AFTER_SWAP[Swap.UNCERTAIN] is Then.LATER
-    assert {AFTER_SWAP[fate] for fate in (Swap.DONE, Swap.CONFLICT, Swap.DELETED)} == {Then.LOOK}
+    assert AFTER_SWAP[Swap.LOCK_LOST] is NextStep.STOP
+    assert AFTER_SWAP[Swap.UNCERTAIN] is NextStep.LATER
+    assert {AFTER_SWAP[entry_status] for entry_status in (Swap.DONE, Swap.CONFLICT, Swap.DELETED)} == {NextStep.LOOK}
 
 
 @pytest.mark.scenario(22)
@@ -354,24 +365,24 @@ def test_the_last_fragment_of_a_ledger_that_is_not_closed_is_never_moved(state: 
     assert {copy.fragment for copy in planned.copies} == {0}
     assert planned.unclosed == ("a",)
     with pytest.raises(ConfigError, match="isn't closed"):
-        metadata.replace_bookie(1, 0, SPARE)
+        metadata.replace_bookie(1, 0, OVER_REPLICATED)
     # Nor by a copy that was made when there was no later fragment.
     open_ended = ledger((3, 3, 2), state, fragments=1)
-    assert swapped(open_ended, COPY, SPARE) is None
+    assert swapped(open_ended, COPY, OVER_REPLICATED) is None
 
 
 def test_a_copy_fits_metadata_that_others_have_changed_as_long_as_its_place_is_the_same() -> None:
     metadata = ledger((3, 3, 2), LedgerState.OPEN)
     copy = plan(metadata, "a", living(frozenset("a"), size=3)).copies[0]
     for other in (metadata.new_fragment(20, ("d", "b", "c")), metadata.in_recovery(), metadata.closed(19, 20)):
-        new = swapped(other, copy, SPARE)
+        new = swapped(other, copy, OVER_REPLICATED)
         assert new is not None
-        assert new.fragments[0].bookies == (SPARE, "b", "c")
+        assert new.fragments[0].bookies == (OVER_REPLICATED, "b", "c")
         assert new.fragments[1:] == other.fragments[1:]
-    assert swapped(metadata.replace_bookie(0, 0, "x"), copy, SPARE) is None  # somebody else was quicker
-    assert swapped(metadata.replace_bookie(0, 1, SPARE), copy, SPARE) is None  # it is there already
-    assert swapped(metadata, copy._replace(last=5), SPARE) is None
-    assert swapped(ledger((3, 3, 2), LedgerState.OPEN, fragments=1), copy._replace(fragment=1), SPARE) is None
+    assert swapped(metadata.replace_bookie(0, 0, "x"), copy, OVER_REPLICATED) is None  # somebody else was quicker
+    assert swapped(metadata.replace_bookie(0, 1, OVER_REPLICATED), copy, OVER_REPLICATED) is None  # it is there already
+    assert swapped(metadata, copy._replace(last=5), OVER_REPLICATED) is None
+    assert swapped(ledger((3, 3, 2), LedgerState.OPEN, fragments=1), copy._replace(fragment=1), OVER_REPLICATED) is None
 
 
 # --- every order of everybody's steps ---------------------------------------------------------------------------------
@@ -389,7 +400,7 @@ LACKING = State(
     acknowledged=True,
     mark=frozenset("ad"),
     marked=frozenset("ad"),
-    lacks=frozenset("ad"),
+    incomplete=frozenset("ad"),
 )
 
 STARTS = {
@@ -408,7 +419,7 @@ STARTS = {
     "one that lacks it once more": LACKING._replace(one=Worker(), two=Worker(), relapse=True),
     "two that lack entries, and a loss": LACKING._replace(one=Worker(), second_loss=True, losses=1),
     "two that lack entries of a ledger that goes": LACKING._replace(one=Worker(), deleter=True, losses=1),
-    "one that lacks entries, and a writer": OPEN._replace(lacks=frozenset("a"), one=Worker(), losses=1),
+    "one that lacks entries, and a writer": OPEN._replace(incomplete=frozenset("a"), one=Worker(), losses=1),
     "an earlier fragment and a deletion": MOVED_ON._replace(one=Worker(), deleter=True, second_loss=True),
 }
 

@@ -28,59 +28,59 @@ def batch(entry_id: int) -> Batch:
 
 
 def test_a_bookie_lacks_what_it_failed_to_take_once_that_is_acknowledged() -> None:
-    lacking = Shortfall()
-    lacking.failed("a", 5, ABC)
-    lacking.failed("a", 7, ABC)
-    assert lacking.up_to(4) == {}
-    assert lacking.up_to(5) == {"a": 5}
+    incomplete = Shortfall()
+    incomplete.failed("a", 5, ABC)
+    incomplete.failed("a", 7, ABC)
+    assert incomplete.up_to(4) == {}
+    assert incomplete.up_to(5) == {"a": 5}
 
 
 def test_what_is_accepted_later_is_not_lacking() -> None:
-    lacking = Shortfall()
-    lacking.failed("a", 5, ABC)
+    incomplete = Shortfall()
+    incomplete.failed("a", 5, ABC)
     again = [batch(5), batch(6)]
-    lacking.sent_again("a", again, 4)
-    lacking.accepted("a", again[0])
-    assert lacking.up_to(9) == {"a": 5}  # it may still fail
-    lacking.accepted("a", again[1])
-    assert lacking.up_to(9) == {}
+    incomplete.sent_again("a", again, 4)
+    incomplete.accepted("a", again[0])
+    assert incomplete.up_to(9) == {"a": 5}  # it may still fail
+    incomplete.accepted("a", again[1])
+    assert incomplete.up_to(9) == {}
 
 
 def test_what_was_acknowledged_without_a_bookie_is_lacking_for_good() -> None:
-    lacking = Shortfall()
-    lacking.failed("a", 5, ABC)
+    incomplete = Shortfall()
+    incomplete.failed("a", 5, ABC)
     again = batch(8)
-    lacking.sent_again("a", [again], 7)
-    lacking.accepted("a", again)
-    assert lacking.up_to(9) == {"a": 5}
+    incomplete.sent_again("a", [again], 7)
+    incomplete.accepted("a", again)
+    assert incomplete.up_to(9) == {"a": 5}
 
 
 def test_a_bookie_that_fails_again_lacks_what_it_has_not_accepted() -> None:
-    lacking = Shortfall()
-    lacking.failed("a", 5, ABC)
+    incomplete = Shortfall()
+    incomplete.failed("a", 5, ABC)
     again = [batch(5), batch(6), batch(7)]
-    lacking.sent_again("a", again, 4)
-    lacking.accepted("a", again[0])
-    lacking.failed("a", 7, ABC)
-    assert lacking.up_to(9) == {"a": 6}
-    lacking.sent_again("a", again[1:], 5)
+    incomplete.sent_again("a", again, 4)
+    incomplete.accepted("a", again[0])
+    incomplete.failed("a", 7, ABC)
+    assert incomplete.up_to(9) == {"a": 6}
+    incomplete.sent_again("a", again[1:], 5)
     for late in again[1:]:
-        lacking.accepted("a", late)
-    assert lacking.up_to(9) == {}
+        incomplete.accepted("a", late)
+    assert incomplete.up_to(9) == {}
 
 
 def test_a_bookie_that_had_accepted_everything_lacks_nothing() -> None:
-    lacking = Shortfall()
-    lacking.failed("a", 5, ABC)
-    lacking.sent_again("a", [], 4)
-    assert lacking.up_to(9) == {}
+    incomplete = Shortfall()
+    incomplete.failed("a", 5, ABC)
+    incomplete.sent_again("a", [], 4)
+    assert incomplete.up_to(9) == {}
 
 
 def test_a_bookie_that_was_replaced_lacks_what_is_still_its_own() -> None:
-    lacking = Shortfall()
-    lacking.failed("a", 5, ABC)
-    lacking.failed("b", 8, ABC)
+    incomplete = Shortfall()
+    incomplete.failed("a", 5, ABC)
+    incomplete.failed("b", 8, ABC)
     changed = metadata((0, "abc"), (8, "dec"))
-    lacking.moved(changed)
-    lacking.failed("a", 9, changed)  # late
-    assert lacking.up_to(9) == {"a": 5}
+    incomplete.moved(changed)
+    incomplete.failed("a", 9, changed)  # late
+    assert incomplete.up_to(9) == {"a": 5}

@@ -17,7 +17,7 @@ from bkpy.metadata.cluster import Cluster, init_cluster, open_cluster
 from bkpy.metadata.election import Election
 from bkpy.metadata.layout import IdGenerator, NewId
 from bkpy.metadata.ledgers import Created
-from bkpy.metadata.marks import LedgerMark, Marks
+from bkpy.metadata.marks import UnderreplicationQueue, UnderreplicationRecord
 from bkpy.metadata.memory import MemoryStore
 from bkpy.metadata.outcome import Done
 from bkpy.metadata.store import Create, Delete, Put
@@ -28,7 +28,7 @@ from bkpy.recovery.auditor_metrics import AuditorMetrics
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from tests.unit.metadata.troubled import Act
+    from tests.unit.metadata.troubled import OpeningStep
 
     from bkpy.runtime.interfaces import Runtime
 
@@ -71,7 +71,7 @@ class Auditing:
         self.cluster = cluster
         self.runtime = runtime
         self.clock = clock
-        self.marks = Marks(tree.session(), ROOT, runtime)
+        self.marks = UnderreplicationQueue(tree.session(), ROOT, runtime)
         self.candidates: list[Candidate] = []
 
     def put(self, path: str, fields: dict[str, Any]) -> None:
@@ -146,7 +146,7 @@ class Auditing:
                 found[ledger_id] = set(mark.lost)
         return found
 
-    async def mark(self, ledger_id: int) -> LedgerMark:
+    async def mark(self, ledger_id: int) -> UnderreplicationRecord:
         mark = await self.marks.read(ledger_id)
         assert mark is not None
         return mark
@@ -162,7 +162,9 @@ class Auditing:
         assert isinstance(found, dict)
         return found
 
-    async def auditor(self, script: Iterable[str | Act | None] = (), name: str = "a", **given: Any) -> Candidate:
+    async def auditor(
+        self, script: Iterable[str | OpeningStep | None] = (), name: str = "a", **given: Any
+    ) -> Candidate:
         store = Watched(self.tree)
         cluster = await open_cluster(store, ROOT)
         candidate = Candidate(store, cluster, self.runtime, settings(**given), name, script)
@@ -210,7 +212,7 @@ class Candidate:
         runtime: Runtime,
         given: RecoverySettings,
         name: str,
-        script: Iterable[str | Act | None],
+        script: Iterable[str | OpeningStep | None],
     ) -> None:
         self.store = store
         store.script.extend(script)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bkpy.client.client import Client
     from bkpy.metadata.locks import LedgerLock
     from bkpy.protocol.ledger_metadata import LedgerMetadata
-    from bkpy.recovery.ledger_repair import Look, Repaired
+    from bkpy.recovery.ledger_repair import MetadataRead, Repaired
 
 
 class Repairs:
@@ -36,10 +36,12 @@ class Repairs:
         self.locks = LedgerLocks(cluster.store, cluster.root, "by hand", cluster.store.runtime)
         self.left: frozenset[str] = frozenset()
         rate = CopyRate(self.settings, cluster.store.runtime)
-        self.repair = LedgerRepair(client.upkeep, self.locks, self.settings, rate, self.count, target=target)
+        self.repair = LedgerRepair(
+            client.replication_context, self.locks, self.settings, rate, self.count, target=target
+        )
 
     async def run(self, ledger_id: int, leaving: Collection[str], *, grace_over: bool = False) -> Repaired:
-        async def who(look: Look) -> Collection[str]:
+        async def who(look: MetadataRead) -> Collection[str]:
             return leaving
 
         async def done(left: frozenset[str], lock: LedgerLock) -> bool:

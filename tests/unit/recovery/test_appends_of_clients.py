@@ -8,7 +8,7 @@ from tests.in_process import InProcess
 from tests.unit.recovery.repairing import Repairs
 from tests.unit.recovery.test_ledger_repair import ENTRIES, closed
 
-from bkpy.recovery.ledger_repair import How
+from bkpy.recovery.ledger_repair import RepairOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,17 +35,17 @@ async def test_appends_of_clients_are_counted_and_copies_are_not(tmp_path: Path)
     await cluster.start("ab")
     beside: list[Listening] = []
 
-    def companion(registry: CollectorRegistry, appended: Callable[[], int]) -> Listening:
+    def background_service(registry: CollectorRegistry, appended: Callable[[], int]) -> Listening:
         beside.append(Listening(registry, appended))
         return beside[0]
 
     client = await cluster.client()
     writer = await closed(client, ensemble_size=2, write_quorum=2, ack_quorum=2)
-    node = cluster.new_node("c", companion=companion)
+    node = cluster.new_node("c", background_service=background_service)
     await node.start()
     cluster.nodes.append(node)
     repairs = Repairs(await cluster.client(), target="c")
-    assert (await repairs.run(writer.ledger_id, {"a"})).how is How.DONE
+    assert (await repairs.run(writer.ledger_id, {"a"})).how is RepairOutcome.DONE
     assert repairs.count.entries == ENTRIES
     assert beside[0].appended() == 0
     await closed(await cluster.client(), ensemble_size=3, write_quorum=3, ack_quorum=3)

@@ -10,9 +10,9 @@ import pytest
 from tests.unit.metadata.troubled import AWAY, REPLY_LOST, REQUEST_LOST
 from tests.unit.recovery.auditing import DELAY_S, ROOT, SETTLE_S, Auditing, auditing
 
-from bkpy.metadata.by_hand import moving_by_hand
+from bkpy.metadata.by_hand import manual_moves
 from bkpy.metadata.draining import Drains
-from bkpy.metadata.marks import LossReason, LostBookie, Marks
+from bkpy.metadata.marks import LossReason, LostBookie, UnderreplicationQueue
 from bkpy.metadata.outcome import Done, Gone
 from bkpy.metadata.store import Create, Delete, Put
 from bkpy.protocol.ledger_metadata import LedgerState
@@ -412,19 +412,19 @@ async def test_switched_off_while_it_marks_from_memory_it_ends_as_well(
     await cluster.auditor(audit_reads_at_once=1, audit_follow_interval_s=1000.0)
     await lose(cluster, "c")
     await until_marked(cluster, "c")
-    add_new, switch = Marks.add_new, f"{ROOT}/underreplication/disable"
+    add_new, switch = UnderreplicationQueue.add_new, f"{ROOT}/underreplication/disable"
 
-    async def add_and_switch_off(marks: Marks, *mark: Any) -> Any:
+    async def add_and_switch_off(marks: UnderreplicationQueue, *mark: Any) -> Any:
         outcome = await add_new(marks, *mark)
         cluster.put(switch, {})
         return outcome
 
-    monkeypatch.setattr(Marks, "add_new", add_and_switch_off)
+    monkeypatch.setattr(UnderreplicationQueue, "add_new", add_and_switch_off)
     await lose(cluster, "a")
     await cluster.until(lambda: switch in cluster.tree.paths)
     await cluster.rounds(3)
     assert await cluster.marked() == {named[0]: {"a"}, other: {"c"}}
-    monkeypatch.setattr(Marks, "add_new", add_new)
+    monkeypatch.setattr(UnderreplicationQueue, "add_new", add_new)
     cluster.tree.apply(Delete(switch), 0)
     await until_marked(cluster, "a")
     assert await cluster.marked() == {**{ledger_id: {"a"} for ledger_id in named}, other: {"c"}}
@@ -687,7 +687,7 @@ async def test_a_mark_of_somebody_elses_hides_no_new_ledger(cluster: Auditing) -
 async def test_copies_that_are_moved_by_hand_make_all_be_read_again(cluster: Auditing, began: str) -> None:
     one, two = await cluster.ledger("a c"), await cluster.ledger("c d")
     store = cluster.tree.session()
-    by_hand = moving_by_hand(store, ROOT, "somebody", cluster.runtime)
+    by_hand = manual_moves(store, ROOT, "somebody", cluster.runtime)
     await cluster.auditor(audit_follow_interval_s=1000.0)
     if began != "after":
         await by_hand.__aenter__()
@@ -702,16 +702,16 @@ async def test_copies_that_are_moved_by_hand_make_all_be_read_again(cluster: Aud
     await lose(cluster, "b")
     await until_marked(cluster, "b")
     assert await cluster.marked() == {one: {"a"}, two: {"b"}}
-    assert not await cluster.marks.moved_by_hand()
+    assert not await cluster.marks.has_manual_moves()
 
 
 async def test_an_end_of_session_just_before_the_end_of_what_is_moved_by_hand_is_announced(cluster: Auditing) -> None:
     store = cluster.tree.session()
-    async with moving_by_hand(store, ROOT, "somebody", cluster.runtime):
+    async with manual_moves(store, ROOT, "somebody", cluster.runtime):
         announced = await cluster.marks.announced()
         store.expire()
     assert await cluster.marks.announced() > announced
-    assert not await cluster.marks.moved_by_hand()
+    assert not await cluster.marks.has_manual_moves()
 
 
 async def test_a_lost_bookie_that_nothing_misses_any_more_is_no_second_loss(cluster: Auditing) -> None:

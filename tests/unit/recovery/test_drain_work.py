@@ -36,7 +36,7 @@ from bkpy.recovery.fragment_copy import FragmentCopy
 if TYPE_CHECKING:
     from bkpy.client.client import Client
     from bkpy.client.write.writer import LedgerWriter
-    from bkpy.metadata.naming import Looked
+    from bkpy.metadata.naming import ReferencingLedgers
 
 QUICK: dict[str, Any] = {
     "drain_look_interval_s": 0.02,
@@ -70,9 +70,9 @@ async def refuses(client: Client, bookie_id: str) -> None:
             await asyncio.sleep(0.005)
 
 
-async def decommission(client: Client, bookie_id: str, *, lost: bool = False) -> Looked:
+async def decommission(client: Client, bookie_id: str, *, lost: bool = False) -> ReferencingLedgers:
     async with asyncio.timeout(DEADLINE_S):
-        return await Decommission(client.upkeep, bookie_id, settings(), lost=lost).run(lambda looked: None)
+        return await Decommission(client.replication_context, bookie_id, settings(), lost=lost).run(lambda looked: None)
 
 
 async def known(cluster: InProcess, bookie_id: str) -> bool:
@@ -506,9 +506,9 @@ async def test_a_scan_that_outlives_its_session_counts_for_nothing(five: InProce
     def expire(count: int) -> None:
         session.expire()
 
-    agreed: list[Looked] = []
+    agreed: list[ReferencingLedgers] = []
     with pytest.raises(MetadataUnavailableError, match="has ended during the scan"):
-        await Decommission(client.upkeep, victim, settings(), lost=False).run(agreed.append, expire)
+        await Decommission(client.replication_context, victim, settings(), lost=False).run(agreed.append, expire)
     assert not agreed
     assert await known(five, victim)
 
@@ -523,7 +523,7 @@ async def test_a_lost_bookie_that_is_back_before_it_goes_stays(
     await lose(five, client, victim)
     look = NamingScan.look
 
-    async def look_and_come_back(scan: NamingScan, *args: Any, **options: Any) -> Looked:
+    async def look_and_come_back(scan: NamingScan, *args: Any, **options: Any) -> ReferencingLedgers:
         found = await look(scan, *args, **options)
         await five.start_node(victim)
         return found

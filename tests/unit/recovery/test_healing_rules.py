@@ -24,7 +24,7 @@ from bkpy.recovery import auditor, ledger_scan
 
 if TYPE_CHECKING:
     from bkpy.metadata.store import MetadataStore
-    from bkpy.protocol.audit import Findings, Seen
+    from bkpy.protocol.audit import BookieStatus, Findings
 
 ROUNDS = 4
 
@@ -138,7 +138,7 @@ def with_the_delay_for_each() -> AbstractContextManager[Any]:
 
 
 def whatever_is_absent() -> AbstractContextManager[Any]:
-    def bold(record: AuditRecord, seen: dict[str, Seen], *rest: Any, **times: int) -> Findings:
+    def bold(record: AuditRecord, seen: dict[str, BookieStatus], *rest: Any, **times: int) -> Findings:
         others = {f"{name}'s double": _HERE for name in seen}
         found = audit(record, {**seen, **others}, *rest, **times)
         known = {name: instance for name, instance in found.record.instances.items() if name in seen}
@@ -148,7 +148,7 @@ def whatever_is_absent() -> AbstractContextManager[Any]:
 
 
 def by_the_writable_ones() -> AbstractContextManager[Any]:
-    async def look(store: MetadataStore, root: str, **how: Any) -> dict[str, Seen]:
+    async def look(store: MetadataStore, root: str, **how: Any) -> dict[str, BookieStatus]:
         seen = await look_at_bookies(store, root, **how)
         writable = await store.children(f"{root}/available")
         return {b: one if b in writable else replace(one, presence=Presence.ABSENT) for b, one in seen.items()}
@@ -174,7 +174,7 @@ def whatever_storage_it_has() -> AbstractContextManager[Any]:
 
 
 def limbo_taken_for_health() -> AbstractContextManager[Any]:
-    async def look(store: MetadataStore, root: str, **how: Any) -> dict[str, Seen]:
+    async def look(store: MetadataStore, root: str, **how: Any) -> dict[str, BookieStatus]:
         seen = await look_at_bookies(store, root, **how)
         return {
             b: replace(one, presence=Presence.HERE) if one.presence is Presence.LIMBO else one
@@ -184,7 +184,7 @@ def limbo_taken_for_health() -> AbstractContextManager[Any]:
     return patch.object(auditor, "look_at_bookies", look)
 
 
-_HERE = decisions.Seen(Presence.HERE)
+_HERE = decisions.BookieStatus(Presence.HERE)
 Story = Callable[[Auditing], Awaitable[bool]]
 
 

@@ -23,10 +23,10 @@ async def ranges(
     client: Client, writer: LedgerWriter, away: str, *, read_bytes: int, ranges_max: int = 9
 ) -> list[tuple[int, int]]:
     metadata = await client.ledger_metadata(writer.ledger_id)
-    (copy,) = plan(metadata, {away}, client.upkeep.bookies()).copies
+    (copy,) = plan(metadata, {away}, client.replication_context.bookies()).copies
     seen: list[int] = []
     found = await unreadable(
-        client.upkeep, metadata, copy, read_bytes=read_bytes, ranges_max=ranges_max, looked_at=seen.append
+        client.replication_context, metadata, copy, read_bytes=read_bytes, ranges_max=ranges_max, looked_at=seen.append
     )
     assert seen == sorted(seen)
     return found

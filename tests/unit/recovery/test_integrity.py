@@ -15,7 +15,7 @@ from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import BookieUnavailableError, BookKeeperError, IdentityError, LedgerFencedError
 from bkpy.metadata import paths
 from bkpy.metadata.locks import LedgerLock, LedgerLocks
-from bkpy.metadata.marks import LossReason, LostBookie, Marks
+from bkpy.metadata.marks import LossReason, LostBookie, UnderreplicationQueue
 from bkpy.protocol import messages as m
 from bkpy.protocol.ledger_metadata import LedgerState
 from bkpy.protocol.messages import Op, Status
@@ -312,16 +312,16 @@ async def test_a_failed_attempt_ends_no_writer(quick: InProcess, monkeypatch: py
     await writer.append(b"before")
     await quick.node("a").stop()
     looks = 0
-    lacks = Losses.lacks
+    missing_ranges = Losses.missing_ranges
 
     async def fail_once(losses: Losses, metadata: LedgerMetadata) -> Any:
         nonlocal looks
         looks += 1
         if looks == 1:
             raise BookieUnavailableError("somebody else has the ledger's lock")
-        return await lacks(losses, metadata)
+        return await missing_ranges(losses, metadata)
 
-    monkeypatch.setattr(Losses, "lacks", fail_once)
+    monkeypatch.setattr(Losses, "missing_ranges", fail_once)
     node = await quick.start_node("a", mending=True)
     storage = storage_of(node)
     info = (await storage.states((writer.ledger_id,)))[writer.ledger_id]
@@ -388,7 +388,7 @@ async def test_what_nobody_can_give_is_told_and_gets_back_later(quick: InProcess
 async def test_the_mark_of_a_ledger_that_is_whole_again_goes(quick: InProcess) -> None:
     client = await quick.client()
     ledgers = [await written(client, (4, 4, 3)) for _ in range(3)]
-    marks = Marks(cluster_of(client).store, "/ledgers", runtime_here())
+    marks = UnderreplicationQueue(cluster_of(client).store, "/ledgers", runtime_here())
     await marks.add(ledgers[0], {"a": LostBookie(1, LossReason.REBUILDING.value), "b": LostBookie(1)})
     others = {ledgers[1]: LossReason.DRAINING, ledgers[2]: LossReason.CHECK}
     for ledger_id, reason in others.items():
@@ -467,13 +467,13 @@ async def test_a_defect_costs_no_more_than_the_one_ledger(quick: InProcess, monk
     """Those that are mended beside it have their locks, which would be kept as long as the bookie runs."""
     client = await quick.client()
     ledgers = [await written(client, (4, 4, 3)) for _ in range(6)]
-    lacks = Losses.lacks
+    missing_ranges = Losses.missing_ranges
 
     async def unless_the_third(losses: Losses, metadata: Any) -> Any:
         assert metadata.ledger_id != ledgers[2]
-        return await lacks(losses, metadata)
+        return await missing_ranges(losses, metadata)
 
-    monkeypatch.setattr(Losses, "lacks", unless_the_third)
+    monkeypatch.setattr(Losses, "missing_ranges", unless_the_third)
     await lost(quick, "a")
     node = await rebuilt(quick, "a")
     await eventually(lambda: not mender_of(node).status()["in_doubt"])

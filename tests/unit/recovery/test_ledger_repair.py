@@ -17,7 +17,7 @@ from bkpy.metadata.locks import LedgerLock
 from bkpy.protocol.ledger_metadata import LedgerState
 from bkpy.protocol.records import walk
 from bkpy.recovery.copy_rate import CopyRate
-from bkpy.recovery.ledger_repair import GRACE, LOCK_LOST, LOCKED, How
+from bkpy.recovery.ledger_repair import GRACE, LOCK_LOST, LOCKED, RepairOutcome
 from bkpy.recovery.share_reader import ShareReader
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ async def test_the_lost_share_is_copied_and_the_new_bookie_named(
     await lose(five, client, victim)
     repairs = Repairs(await five.client(batch_bytes_max=500, read_bytes=1000))
     ended = await repairs.run(writer.ledger_id, {victim})
-    assert (ended.how, ended.left, repairs.left) == (How.DONE, {victim}, {victim})
+    assert (ended.how, ended.left, repairs.left) == (RepairOutcome.DONE, {victim}, {victim})
     metadata = await whole(client, writer.ledger_id)
     (new,) = set(metadata.fragments[0].bookies) - set(writer.ensemble)
     assert metadata.fragments[0].bookies == (writer.ensemble[0], new, *writer.ensemble[2:])
@@ -70,7 +70,7 @@ async def test_the_lost_share_is_copied_and_the_new_bookie_named(
     assert not keys_of(repairs.client)
     assert not [path for path in five.tree.paths if "/locks/L" in path]
     again = await repairs.run(writer.ledger_id, {victim})
-    assert again.how is How.DONE
+    assert again.how is RepairOutcome.DONE
     assert repairs.count.fragments == 1
 
 
@@ -87,7 +87,7 @@ async def test_a_ledger_of_several_fragments_and_two_lost_bookies(five: InProces
     dead = [name for name in "abcde" if name in {fragments[0].bookies[0], fragments[1].bookies[0]}]
     await lose(five, client, *dead)
     repairs = Repairs(await five.client())
-    assert (await repairs.run(writer.ledger_id, dead)).how is How.DONE
+    assert (await repairs.run(writer.ledger_id, dead)).how is RepairOutcome.DONE
     metadata = await whole(client, writer.ledger_id)
     assert not {name for fragment in metadata.fragments for name in fragment.bookies} & set(dead)
 
@@ -100,11 +100,11 @@ async def test_an_open_ledger_is_recovered_after_the_grace_period_and_not_before
     await lose(five, client, victim)
     repairs = Repairs(await five.client())
     ended = await repairs.run(writer.ledger_id, {victim})
-    assert (ended.how, ended.why, ended.left) == (How.WAITING, GRACE, set())
+    assert (ended.how, ended.why, ended.left) == (RepairOutcome.WAITING, GRACE, set())
     assert (await client.ledger_metadata(writer.ledger_id)).state is LedgerState.OPEN
     assert repairs.count.entries == 0
     ended = await repairs.run(writer.ledger_id, {victim}, grace_over=True)
-    assert ended.how is How.DONE
+    assert ended.how is RepairOutcome.DONE
     metadata = await whole(client, writer.ledger_id)
     assert metadata.state is LedgerState.CLOSED
     assert metadata.last_entry == 4
@@ -121,7 +121,7 @@ async def test_a_ledger_that_is_being_written_loses_nothing_and_its_writer_goes_
     await writer.append(payload(1))
     await eventually(lambda: victim not in writer.ensemble)
     repairs = Repairs(await five.client())
-    assert (await repairs.run(writer.ledger_id, {victim})).how is How.DONE
+    assert (await repairs.run(writer.ledger_id, {victim})).how is RepairOutcome.DONE
     for i in range(2, 20):
         await writer.append(payload(i))
     await writer.close()
@@ -137,7 +137,7 @@ async def test_an_empty_ledger_and_one_that_is_gone(five: InProcess) -> None:
     await client.delete_ledger(gone.ledger_id)
     repairs = Repairs(client)
     for ledger_id in (empty.ledger_id, gone.ledger_id):
-        assert (await repairs.run(ledger_id, {empty.ensemble[0]})).how is How.DONE
+        assert (await repairs.run(ledger_id, {empty.ensemble[0]})).how is RepairOutcome.DONE
     assert empty.ensemble[0] not in (await client.ledger_metadata(empty.ledger_id)).fragments[0].bookies
     assert repairs.count.entries == 0
 
@@ -150,9 +150,9 @@ async def test_the_lock_keeps_others_away(five: InProcess) -> None:
     lock = await others.locks.take(writer.ledger_id)
     assert isinstance(lock, LedgerLock)
     ended = await repairs.run(writer.ledger_id, {writer.ensemble[0]})
-    assert (ended.how, ended.why) == (How.LATER, LOCKED)
+    assert (ended.how, ended.why) == (RepairOutcome.LATER, LOCKED)
     await others.locks.release(lock)
-    assert (await repairs.run(writer.ledger_id, {writer.ensemble[0]})).how is How.DONE
+    assert (await repairs.run(writer.ledger_id, {writer.ensemble[0]})).how is RepairOutcome.DONE
 
 
 async def test_without_its_lock_nothing_is_swapped(five: InProcess) -> None:
@@ -170,7 +170,7 @@ async def test_without_its_lock_nothing_is_swapped(five: InProcess) -> None:
 
     repairs.repair.copy = lose_the_lock  # type: ignore[method-assign]
     ended = await repairs.run(writer.ledger_id, {writer.ensemble[0]})
-    assert (ended.how, ended.why) == (How.LATER, LOCK_LOST)
+    assert (ended.how, ended.why) == (RepairOutcome.LATER, LOCK_LOST)
     assert (await client.ledger_metadata(writer.ledger_id)).fragments[0].bookies == writer.ensemble
 
 
@@ -191,7 +191,7 @@ async def test_metadata_that_others_change_meanwhile_are_kept_and_nothing_is_cop
         return copied
 
     repairs.repair.copy = meanwhile  # type: ignore[method-assign]
-    assert (await repairs.run(writer.ledger_id, {first[0]})).how is How.DONE
+    assert (await repairs.run(writer.ledger_id, {first[0]})).how is RepairOutcome.DONE
     metadata = await client.ledger_metadata(writer.ledger_id)
     assert repairs.count.entries == metadata.fragments[1].first_entry
     assert metadata.custom_metadata == {"of": b"others"}
@@ -212,7 +212,7 @@ async def test_a_ledger_that_is_deleted_meanwhile_is_done(five: InProcess) -> No
 
     repairs.repair.copy = meanwhile  # type: ignore[method-assign]
     ended = await repairs.run(writer.ledger_id, {writer.ensemble[0]})
-    assert (ended.how, ended.left) == (How.DONE, {writer.ensemble[0]})
+    assert (ended.how, ended.left) == (RepairOutcome.DONE, {writer.ensemble[0]})
 
 
 async def test_copies_that_lack_entries_or_are_damaged_are_made_up_for_by_others(five: InProcess) -> None:
@@ -227,7 +227,7 @@ async def test_copies_that_lack_entries_or_are_damaged_are_made_up_for_by_others
     damage(five, b, writer.ledger_id, 3)
     await lose(five, client, a)
     repairs = Repairs(await five.client())
-    assert (await repairs.run(writer.ledger_id, {a})).how is How.DONE
+    assert (await repairs.run(writer.ledger_id, {a})).how is RepairOutcome.DONE
     metadata = await client.ledger_metadata(writer.ledger_id)
     (new,) = set(metadata.fragments[0].bookies) - {b, c}
     assert sorted(await held(client, writer.ledger_id, new, 5)) == list(range(6))
@@ -261,7 +261,7 @@ async def test_a_reader_goes_on_when_all_copies_have_moved(four: InProcess) -> N
         read.append(entry.data)
         if len(read) == 8:
             other = await four.client()
-            assert (await Repairs(other).run(writer.ledger_id, writer.ensemble)).how is How.DONE
+            assert (await Repairs(other).run(writer.ledger_id, writer.ensemble)).how is RepairOutcome.DONE
             await lose(four, other, *writer.ensemble)
     assert read == [payload(i) for i in range(ENTRIES)]
 
@@ -276,13 +276,13 @@ async def test_what_nobody_can_read_is_said_and_nothing_is_swapped(five: InProce
     await lose(five, client, a)
     repairs = Repairs(await five.client(read_timeout_s=0.5))
     ended = await repairs.run(writer.ledger_id, {a})
-    assert ended.how is not How.DONE
+    assert ended.how is not RepairOutcome.DONE
     assert "entry 3" in ended.why
     assert (await client.ledger_metadata(writer.ledger_id)).fragments[0].bookies == writer.ensemble
     await five.start_node(a)  # it comes back, and is a source though it is to go
     await eventually(lambda: a in client.bookies and a in repairs.client.bookies)
     async with asyncio.timeout(DEADLINE_S):  # the client may take a second to connect to it again
-        while (await repairs.run(writer.ledger_id, {a})).how is not How.DONE:
+        while (await repairs.run(writer.ledger_id, {a})).how is not RepairOutcome.DONE:
             pass
 
 
@@ -292,7 +292,7 @@ async def test_a_ledger_all_of_whose_bookies_are_lost_says_who_has_to_come_back(
     await lose(five, client, *writer.ensemble)
     repairs = Repairs(await five.client())
     ended = await repairs.run(writer.ledger_id, writer.ensemble)
-    assert ended.how is How.STUCK
+    assert ended.how is RepairOutcome.STUCK
     assert "entries 0 to 5" in ended.why
     assert " or ".join(sorted(writer.ensemble)) in ended.why
 
@@ -303,11 +303,11 @@ async def test_there_may_be_no_bookie_to_copy_to(cluster: InProcess) -> None:
     await lose(cluster, client, "b")
     repairs = Repairs(await cluster.client())
     ended = await repairs.run(writer.ledger_id, {"b"})
-    assert ended.how is How.STUCK
+    assert ended.how is RepairOutcome.STUCK
     assert "no writable bookie is outside the ensemble" in ended.why
     await cluster.start_node("d")
     await eventually(lambda: "d" in repairs.client.bookies)
-    assert (await repairs.run(writer.ledger_id, {"b"})).how is How.DONE
+    assert (await repairs.run(writer.ledger_id, {"b"})).how is RepairOutcome.DONE
 
 
 async def test_a_target_that_is_named_is_the_only_one(five: InProcess) -> None:
@@ -318,11 +318,11 @@ async def test_a_target_that_is_named_is_the_only_one(five: InProcess) -> None:
         await closed(client)
         repairs = Repairs(client, target=name)
         leaving = (await client.ledger_metadata(writer.ledger_id)).fragments[0].bookies[0]
-        assert (await repairs.run(writer.ledger_id, {leaving})).how is How.DONE
+        assert (await repairs.run(writer.ledger_id, {leaving})).how is RepairOutcome.DONE
         assert (await client.ledger_metadata(writer.ledger_id)).fragments[0].bookies[0] == name
     named = Repairs(client, target=spare[-1])
     ended = await named.run(writer.ledger_id, {writer.ensemble[1]})
-    assert ended.how is How.STUCK
+    assert ended.how is RepairOutcome.STUCK
 
 
 async def test_a_target_that_fails_is_left_for_another_one(five: InProcess) -> None:
@@ -344,9 +344,9 @@ async def test_a_target_that_fails_is_left_for_another_one(five: InProcess) -> N
     repairs.repair.choose = then_it_hangs  # type: ignore[method-assign]
     async with asyncio.timeout(DEADLINE_S):
         ended = await repairs.run(writer.ledger_id, {writer.ensemble[0]})
-        assert ended.how is How.LATER
+        assert ended.how is RepairOutcome.LATER
         assert (await client.ledger_metadata(writer.ledger_id)).fragments[0].bookies == writer.ensemble
-        assert (await repairs.run(writer.ledger_id, {writer.ensemble[0]})).how is How.DONE
+        assert (await repairs.run(writer.ledger_id, {writer.ensemble[0]})).how is RepairOutcome.DONE
     assert sorted(chosen) == spares
 
 
@@ -361,10 +361,10 @@ async def test_a_metadata_store_that_fails_at_any_step_leaves_a_whole_ledger(fiv
         passed = fail_call(repairs, number // 2, after=bool(number % 2))
         async with asyncio.timeout(DEADLINE_S):
             ended = await repairs.run(writer.ledger_id, {leaving})
-            if ended.how is not How.DONE:
-                assert ended.how is How.LATER
+            if ended.how is not RepairOutcome.DONE:
+                assert ended.how is RepairOutcome.LATER
                 await whole(client, writer.ledger_id)
-                assert (await repairs.run(writer.ledger_id, {leaving})).how is How.DONE
+                assert (await repairs.run(writer.ledger_id, {leaving})).how is RepairOutcome.DONE
         assert leaving not in (await whole(client, writer.ledger_id)).fragments[0].bookies
         if not passed():
             break
@@ -421,10 +421,10 @@ async def test_a_copy_on_a_connection_that_was_made_anew_does_not_count(five: In
     monkeypatch.setattr(CopyRate, "spend", and_break_off)
     ended = await repairs.run(writer.ledger_id, {victim})
     assert sent > 2
-    assert ended.how is How.LATER
+    assert ended.how is RepairOutcome.LATER
     assert "the connection was lost while it was copied to" in ended.why
     assert (await client.ledger_metadata(writer.ledger_id)).fragments[0].bookies == writer.ensemble
-    assert (await repairs.run(writer.ledger_id, {victim})).how is How.DONE
+    assert (await repairs.run(writer.ledger_id, {victim})).how is RepairOutcome.DONE
     await whole(client, writer.ledger_id)
 
 
@@ -436,7 +436,7 @@ async def test_a_damaged_record_of_a_striped_ledger_is_not_copied(five: InProces
     await lose(five, client, victim)
     repairs = Repairs(client)
     ended = await repairs.run(writer.ledger_id, {victim})
-    assert ended.how is How.LATER  # the victim may come back
+    assert ended.how is RepairOutcome.LATER  # the victim may come back
     assert f"{other}: its copy doesn't match the digest" in ended.why
     assert (await client.ledger_metadata(writer.ledger_id)).fragments[0].bookies == writer.ensemble
 

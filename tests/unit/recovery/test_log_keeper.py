@@ -174,13 +174,13 @@ async def test_no_error_of_one_log_holds_up_another(keeping: Keeping, error: Exc
     """A deleted log whose ledgers can't be fenced, for whatever reason, comes first."""
     world = keeping.world
     uid = "5" * 32
-    doomed = await world.ledger(uid, name="first")
-    log_list = LogList(uid, 3, 3, 2, "crc32c", bytes(32), deleted=True, doomed=(doomed,))
+    pending_delete = await world.ledger(uid, name="first")
+    log_list = LogList(uid, 3, 3, 2, "crc32c", bytes(32), deleted=True, pending_delete=(pending_delete,))
     assert isinstance(await world.logs.create("first", log_list), Done)
     fence, world.clock.now = world.fence, world.clock.now + 20
 
     async def failing(ledger_id: int) -> None:
-        if ledger_id == doomed:
+        if ledger_id == pending_delete:
             raise error
         await fence(ledger_id)
 

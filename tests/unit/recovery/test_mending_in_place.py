@@ -16,12 +16,12 @@ from tests.waiting import eventually
 
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import DigestMismatchError
-from bkpy.metadata.marks import LedgerMark, LossReason, LostBookie
+from bkpy.metadata.marks import LossReason, LostBookie, UnderreplicationRecord
 from bkpy.protocol.ledger_metadata import Fragment, LedgerState
 from bkpy.recovery.fragment_copy import Failed
 from bkpy.recovery.ledger_repair import LedgerRepair
 from bkpy.recovery.overview import overview
-from bkpy.recovery.upkeep import lacking
+from bkpy.recovery.replication_context import incomplete_bookies
 
 if TYPE_CHECKING:
     from tests.unit.recovery.test_worker import Healer
@@ -36,11 +36,11 @@ NO_TARGET = "no writable bookie is outside the ensemble"
 async def named_without_entries(client: Client, *, quorum: int = 3) -> tuple[LedgerMetadata, list[str]]:
     """A closed ledger that two bookies have all of, with a fragment for each of the others, who have nothing of it."""
     writer = await closed(client, ensemble_size=2, write_quorum=2, ack_quorum=2)
-    lack = sorted(client.bookies.keys() - set(writer.ensemble))
-    long = ENTRIES // len(lack)
-    fragments = tuple(Fragment(long * number, (name, *writer.ensemble)) for number, name in enumerate(lack))
+    missing = sorted(client.bookies.keys() - set(writer.ensemble))
+    long = ENTRIES // len(missing)
+    fragments = tuple(Fragment(long * number, (name, *writer.ensemble)) for number, name in enumerate(missing))
     sizes = {"ensemble_size": 3, "write_quorum": quorum}
-    return await rewrite(client, writer.ledger_id, fragments=fragments, **sizes), lack
+    return await rewrite(client, writer.ledger_id, fragments=fragments, **sizes), missing
 
 
 async def stuck(one: Healer) -> str:
@@ -54,9 +54,9 @@ async def stuck(one: Healer) -> str:
 async def test_a_ledger_each_of_whose_bookies_is_named_already_is_whole_again(four: InProcess) -> None:
     """Outside of each of its two ensembles there is but the one that lacks entries in the other one."""
     client = await four.client()
-    metadata, lack = await named_without_entries(client)
+    metadata, missing = await named_without_entries(client)
     async with healer(four) as one:
-        await one.mark(metadata.ledger_id, *lack, reason=LossReason.CHECK)
+        await one.mark(metadata.ledger_id, *missing, reason=LossReason.CHECK)
         told = await overview(cluster_of(client), RecoverySettings())
         assert (told["stuck"], told["bytes_left"]) == (0, metadata.length)
         one.start()
@@ -64,7 +64,7 @@ async def test_a_ledger_each_of_whose_bookies_is_named_already_is_whole_again(fo
         assert one.worker.status()["stuck"] == 0
         assert (one.worker.count.fragments, one.worker.count.entries) == (2, ENTRIES)
     assert await whole(client, metadata.ledger_id) == metadata
-    for name, first in zip(lack, (0, ENTRIES // 2), strict=True):  # and nothing else
+    for name, first in zip(missing, (0, ENTRIES // 2), strict=True):  # and nothing else
         found = await held(client, metadata.ledger_id, name, ENTRIES - 1)
         assert sorted(found) == list(range(first, first + ENTRIES // 2))
 
@@ -102,10 +102,10 @@ async def test_what_is_damaged_on_the_disk_is_there_again(cluster: InProcess) ->
 @pytest.mark.parametrize("reason", [LossReason.LOST, LossReason.DRAINING])
 async def test_a_bookie_that_is_to_go_gets_nothing(cluster: InProcess, reason: LossReason) -> None:
     client = await cluster.client()
-    mark = LedgerMark(1, {"a": LostBookie(1, reason), "b": LostBookie(1, LossReason.CHECK)}, 0)
-    assert lacking(mark, client.upkeep.directory) == {"b"}
+    mark = UnderreplicationRecord(1, {"a": LostBookie(1, reason), "b": LostBookie(1, LossReason.CHECK)}, 0)
+    assert incomplete_bookies(mark, client.replication_context.directory) == {"b"}
     await lose(cluster, client, "b")
-    assert lacking(mark, client.upkeep.directory) == frozenset()
+    assert incomplete_bookies(mark, client.replication_context.directory) == frozenset()
 
 
 async def test_a_bookie_that_takes_no_entries_gets_them_when_it_does(cluster: InProcess) -> None:

@@ -22,13 +22,13 @@ from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import MetadataConflictError
 from bkpy.metadata.check_record import CheckRecord, CheckRecords, CheckRun
 from bkpy.metadata.layout import LONG_HIERARCHICAL
-from bkpy.metadata.marks import LostBookie, Marks
+from bkpy.metadata.marks import LostBookie, UnderreplicationQueue
 from bkpy.metadata.paths import CHECKS, MARKS
 from bkpy.metadata.store import Create, Delete, Put
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, UnsupportedVersionError
 from bkpy.recovery.check_metrics import CheckMetrics
 from bkpy.recovery.checks import PLACEMENT, REPLICAS, PeriodicChecks
-from bkpy.recovery.ledger_repair import How
+from bkpy.recovery.ledger_repair import RepairOutcome
 
 if TYPE_CHECKING:
     from bkpy.client.client import Client
@@ -48,11 +48,13 @@ class Checking:
         store = cluster_of(client).store
         self.settings = RecoverySettings(**{**QUICK, **settings})
         self.registry = CollectorRegistry()
-        self.marks = Marks(store, ROOT, store.runtime, self.settings)
+        self.marks = UnderreplicationQueue(store, ROOT, store.runtime, self.settings)
         self.records = CheckRecords(store, ROOT, guard=GUARD, settings=self.settings)
         metrics = CheckMetrics(self.registry, (REPLICAS, PLACEMENT))
         self.named: set[str] = set()  # what the auditor hears
-        self.checks = PeriodicChecks(client.upkeep, GUARD, store.runtime, self.settings, metrics, self.named.update)
+        self.checks = PeriodicChecks(
+            client.replication_context, GUARD, store.runtime, self.settings, metrics, self.named.update
+        )
 
     async def ended(self, *, runs: int = 1) -> dict[str, CheckRun]:
         """Run until every check has ended so often; what the record says then."""
@@ -136,7 +138,7 @@ async def test_a_bookie_that_has_nothing_of_what_it_is_named_for_is_marked_and_r
     runs = await checking.ended()
     assert await checking.marked() == {metadata.ledger_id: {other: "check"}}
     assert runs[REPLICAS].marked == 1
-    assert (await Repairs(client).run(metadata.ledger_id, {other})).how is How.DONE
+    assert (await Repairs(client).run(metadata.ledger_id, {other})).how is RepairOutcome.DONE
     if sizes[1] == 3:
         await whole(client, metadata.ledger_id)
 
@@ -151,7 +153,7 @@ async def test_a_damaged_copy_is_marked_and_replaced_by_a_sound_one(five: InProc
     checking = Checking(five, client)
     await checking.ended()
     assert await checking.marked() == {metadata.ledger_id: {name: "check"}}
-    assert (await Repairs(client).run(metadata.ledger_id, {name})).how is How.DONE
+    assert (await Repairs(client).run(metadata.ledger_id, {name})).how is RepairOutcome.DONE
     assert name not in (await whole(client, metadata.ledger_id)).fragments[0].bookies
 
 
@@ -260,7 +262,7 @@ async def test_copies_in_one_rack_are_moved_apart_one_after_the_other_and_no_mor
         moved |= lost.keys()
         mark = await checking.marks.read(ledger_id)
         assert mark is not None
-        assert (await Repairs(client).run(ledger_id, lost)).how is How.DONE
+        assert (await Repairs(client).run(ledger_id, lost)).how is RepairOutcome.DONE
         await checking.marks.remove(mark, lost)
     assert len(moved) == 2
     assert set((await whole(client, metadata.ledger_id)).fragments[0].bookies) == set("abc") - moved | {"d", "e"}

@@ -28,7 +28,7 @@ def rebalancer(client: Client, **settings: Any) -> Rebalancer:
     cluster = cluster_of(client)
     runtime = cluster.store.runtime
     locks = LedgerLocks(cluster.store, cluster.root, "by hand", runtime)
-    return Rebalancer(client.upkeep, locks, RecoverySettings(**settings), runtime)
+    return Rebalancer(client.replication_context, locks, RecoverySettings(**settings), runtime)
 
 
 async def write_all(client: Client, count: int, **sizes: int) -> list[int]:
@@ -136,12 +136,12 @@ async def test_bookies_that_are_to_leave_have_no_share(cluster: InProcess) -> No
     whole_share = (await rebalancer(client).look()).share
     parts = cluster_of(client)
     await Drains(parts.store, parts.root, parts.store.runtime, RecoverySettings()).begin("e")
-    await eventually(lambda: "e" in client.upkeep.directory.draining)
+    await eventually(lambda: "e" in client.replication_context.directory.draining)
     one = rebalancer(client)
     balance = await one.look()
     assert one.loads["e"] == 0
     assert balance.share == whole_share * 5 // 4
-    assert "e" not in balance.lack
+    assert "e" not in balance.room
 
 
 async def test_what_a_draining_bookie_has_is_no_part_of_the_shares_and_is_not_moved_here(cluster: InProcess) -> None:
@@ -150,7 +150,7 @@ async def test_what_a_draining_bookie_has_is_no_part_of_the_shares_and_is_not_mo
     await another(cluster, client, "d")
     parts = cluster_of(client)
     await Drains(parts.store, parts.root, parts.store.runtime, RecoverySettings()).begin("a")
-    await eventually(lambda: "a" in client.upkeep.directory.draining)
+    await eventually(lambda: "a" in client.replication_context.directory.draining)
     one = rebalancer(client)
     balance = await one.look()
     assert one.loads["a"] > balance.share

@@ -16,7 +16,7 @@ from tests.waiting import eventually
 
 from bkpy.config.recovery import RecoverySettings
 from bkpy.metadata.audit_record import AuditRecords
-from bkpy.metadata.marks import Marks
+from bkpy.metadata.marks import UnderreplicationQueue
 from bkpy.recovery.auto_recovery import AutoRecovery
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ async def recovering(cluster: InProcess, **settings: Any) -> AsyncIterator[Colle
 
 
 async def all_marks(client: Client) -> set[int]:
-    marks = Marks(cluster_of(client).store, ROOT, runtime_here())
+    marks = UnderreplicationQueue(cluster_of(client).store, ROOT, runtime_here())
     return {ledger_id async for ledger_id in marks.list()}
 
 

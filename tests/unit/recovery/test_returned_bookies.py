@@ -11,7 +11,7 @@ from tests.unit.recovery.test_ledger_repair import closed, lose
 from tests.unit.recovery.test_worker import healer
 from tests.waiting import eventually
 
-from bkpy.metadata.marks import LossReason, Marks
+from bkpy.metadata.marks import LossReason, UnderreplicationQueue
 
 if TYPE_CHECKING:
     from tests.in_process import InProcess
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from bkpy.client.client import Client
 
 
-def marks_of(client: Client) -> Marks:
+def marks_of(client: Client) -> UnderreplicationQueue:
     cluster = cluster_of(client)
-    return Marks(cluster.store, cluster.root, cluster.store.runtime)
+    return UnderreplicationQueue(cluster.store, cluster.root, cluster.store.runtime)
 
 
 async def test_a_writer_that_closes_without_a_bookie_marks_it_and_workers_bring_what_it_missed(

@@ -18,11 +18,11 @@ from tests.waiting import eventually
 
 from bkpy.config.recovery import RecoverySettings
 from bkpy.metadata.locks import LedgerLocks
-from bkpy.metadata.marks import LossReason, LostBookie, Marks
+from bkpy.metadata.marks import LossReason, LostBookie, UnderreplicationQueue
 from bkpy.metadata.outcome import Done
 from bkpy.protocol.ledger_metadata import LedgerState
-from bkpy.recovery.hand_marks import HandMarks
-from bkpy.recovery.ledger_repair import BACK, GRACE, How, LedgerRepair, Repaired
+from bkpy.recovery.ledger_repair import BACK, GRACE, LedgerRepair, Repaired, RepairOutcome
+from bkpy.recovery.manual_queue import ManualQueue
 from bkpy.recovery.repair_queue import RepairQueue
 from bkpy.recovery.worker import ReplicationWorker
 
@@ -49,13 +49,13 @@ class Healer:
         cluster = cluster_of(client)
         runtime = cluster.store.runtime
         given = RecoverySettings(**{**QUICK, **settings})
-        self.marks = Marks(cluster.store, cluster.root, runtime, given)
+        self.marks = UnderreplicationQueue(cluster.store, cluster.root, runtime, given)
         self.locks = LedgerLocks(cluster.store, cluster.root, name, runtime)
         self.settings, self.runtime, self.name = given, runtime, name
         self.worker = self.worker_of(self.marks)
         self.task: asyncio.Task[None] | None = None
 
-    def worker_of(self, marks: Marks | HandMarks) -> ReplicationWorker:
+    def worker_of(self, marks: UnderreplicationQueue | ManualQueue) -> ReplicationWorker:
         return ReplicationWorker(self.client, marks, self.locks, self.runtime, self.settings, self.name)
 
     async def mark(self, ledger_id: int, *names: str, since_ms: int = 1, reason: str = LossReason.LOST) -> None:
@@ -77,7 +77,7 @@ class Healer:
 
     def bookies(self) -> frozenset[str]:
         """Those that its client knows of."""
-        return self.client.upkeep.bookies().readable
+        return self.client.replication_context.bookies().readable
 
     async def unmarked(self) -> None:
         async with asyncio.timeout(DEADLINE_S):
@@ -346,7 +346,7 @@ async def test_an_ordinary_ledger_is_copied_beside_more_endangered_ones_that_fai
         going += 1
         if going > len(hopeless):  # each has failed once, and more of them than there are hands is due
             await going_on.acquire()
-        return Repaired(How.LATER, "no bookie answers")
+        return Repaired(RepairOutcome.LATER, "no bookie answers")
 
     monkeypatch.setattr(LedgerRepair, "run", time_out)
     async with healer(
@@ -415,9 +415,9 @@ def count_attempts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return attempts
 
 
-async def marks_of(one: Healer, ledger_id: int, name: str, *, manual: bool) -> Marks | HandMarks:
+async def marks_of(one: Healer, ledger_id: int, name: str, *, manual: bool) -> UnderreplicationQueue | ManualQueue:
     if manual:
-        return HandMarks(name, [ledger_id])
+        return ManualQueue(name, [ledger_id])
     await one.mark(ledger_id, name)
     return one.marks
 
@@ -474,8 +474,8 @@ async def test_a_writer_has_the_whole_time_for_each_bookie_that_is_lost(
     async def wait(*_: Any, waited_for: frozenset[str], **__: Any) -> Repaired:
         called.append((time(), waited_for))
         if returned and len(called) == 2:
-            return Repaired(How.LATER, BACK)
-        return Repaired(How.WAITING, GRACE, waiting_for=frozenset(waits[min(len(called), len(waits)) - 1]))
+            return Repaired(RepairOutcome.LATER, BACK)
+        return Repaired(RepairOutcome.WAITING, GRACE, waiting_for=frozenset(waits[min(len(called), len(waits)) - 1]))
 
     monkeypatch.setattr(LedgerRepair, "run", wait)
     async with healer(four, open_ledger_grace_s=grace_s) as one:

@@ -19,12 +19,12 @@ from tests.waiting import eventually
 from bkpy.errors import UnauthorizedError
 from bkpy.metadata import paths, registration
 from bkpy.metadata.layout import LONG_HIERARCHICAL
-from bkpy.metadata.marks import LedgerMark, LossReason, Marks
+from bkpy.metadata.marks import LossReason, UnderreplicationQueue, UnderreplicationRecord
 from bkpy.metadata.store import Create, Delete
 from bkpy.protocol.ledger_metadata import LedgerState
 from bkpy.recovery.copy_turns import CopyTurns
 from bkpy.recovery.fragment_copy import Unreadable
-from bkpy.recovery.ledger_repair import How, LedgerRepair, Repaired
+from bkpy.recovery.ledger_repair import LedgerRepair, Repaired, RepairOutcome
 from bkpy.recovery.repair_queue import RepairQueue
 from bkpy.recovery.worker_metrics import WorkerMetrics
 
@@ -41,14 +41,14 @@ async def test_a_mark_that_the_worker_may_not_read_holds_up_no_other(
 ) -> None:
     client = await four.client()
     hidden, writer = [await closed(client, 3) for _ in range(2)]
-    read = Marks.read
+    read = UnderreplicationQueue.read
 
-    async def read_if_allowed(marks: Marks, ledger_id: int) -> LedgerMark | None:
+    async def read_if_allowed(marks: UnderreplicationQueue, ledger_id: int) -> UnderreplicationRecord | None:
         if ledger_id == hidden.ledger_id:
             raise UnauthorizedError("access control forbids this")
         return await read(marks, ledger_id)
 
-    monkeypatch.setattr(Marks, "read", read_if_allowed)
+    monkeypatch.setattr(UnderreplicationQueue, "read", read_if_allowed)
     async with healer(four) as one:
         for ledger_id in (hidden.ledger_id, writer.ledger_id):
             await one.mark(ledger_id, writer.ensemble[0], reason=LossReason.CHECK)
@@ -80,7 +80,7 @@ async def test_a_ledger_that_is_being_worked_on_again_is_not_looked_at_all_the_t
     async def fail_and_then_wait(repair: LedgerRepair, ledger_id: int, *given: Any, **more: Any) -> Repaired:
         if ledger_id not in tried:
             tried.add(ledger_id)
-            return Repaired(How.LATER, "for now")
+            return Repaired(RepairOutcome.LATER, "for now")
         holding.set()
         await go_on.wait()
         return await run(repair, ledger_id, *given, **more)
@@ -192,7 +192,7 @@ async def test_who_comes_right_behind_the_look_is_not_missed(
     async def and_then_it_comes(repair: LedgerRepair, *given: Any, **more: Any) -> Repaired:
         nonlocal once
         ended = await run(repair, *given, **more)
-        if ended.how is How.STUCK and once:
+        if ended.how is RepairOutcome.STUCK and once:
             once = False
             await cluster.start_node(comes)
             await eventually(lambda: comes in one.bookies())
@@ -259,7 +259,7 @@ async def test_the_end_of_a_limbo_is_news(four: InProcess, monkeypatch: pytest.M
     copy = LedgerRepair.copy
 
     def in_limbo(client: Client) -> bool:
-        return client.upkeep.directory.bookies[writer.ensemble[1]].in_limbo
+        return client.replication_context.directory.bookies[writer.ensemble[1]].in_limbo
 
     async def unless_in_limbo(repair: LedgerRepair, *given: Any) -> Any:
         return Unreadable(0, "it can't tell") if in_limbo(one.client) else await copy(repair, *given)
@@ -277,7 +277,7 @@ async def test_the_end_of_a_limbo_is_news(four: InProcess, monkeypatch: pytest.M
         one.start()
         await eventually(lambda: one.worker.status()["stuck"] == 1)
         limbo.clear()
-        await one.client.upkeep.directory.refresh()
+        await one.client.replication_context.directory.refresh()
         await one.unmarked()
 
 
@@ -353,7 +353,7 @@ async def test_a_ledger_that_fails_for_days_ends_no_hand(four: InProcess, monkey
         if ledger_id == ordinary.ledger_id:
             return await run(repair, ledger_id, *given, **more)
         attempts += 1
-        return Repaired(How.LATER, "too few bookies could be fenced")
+        return Repaired(RepairOutcome.LATER, "too few bookies could be fenced")
 
     monkeypatch.setattr(LedgerRepair, "run", fail)
     quick = {"repair_pause_min_s": 1e-6, "repair_pause_max_s": 1e-6, "repair_attempts_max": 100_000}
@@ -373,7 +373,11 @@ async def test_a_task_of_the_worker_that_ends_is_logged_counted_and_replaced(
 ) -> None:
     client = await four.client()
     writer = await closed(client, 3)
-    owner, name = {"hand": (CopyTurns, "turn"), "look": (Marks, "list"), "switch": (Marks, "switched")}[where]
+    owner, name = {
+        "hand": (CopyTurns, "turn"),
+        "look": (UnderreplicationQueue, "list"),
+        "switch": (UnderreplicationQueue, "switched"),
+    }[where]
     working = getattr(owner, name)
     broken = True
 
@@ -405,7 +409,7 @@ async def test_the_lock_of_a_cancelled_hand_is_released_in_the_same_session(
 ) -> None:
     client = await four.client()
     writer = await closed(client, 3)
-    owner = Marks if at == "remove_with" else LedgerRepair
+    owner = UnderreplicationQueue if at == "remove_with" else LedgerRepair
     act = getattr(owner, at)
     hanging: asyncio.Task[Any] | None = None
 

@@ -13,7 +13,7 @@ from tests.unit.recovery.test_worker import QUICK, healer
 from tests.waiting import eventually
 
 from bkpy.config.recovery import RecoverySettings
-from bkpy.metadata.worker_nodes import WorkerNode, told_by_workers
+from bkpy.metadata.worker_nodes import WorkerNode, worker_reports
 from bkpy.recovery.overview import overview
 from bkpy.recovery.worker_metrics import WorkerMetrics
 from bkpy.recovery.worker_report import WorkerReport
@@ -36,7 +36,7 @@ async def told_when(of: Healer, **expected: Any) -> dict[str, Any]:
     cluster = cluster_of(of.client)
     async with asyncio.timeout(DEADLINE_S):
         while True:
-            found = await told_by_workers(cluster.store, cluster.root)
+            found = await worker_reports(cluster.store, cluster.root)
             assert len(found) <= 1
             if found and expected.items() <= found[0].items():
                 return found[0]

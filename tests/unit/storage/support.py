@@ -295,7 +295,7 @@ class Host:
             expected_cookie=self.cookie,
             observer=self.reports,
             on_moved=self._moved,
-            on_anew=self._moved if rebuild else None,
+            on_restart=self._moved if rebuild else None,
         )
         self.cookie = storage.cookie
         storage.check_invariants()

@@ -16,7 +16,7 @@ from tests.sim.disk import SimDisk, SimulatedCrash
 from tests.sim.store import SimStores
 from tests.unit.storage.support import KEY, Batch, Host, add, read_all
 from tests.unit.storage.support import settings as bookie_settings
-from tests.unit.storage.told import IDS, Told, copy_of, dropped, kept, new_host, restart, script, whole_life
+from tests.unit.storage.told import IDS, ListWrite, copy_of, dropped, kept, new_host, restart, script, whole_life
 from tests.waiting import turns
 
 from bkpy.errors import StorageFailedError
@@ -46,7 +46,7 @@ ENDS: dict[str, Callable[[SimDisk], None]] = {
 }
 
 
-async def check_denies_nothing(storage: LedgerStorage, told: Told) -> None:
+async def check_denies_nothing(storage: LedgerStorage, told: ListWrite) -> None:
     """What was acknowledged is there or unknown; states are there for certain; and nothing was made up."""
     for ledger_id, sent in told.sent.items():
         have, unknown = await read_all(storage, ledger_id, 0, IDS)
@@ -119,7 +119,7 @@ def test_what_is_given_up_is_said() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_clean_stop_loses_nothing_and_leaves_nothing_at_risk(mode: dict[str, Any]) -> None:
-    host, told = new_host(**mode), Told()
+    host, told = new_host(**mode), ListWrite()
     storage = await whole_life(host, told)
     assert not storage.untrusted
     assert all(row.at_risk == b"" for row in rows(host)), "yesterday's software reads it again"
@@ -131,7 +131,7 @@ async def test_a_clean_stop_loses_nothing_and_leaves_nothing_at_risk(mode: dict[
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("mode", MODES)
 async def test_an_unclean_stop(mode: dict[str, Any], end: str) -> None:
-    host, told = new_host(**mode), Told()
+    host, told = new_host(**mode), ListWrite()
     storage = await host.boot()
     await script(storage, told)
     ENDS[end](host.disk)
@@ -184,7 +184,7 @@ async def test_entries_are_acknowledged_in_order_and_before_any_write() -> None:
 async def test_a_fence_survives_what_adds_before_it_do_not() -> None:
     """The frames of adds before it are lost, and one that is torn is no reason to stop reading."""
     for seed in range(20):
-        host, told = Host(settings=bookie_settings(**UNSYNCED)), Told()
+        host, told = Host(settings=bookie_settings(**UNSYNCED)), ListWrite()
         storage = await host.boot()
         for i in range(8):
             await told.add(storage, Batch(1, i, payload=b"x" * 9000))
@@ -200,7 +200,7 @@ async def test_a_fence_survives_what_adds_before_it_do_not() -> None:
 
 
 async def test_a_failure_acknowledges_nothing_more() -> None:
-    host, told = Host(settings=bookie_settings(**UNWRITTEN)), Told()
+    host, told = Host(settings=bookie_settings(**UNWRITTEN)), ListWrite()
     storage = await host.boot()
     await told.add(storage, Batch(1, 0))
     host.disk.fail_at(1, errno.ENOSPC, path=".log", repeat=True)
@@ -219,7 +219,7 @@ async def test_a_failure_acknowledges_nothing_more() -> None:
 
 
 async def test_what_was_flushed_is_there_after_an_unclean_stop() -> None:
-    host, told = Host(settings=bookie_settings(**UNWRITTEN)), Told()
+    host, told = Host(settings=bookie_settings(**UNWRITTEN)), ListWrite()
     storage = await host.boot()
     await told.add(storage, Batch(1, 0, 4))
     await storage.checkpoint()
@@ -242,7 +242,7 @@ async def test_a_bookie_that_the_cluster_does_not_know_yet_has_lost_nothing() ->
 
 @pytest.mark.parametrize("mode", [UNWRITTEN, UNSYNCED])
 async def test_a_start_that_fails_for_lack_of_space_loses_nothing(mode: dict[str, Any]) -> None:
-    host, told = new_host(**mode), Told()
+    host, told = new_host(**mode), ListWrite()
     await whole_life(host, told)
     host.disk.fail_at(1, errno.ENOSPC, operation="allocate", repeat=True)
     with pytest.raises(StorageFailedError, match="No space left"):
@@ -259,7 +259,7 @@ async def test_a_start_that_fails_for_lack_of_space_loses_nothing(mode: dict[str
 
 async def crash_and_check(mode: dict[str, Any], nth: int, then: dict[str, Any]) -> bool:
     """Crash at that operation of a life; whether there was one."""
-    host, told = new_host(**mode), Told()
+    host, told = new_host(**mode), ListWrite()
     host.disk.crash_at(nth)
     try:
         await whole_life(host, told)
@@ -296,7 +296,7 @@ def test_a_crash_at_every_operation_denies_nothing(mode: dict[str, Any], step: i
 
 @pytest.mark.parametrize("mode", [UNWRITTEN, UNSYNCED])
 def test_a_crash_at_every_operation_of_the_start_in_limbo(mode: dict[str, Any]) -> None:
-    host, told = new_host(**mode), Told()
+    host, told = new_host(**mode), ListWrite()
 
     async def life() -> None:
         await script(await host.boot(), told)
@@ -334,7 +334,7 @@ def test_the_settings_may_change_between_any_two_runs(end: str) -> None:
     """The verdict is on how the last run acknowledged, not on how this one will."""
 
     async def lives(modes: tuple[dict[str, Any], ...]) -> None:
-        host, told = new_host(), Told()
+        host, told = new_host(), ListWrite()
         lost = False
         for number, mode in enumerate(modes):
             with_mode(host, mode)

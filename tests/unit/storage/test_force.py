@@ -10,7 +10,7 @@ import pytest
 from tests.sim.disk import SimulatedCrash
 from tests.unit.storage.support import Batch, Host, add, read_all
 from tests.unit.storage.support import settings as bookie_settings
-from tests.unit.storage.told import Told, copy_of, dropped, kept, new_host, restart
+from tests.unit.storage.told import ListWrite, copy_of, dropped, kept, new_host, restart
 from tests.waiting import turns
 
 from bkpy.errors import StorageFailedError
@@ -62,7 +62,7 @@ async def test_a_force_fails_with_the_journal() -> None:
     storage.release()
 
 
-async def life(host: Host, told: Told) -> LedgerStorage:
+async def life(host: Host, told: ListWrite) -> LedgerStorage:
     """Adds of which nobody waits for the sync, and a force now and then."""
     storage = await host.boot()
     for round_ in range(4):
@@ -87,7 +87,7 @@ def operations() -> int:
     before = host.disk.operations
 
     async def whole() -> None:
-        (await life(host, Told())).release()
+        (await life(host, ListWrite())).release()
 
     asyncio.run(whole())
     return host.disk.operations - before
@@ -97,14 +97,14 @@ def operations() -> int:
 @pytest.mark.scenario(35)
 @pytest.mark.parametrize("nth", range(1, operations() + 1))
 async def test_what_was_forced_is_there_after_a_crash_at_any_operation(nth: int) -> None:
-    host, told = new_host(), Told()
+    host, told = new_host(), ListWrite()
     host.disk.crash_at(nth)
     try:
         (await life(host, told)).release()
     except (SimulatedCrash, StorageFailedError):
         assert host.disk.dead
     host.disk.heal()
-    for fate in (kept, dropped, None):
+    for entry_status in (kept, dropped, None):
         other = copy_of(host)
-        other.disk.power_cut(fate)
+        other.disk.power_cut(entry_status)
         await restart(other, told)

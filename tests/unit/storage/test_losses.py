@@ -13,7 +13,7 @@ from tests.unit.storage.support import KEY, Batch, Host, add, read_all, sim_runt
 from tests.unit.storage.support import settings as bookie_settings
 
 from bkpy.errors import IdentityError, StorageFailedError
-from bkpy.protocol.integrity import Lack
+from bkpy.protocol.integrity import MissingRange
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bkpy.protocol.quorum import write_set
 from bkpy.storage import losses as losses_module
@@ -204,24 +204,26 @@ def test_what_lacks_is_exactly_what_is_not_in_the_index(write_quorum: int) -> No
     async def main() -> None:
         storage = await host.boot(rebuild=True)
         losses = losses_of(storage, host)
-        assert await losses.lacks(described) == [Lack(1, 1, 10, 19)]
+        assert await losses.missing_ranges(described) == [MissingRange(1, 1, 10, 19)]
         await losses.make_known(described)
-        assert await losses.lacks(described) == [Lack(1, 1, wanted[0], wanted[-1])]
+        assert await losses.missing_ranges(described) == [MissingRange(1, 1, wanted[0], wanted[-1])]
         for entry_id in wanted[1:-1]:
             await add(storage, Batch(LEDGER, entry_id))
-        assert await losses.lacks(described) == [Lack(1, 1, wanted[0], wanted[-1])], "that is only in memory"
+        assert await losses.missing_ranges(described) == [MissingRange(1, 1, wanted[0], wanted[-1])], (
+            "that is only in memory"
+        )
         await losses.flush()
-        (lack,) = await losses.lacks(described)
-        assert (lack.first, lack.last) == (wanted[0], wanted[-1])
+        (missing,) = await losses.missing_ranges(described)
+        assert (missing.first, missing.last) == (wanted[0], wanted[-1])
         await add(storage, Batch(LEDGER, wanted[0]))
         await losses.flush()
-        assert await losses.lacks(described) == [Lack(1, 1, wanted[-1], wanted[-1])]
+        assert await losses.missing_ranges(described) == [MissingRange(1, 1, wanted[-1], wanted[-1])]
         assert not await losses.end(described)
         assert not await denied(storage, LEDGER)
         await add(storage, Batch(LEDGER, wanted[-1]))
         assert not await losses.end(described), "it is not flushed"
         await losses.flush()
-        assert await losses.lacks(described) == []
+        assert await losses.missing_ranges(described) == []
         assert await losses.in_limbo() == {LEDGER}
         assert await losses.end(described)
         assert await losses.in_limbo() == set()
@@ -360,8 +362,8 @@ def test_what_lacks_is_found_wherever_blocks_and_steps_begin(missing: int) -> No
             found = LedgerMetadata(
                 ledger_id, LedgerState.CLOSED, 1, 1, 1, "crc32c", KEY, (Fragment(0, ("bookie-1",)),), last, 100
             )
-            wanted = [Lack(0, 0, missing, missing)] if missing >= 0 else []
-            assert await losses.lacks(found) == wanted, ledger_id
+            wanted = [MissingRange(0, 0, missing, missing)] if missing >= 0 else []
+            assert await losses.missing_ranges(found) == wanted, ledger_id
         storage.release()
 
     with patch.object(losses_module, "SPAN_MAX", span):

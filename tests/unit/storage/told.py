@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tests.sim.platter import Dirty, Fate
+from tests.sim.platter import Dirty, EntryStatus
 from tests.unit.storage.support import KEY, Batch, Host, add, read_all
 from tests.unit.storage.support import settings as bookie_settings
 
@@ -20,7 +20,7 @@ IDS = 40  # entry ids in the script are below this
 
 
 @dataclass
-class Told:
+class ListWrite:
     """What was sent, and what of it was acknowledged."""
 
     sent: dict[int, dict[int, bytes]] = field(default_factory=dict)
@@ -71,7 +71,7 @@ async def durable(storage: LedgerStorage, future: asyncio.Future[None]) -> None:
         raise StorageFailedError("not acknowledged") from storage.failed.exception()
 
 
-async def script(storage: LedgerStorage, told: Told) -> None:
+async def script(storage: LedgerStorage, told: ListWrite) -> None:
     """Every kind of write, before and after a checkpoint, small and of several pages, alone and together."""
     await told.add(storage, Batch(1, 0, 3, payload=b"one"))
     await told.add(storage, Batch(1, 3, 4, payload=b"x" * 2500), Batch(2, 0, 2, 3, payload=b"two"))
@@ -91,7 +91,7 @@ def new_host(**values: object) -> Host:
     return Host(settings=bookie_settings(journals=2, ledgers=2, block_bytes=4096, **values))
 
 
-async def whole_life(host: Host, told: Told) -> LedgerStorage:
+async def whole_life(host: Host, told: ListWrite) -> LedgerStorage:
     """From the first start to an orderly end."""
     storage = await host.boot()
     await script(storage, told)
@@ -99,23 +99,23 @@ async def whole_life(host: Host, told: Told) -> LedgerStorage:
     return storage
 
 
-def kept(item: Dirty) -> Fate:
-    return Fate.KEPT
+def kept(item: Dirty) -> EntryStatus:
+    return EntryStatus.KEPT
 
 
-def dropped(item: Dirty) -> Fate:
-    return Fate.DROPPED
+def dropped(item: Dirty) -> EntryStatus:
+    return EntryStatus.DROPPED
 
 
 def copy_of(host: Host) -> Host:
     return Host(host.disk.clone(), host.settings, host.cookie, boots=host.boots)
 
 
-async def restart(host: Host, told: Told) -> None:
+async def restart(host: Host, told: ListWrite) -> None:
     """Boot, compare, write something, end in order, and compare again."""
     storage = await host.boot()
     await told.check(storage)
-    more = Told({k: dict(v) for k, v in told.sent.items()}, {k: dict(v) for k, v in told.acknowledged.items()})
+    more = ListWrite({k: dict(v) for k, v in told.sent.items()}, {k: dict(v) for k, v in told.acknowledged.items()})
     more.fenced, more.lac = told.fenced, told.lac
     await more.add(storage, Batch(4, 0, 2, payload=b"after"))
     await more.check(storage)

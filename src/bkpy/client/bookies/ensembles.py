@@ -114,6 +114,6 @@ class Ensembles:
             message += f"; registered, but not to be reached: {', '.join(n + reasons[n] for n in sorted(reasons))}"
         read_only = sorted(self._directory.read_only.values(), key=lambda info: info.bookie_id)
         if read_only:
-            told = (f"{b.bookie_id} ({b.read_only_reason})" if b.read_only_reason else b.bookie_id for b in read_only)
-            message += f"; {len(read_only)} are read-only: {', '.join(told)}"
+            names = (f"{b.bookie_id} ({b.read_only_reason})" if b.read_only_reason else b.bookie_id for b in read_only)
+            message += f"; {len(read_only)} are read-only: {', '.join(names)}"
         return NotEnoughBookiesError(message)

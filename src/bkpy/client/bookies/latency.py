@@ -42,7 +42,7 @@ class ReadLatency:
             place = min(len(ordered) - 1, int(self._share * len(ordered)))
             self.late_s = max(self._late_min_s, ordered[place])
 
-    def overtaken(self, bookie_id: str) -> bool:
+    def superseded(self, bookie_id: str) -> bool:
         """Another replica was asked later and answered first; whether this bookie is to be avoided for a while."""
         late = self._late_in_a_row[bookie_id] = self._late_in_a_row.get(bookie_id, 0) + 1
         if late < self._late_in_a_row_max:

@@ -72,11 +72,11 @@ class SpreadPlacement:
         chosen: list[str] = []
         taken: Counter[Hashable] = Counter()
 
-        def crowding(bookie_id: str) -> tuple[int, ...]:
+        def load(bookie_id: str) -> tuple[int, ...]:
             return bookie_id in avoid, *(taken[domain(bookies[bookie_id])] for domain in self._domains)
 
         while len(chosen) < size:
-            bookie_id = self._pick(bookies, candidates, crowding)
+            bookie_id = self._pick(bookies, candidates, load)
             candidates.remove(bookie_id)
             chosen.append(bookie_id)
             taken.update(domain(bookies[bookie_id]) for domain in self._domains)
@@ -120,20 +120,20 @@ class SpreadPlacement:
         """The candidate whose domains are farthest from `place` in an ensemble of `size`, given who is settled."""
         distances = [_distances(settled, domain, place, size) for domain in self._domains]
 
-        def crowding(bookie_id: str) -> tuple[int, ...]:
+        def load(bookie_id: str) -> tuple[int, ...]:
             found = [
                 of_domain.get(domain(bookies[bookie_id]), [])
                 for domain, of_domain in zip(self._domains, distances, strict=True)
             ]
             return bookie_id in avoid, *chain(*((-min(near, default=size), len(near)) for near in found))
 
-        return self._pick(bookies, candidates, crowding)
+        return self._pick(bookies, candidates, load)
 
     def _pick(
-        self, bookies: Mapping[str, BookieInfo], candidates: Sequence[str], crowding: Callable[[str], tuple[int, ...]]
+        self, bookies: Mapping[str, BookieInfo], candidates: Sequence[str], load: Callable[[str], tuple[int, ...]]
     ) -> str:
         """One of the candidates with the least crowding, at random."""
-        ranks = [crowding(bookie_id) for bookie_id in candidates]
+        ranks = [load(bookie_id) for bookie_id in candidates]
         least = min(ranks)
         equals = [bookie_id for bookie_id, rank in zip(candidates, ranks, strict=True) if rank == least]
         if not self._weighted:

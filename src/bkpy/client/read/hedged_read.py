@@ -126,10 +126,10 @@ class HedgedRead(Generic[T]):
             return None
         latency = self._pool.latency
         latency.answered(channel.bookie_id, self._now() - at)
-        overtaken = [asked.channel for asked in self._asked.values() if asked.at < at]
-        latency.won += bool(overtaken)
-        for other in overtaken:
-            if latency.overtaken(other.bookie_id):
+        superseded = [asked.channel for asked in self._asked.values() if asked.at < at]
+        latency.won += bool(superseded)
+        for other in superseded:
+            if latency.superseded(other.bookie_id):
                 other.mark_slow()
         return answer
 

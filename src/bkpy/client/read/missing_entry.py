@@ -68,7 +68,7 @@ def missing_entry_error(
     if failure is not None and not isinstance(failure, MetadataUnavailableError):
         return failure
     kinds = {answer.kind for answer in answers.values()}
-    told = "; ".join(f"{bookie_id}: {answer.text}" for bookie_id, answer in sorted(answers.items()))
+    replies = "; ".join(f"{bookie_id}: {answer.text}" for bookie_id, answer in sorted(answers.items()))
     error: type[BookKeeperError]
     if kinds == {MissKind.NEGATIVE} and failure is not None:
         error, what = MetadataUnavailableError, f"whether other bookies have the entry can't be told: {failure}"
@@ -88,4 +88,4 @@ def missing_entry_error(
         error, what = ProtocolError, "no replica of the entry could be read"
     else:
         error, what = CorruptDataError, "no replica of the entry could be read"
-    return error(f"{what} ({told})", ledger_id=ledger_id, entry_id=entry_id)
+    return error(f"{what} ({replies})", ledger_id=ledger_id, entry_id=entry_id)

@@ -257,7 +257,7 @@ class RangeReader:
                         answered.add(index)
                         records |= found
             for index in waiting.values():
-                if latency.overtaken(bookies[index]):
+                if latency.superseded(bookies[index]):
                     self._pool.channel(bookies[index]).mark_slow()
             return records
         finally:

@@ -154,8 +154,8 @@ class LedgerReader:
             for task in tasks:
                 task.cancel()
         kinds = {type(error) for error in errors}
-        untold = kinds.pop() if kinds in ({TlsError}, {UnauthorizedError}) else BookieUnavailableError
-        raise untold(
+        not_shown = kinds.pop() if kinds in ({TlsError}, {UnauthorizedError}) else BookieUnavailableError
+        raise not_shown(
             f"too few of the ledger's bookies tell its last add confirmed: {'; '.join(map(str, errors))}",
             ledger_id=self.ledger_id,
         )

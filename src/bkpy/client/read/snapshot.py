@@ -46,9 +46,9 @@ class LedgerSnapshot:
         else:  # a fragment begins right behind an acknowledged entry
             self.confirmed = max(self.confirmed, metadata.fragments[-1].first_entry - 1)
 
-    def advance(self, told: LastAddConfirmed) -> None:
+    def advance(self, confirmed: LastAddConfirmed) -> None:
         """Take over what a bookie proved. The end of a closed ledger is what the metadata says, and nothing else."""
-        if told.entry_id > self.confirmed and not self.closed:
-            self.confirmed = told.entry_id
-            if told.length is not None:
-                self.length = told.length
+        if confirmed.entry_id > self.confirmed and not self.closed:
+            self.confirmed = confirmed.entry_id
+            if confirmed.length is not None:
+                self.length = confirmed.length

@@ -149,8 +149,8 @@ class Tail:
             op, timeout_s = Op.READ_LAC, settings.read_timeout_s
             head = m.pack([0, snapshot.ledger_id])
         reply = await self._pool.channel(bookie_id).call(op, head, timeout_s=timeout_s, long_poll=wait)
-        told = proven_to_reader(self._codec, reply, snapshot.ledger_id, bookie_id)
-        snapshot.advance(told)
-        if told.fenced and bookie_id not in self._fenced:
+        confirmed = proven_to_reader(self._codec, reply, snapshot.ledger_id, bookie_id)
+        snapshot.advance(confirmed)
+        if confirmed.fenced and bookie_id not in self._fenced:
             self._fenced.add(bookie_id)
             self._watch.wake()  # somebody is about to close the ledger

@@ -94,11 +94,11 @@ class PendingBatch:
         else:  # of several batches, some are done
             self.resolved = confirmed - self.first_id + 1
             futures = futures[: confirmed - entry_id + 1]
-        told = base + entry_id
+        acknowledged_id = base + entry_id
         for future in futures:
             if not future.done():
-                future.set_result(told)
-            told += 1
+                future.set_result(acknowledged_id)
+            acknowledged_id += 1
         return whole
 
     def length_at(self, confirmed: int) -> int:

@@ -19,7 +19,7 @@ from bkpy.errors import (
     MetadataUnavailableError,
     NoSuchLedgerError,
 )
-from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, doubted, told
+from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Superseded, Unknown, escalate_unknown, to_error
 from bkpy.protocol.close_conflict import Closer
 from bkpy.protocol.ensemble_change import Conflict, on_conflict
 from bkpy.protocol.ledger_metadata import UnsupportedVersionError
@@ -60,7 +60,7 @@ class StoredFragments:
                 case Done():
                     self._version = outcome.version
                     return wanted
-                case Changed() | Overtaken():
+                case Changed() | Superseded():
                     return await self._other_fragment(fragment, replaced)
                 case Missing():
                     raise NoSuchLedgerError("the ledger was deleted while it was open", ledger_id=fragment.ledger_id)
@@ -127,9 +127,9 @@ class StoredFragments:
                 return closed.metadata
             case NotDone() | Unknown():
                 # A later call that can't write anything does not make certain what an earlier one has written.
-                closed = doubted(closed, self._end_in_doubt)
+                closed = escalate_unknown(closed, self._end_in_doubt)
                 self._end_in_doubt = isinstance(closed, Unknown)
-                raise told(closed, ledger_id=metadata.ledger_id)
+                raise to_error(closed, ledger_id=metadata.ledger_id)
             case _:
                 assert_never(closed)
 
@@ -142,7 +142,7 @@ class StoredFragments:
         try:
             outcome = await marks.add(ledger_id, marks.returned_now(bookie_ids))
             if isinstance(outcome, NotDone | Unknown):
-                raise told(outcome)
+                raise to_error(outcome)
             await marks.announce()
         except (BookKeeperError, UnsupportedVersionError) as error:
             log.warning("ledger %d: failed to mark it under-replicated on %s: %s", ledger_id, sorted(bookie_ids), error)

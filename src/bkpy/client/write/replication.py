@@ -124,7 +124,7 @@ class Replication:
         return self.metadata.fragments[-1].bookies
 
     @property
-    def lacking(self) -> dict[str, int]:
+    def under_replicated(self) -> dict[str, int]:
         """The bookies that may lack confirmed entries which they are to hold, each with the first of those."""
         return {} if self._shortfall is None else self._shortfall.up_to(self.confirmed)
 

@@ -151,7 +151,7 @@ class LedgerWriter:
         One that could not take an entry (its disk is full, it died), and that nobody could replace in time, lacks it
         until somebody copies it there. Who has not answered yet counts as one that will. `close` warns of it.
         """
-        return self._replication.lacking
+        return self._replication.under_replicated
 
     def __repr__(self) -> str:
         return f"<LedgerWriter ledger={self._ledger_id} last_add_confirmed={self._pending.lac}>"
@@ -441,11 +441,11 @@ class LedgerWriter:
         closing.set_result(None)
         abandoned = self._replication.state.over  # meanwhile
         self._replication.move(Event.STORED)
-        lacking = self.under_replicated
+        under_replicated = self.under_replicated
         if not abandoned:
             self._let_go()
-        if lacking:
-            await self._fragments.mark_short(self._ledger_id, lacking)
+        if under_replicated:
+            await self._fragments.mark_short(self._ledger_id, under_replicated)
         await self._pool.linger(self._ledger_id, self.ensemble)
 
     async def _drain(self) -> None:
@@ -473,10 +473,12 @@ class LedgerWriter:
         pending, replication = self._pending, self._replication
         if self._deferred_sync is not None and replication.error is None and pending.lac < replication.confirmed:
             await self._deferred_sync.force()
-        if lacking := self.under_replicated:
-            bookies = ", ".join(f"bookie {name} may lack those from {first} on" for name, first in lacking.items())
-            lacks = "ledger %d: closed with acknowledged entries on fewer bookies than its write quorum: %s"
-            log.warning(lacks, self._ledger_id, bookies)
+        if under_replicated := self.under_replicated:
+            bookies = ", ".join(
+                f"bookie {name} may lack those from {first} on" for name, first in under_replicated.items()
+            )
+            message = "ledger %d: closed with acknowledged entries on fewer bookies than its write quorum: %s"
+            log.warning(message, self._ledger_id, bookies)
         return pending.lac, pending.lac_length
 
     def leave(self, bookie_ids: Sequence[str]) -> asyncio.Task[None] | None:

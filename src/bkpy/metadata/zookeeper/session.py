@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from aiozk import exc, protocol
 
 from bkpy.errors import BookKeeperError, ClientClosedError, MetadataUnavailableError, UnauthorizedError
-from bkpy.metadata.outcome import NotDone, told
+from bkpy.metadata.outcome import NotDone, to_error
 from bkpy.metadata.store import SessionEvents, SessionState
 from bkpy.metadata.zookeeper.connection import ConnectionLost, ZooKeeperConnection
 from bkpy.metadata.zookeeper.probe import SpeaksTlsError, speaks_tls
@@ -166,7 +166,7 @@ class Session:
     async def _usable_connection(self) -> ZooKeeperConnection:
         while True:
             if self._fatal is not None:
-                raise told(NotDone(self._fatal))  # of this call; the reason itself is shared by all
+                raise to_error(NotDone(self._fatal))  # of this call; the reason itself is shared by all
             connection = self._connection
             # Between a connection's end and this session's noticing it there are ticks of the event loop.
             if connection is not None and connection.usable():
@@ -221,7 +221,7 @@ class Session:
                 raise  # no other server would say otherwise
             except _OPEN_FAILURES as error:
                 wants_tls = isinstance(error, SpeaksTlsError)
-                self._last_failure = f"{host}:{port}: {_told(error, secure=self._tls is not None)}"
+                self._last_failure = f"{host}:{port}: {_describe_error(error, secure=self._tls is not None)}"
                 self._next_host = (self._next_host + 1) % len(self._hosts)
                 failures += 1
                 if not (is_refusal(error) or is_tls_error(error) or wants_tls):
@@ -328,7 +328,7 @@ class Session:
                 connection.abort(ConnectionLost(f"the server was silent for {now - connection.last_received_at:.1f} s"))
 
 
-def _told(error: Exception, *, secure: bool) -> str:
+def _describe_error(error: Exception, *, secure: bool) -> str:
     """Why a server could not be used, for people."""
     if is_refusal(error):
         return _REFUSED

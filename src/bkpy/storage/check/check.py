@@ -38,7 +38,7 @@ class Checked(NamedTuple):
     logs: int
     blocks: int
     journal_frames: int
-    untold: list[str]
+    not_shown: list[str]
 
 
 def bytes_to_check(settings: BookieSettings, files: Files, *, running: bool) -> int:
@@ -111,7 +111,7 @@ class _Check:
         self._progress = progress
         self._done = 0  # bytes
         self._ledgers = self._block_rows = self._logs = self._blocks = self._frames = 0
-        self._untold = (
+        self._not_shown = (
             [
                 "the journals, to which the bookie writes",
                 "the pages of the indexes, in which it writes",
@@ -123,7 +123,7 @@ class _Check:
         )
 
     def checked(self) -> Checked:
-        return Checked(self._ledgers, self._block_rows, self._logs, self._blocks, self._frames, self._untold)
+        return Checked(self._ledgers, self._block_rows, self._logs, self._blocks, self._frames, self._not_shown)
 
     # --- cookies ------------------------------------------------------------------------------------------------------
 

@@ -49,8 +49,8 @@ def check_log(
             if footer is not None:
                 while (entry := next(listed, None)) is not None and entry.offset < block.offset:
                     pass  # a damaged one, which the scan tells of
-                told = None if entry is None else (entry.offset, entry.length, entry.ledger_id, entry.checksum)
-                if told != (block.offset, block.length, block.ledger_id, block.checksum):
+                indexed = None if entry is None else (entry.offset, entry.length, entry.ledger_id, entry.checksum)
+                if indexed != (block.offset, block.length, block.ledger_id, block.checksum):
                     what = "the footer tells of another block here"
                     found(Defect(path, block.offset, block.ledger_id, what, RESTORE))
             progress(block.offset + block.length)

@@ -218,6 +218,6 @@ class Changes:
                 for log_id, row in self._finished.items():
                     self._living.finish(txn, log_id, row)
                 for log_id, row in self._unlisted.items():
-                    self._living.begin_anew(txn, log_id, row)
+                    self._living.reset(txn, log_id, row)
             put(SHARD_KEY, encode_shard(self.shard if last else self.shard._replace(marks=self._marks)))
         self._living.committed()

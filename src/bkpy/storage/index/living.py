@@ -54,7 +54,7 @@ class LivingBytes:
         living = self._uncommitted[0].pop(log_id, 0)
         txn.put(log_key(log_id), encode_log(log_id, _with_living(log_id, row, living)))
 
-    def begin_anew(self, txn: WriteTransaction, log_id: int, row: LogRow) -> None:
+    def reset(self, txn: WriteTransaction, log_id: int, row: LogRow) -> None:
         """Give a log its row that an earlier run left without one: what lives in it is to be counted."""
         self._uncommitted[0].pop(log_id, None)
         txn.put(log_key(log_id), encode_log(log_id, row._replace(living=None)))

@@ -34,7 +34,7 @@ def decode_tombstone(key: bytes, value: bytes) -> tuple[int, int]:
     return _KEY.unpack(key)[1], last
 
 
-def is_buried(txn: ReadTransaction, ledger_id: int) -> bool:
+def has_tombstone(txn: ReadTransaction, ledger_id: int) -> bool:
     """Whether the ledger was deleted here; `CorruptDataError` if that can't be told."""
     for key, value in txn.scan(tombstone_key(0), tombstone_key(ledger_id) + b"\0", reverse=True):
         try:
@@ -46,7 +46,7 @@ def is_buried(txn: ReadTransaction, ledger_id: int) -> bool:
     return False
 
 
-def bury(txn: WriteTransaction, ledger_id: int) -> None:
+def add_tombstone(txn: WriteTransaction, ledger_id: int) -> None:
     """Add the id to the ranges, joining those that touch it.
 
     Not behind a damaged one: whether an id there was deleted can't be told anyway, and must not seem to be told.
@@ -68,7 +68,7 @@ def bury(txn: WriteTransaction, ledger_id: int) -> None:
     txn.put(tombstone_key(first), encode_tombstone(first, last))
 
 
-def bury_all(txn: WriteTransaction, last: int) -> None:
+def add_tombstones_up_to(txn: WriteTransaction, last: int) -> None:
     """Let one range, from 0 to `last`, take the place of all there are: for an index that doesn't know what it lost."""
     for key, _ in list(txn.scan(b"t", b"u")):
         txn.delete(key)

@@ -120,7 +120,7 @@ class LogInspection:
             if bad_since >= 0:
                 yield self._gap(bad_since, at, followed=True)
                 bad_since = -1
-            yield from self._told(at, ledger_id, length, block)
+            yield from self._findings(at, ledger_id, length, block)
             at += length
         if self._footer is not None:
             if bad_since >= 0:
@@ -157,7 +157,7 @@ class LogInspection:
         except CorruptDataError:
             return None
 
-    def _told(self, at: int, ledger_id: int, length: int, block: StoredBlock) -> Iterator[Finding]:
+    def _findings(self, at: int, ledger_id: int, length: int, block: StoredBlock) -> Iterator[Finding]:
         if self._ledger in (None, ledger_id):
             ids = block.ids
             facts: dict[str, object] = {"ledger": ledger_id, "first": ids.first, "last": ids.last}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-TOLD_MAX: Final = 20  # of many things that a finding is about
+SHOWN_MAX: Final = 20  # of many things that a finding is about
 
 
 class Finding(NamedTuple):
@@ -29,9 +29,9 @@ COPIES = "the other bookies of the ledger's ensembles have copies"
 
 def some(name: str, values: Sequence[object]) -> dict[str, object]:
     """A fact that names these, or the first of them and how many there are."""
-    if len(values) <= TOLD_MAX:
+    if len(values) <= SHOWN_MAX:
         return {name: list(values)}
-    return {name: list(values[:TOLD_MAX]), f"all_{name}": len(values)}
+    return {name: list(values[:SHOWN_MAX]), f"all_{name}": len(values)}
 
 
 def damage(path: str, offset: int | None, what: str, advice: str, **facts: object) -> Finding:

@@ -109,11 +109,11 @@ class JournalInspection:
         seen = 0
         for frame in journal:
             for found in journal.damages[seen:]:
-                yield None, self._told(found, there)
+                yield None, self._finding(found, there)
             seen = len(journal.damages)
             yield frame, None
         for found in journal.damages[seen:]:
-            yield None, self._told(found, there)
+            yield None, self._finding(found, there)
         if journal.torn is not None:
             path, at = journal.torn
             yield None, note(path, at, "a frame that is being written, or was never finished: the next start cuts it")
@@ -141,7 +141,7 @@ class JournalInspection:
                 yield note(self._path(file_id), self._offset, "no commit frame follows this offset"), file_id
                 return
             mark = first
-        told = -1
+        reported = -1
         for frame, finding in self.frames(mark):
             if frame is None:
                 assert finding is not None
@@ -151,8 +151,8 @@ class JournalInspection:
             file_id = frame.end.file_id
             if self._only not in (None, file_id):
                 return
-            if file_id != told:
-                told = file_id
+            if file_id != reported:
+                reported = file_id
                 yield self._file(file_id), file_id
             for of_frame in self._frame(frame):
                 yield of_frame, file_id
@@ -242,7 +242,7 @@ class JournalInspection:
                 found.append(LedgerBatch(ledger_id, first, count, stride))
         return found
 
-    def _told(self, found: Damage, there: bool) -> Finding:
+    def _finding(self, found: Damage, there: bool) -> Finding:
         """The damage; none if the first file was there, and this one was let go while it was looked at."""
         if there and not self._files.exists(found.path):
             return note(found.path, found.offset, "this file was let go meanwhile")

@@ -14,7 +14,7 @@ from bkpy.storage.entry_log.entry_log import BlockReader
 from bkpy.storage.file_names import INDEX_NAME
 from bkpy.storage.index import index
 from bkpy.storage.index.ids import Ids
-from bkpy.storage.index.tombstones import is_buried
+from bkpy.storage.index.tombstones import has_tombstone
 from bkpy.storage.inspect.finding import COPIES, Finding, damage, note
 from bkpy.storage.inspect.index import NOT_READABLE, IndexInspection
 from bkpy.storage.inspect.journal import JournalInspection
@@ -152,12 +152,12 @@ class LedgerInspection:
                 self._known = True
                 yield finding
         try:
-            buried = is_buried(txn, self._ledger_id)
+            deleted = has_tombstone(txn, self._ledger_id)
         except CorruptDataError as e:
             self._known = True
             yield damage(f"{directory}/{INDEX_NAME}", None, e.message, COPIES, ledger=self._ledger_id)
         else:
-            if buried:
+            if deleted:
                 self._known = True
                 facts: dict[str, object] = {"ledger": self._ledger_id, "deleted": True, "fenced": True}
                 yield Finding("tombstone", f"{directory}/{INDEX_NAME}", None, facts)

@@ -55,7 +55,7 @@ class Ledgers:
         self._shard_overrides: dict[int, int] = {}
         self._loading = asyncio.Lock()
         self._unseen: set[int] = set()  # what the last load found nowhere
-        self._buried: set[int] = set()  # what of it was deleted here once
+        self._with_tombstone: set[int] = set()  # what of it was deleted here once
 
     @property
     def untrusted(self) -> bool:
@@ -102,7 +102,7 @@ class Ledgers:
 
     async def _load(self, missing: set[int]) -> None:
         # A ledger is in the shard of its id, unless it is older than the number of shards: then in any.
-        buried: set[int] = set()
+        with_tombstone: set[int] = set()
         for offset in range(len(self.shards)):
             by_shard: dict[int, list[int]] = {}
             for ledger_id in sorted(missing):
@@ -113,32 +113,32 @@ class Ledgers:
                 while commits != shard.commits:  # a row from before a checkpoint would deny what that one wrote
                     commits = shard.commits
                     found = await shard.load(wanted)
-                buried |= found.buried
+                with_tombstone |= found.with_tombstone
                 missing.difference_update(found.rows)
                 for ledger_id, row in found.rows.items():
                     if self._cache.get(ledger_id) is None:  # it may have been created meanwhile
                         self._adopt(ledger_id, row, number)
             if not missing:
                 break
-        self._unseen, self._buried = missing, missing & buried
+        self._unseen, self._with_tombstone = missing, missing & with_tombstone
 
     def load_now(self, ledger_id: int) -> LedgerInfo | None:
         """The ledger's state. Blocks: for the replay at start."""
-        buried: set[int] = set()
+        with_tombstone: set[int] = set()
         for offset in range(len(self.shards)):
             if (info := self._cache.get(ledger_id)) is not None:
                 return info
             number = (ledger_id + offset) % len(self.shards)
             found = self.shards[number].load_now((ledger_id,))
-            buried |= found.buried
+            with_tombstone |= found.with_tombstone
             for row in found.rows.values():
                 return self._adopt(ledger_id, row, number)
-        self._unseen, self._buried = {ledger_id}, buried
+        self._unseen, self._with_tombstone = {ledger_id}, with_tombstone
         return None
 
     def was_deleted(self, ledger_id: int) -> bool:
         """Whether a ledger that was just found to be unknown was deleted here: it stays fenced for good (S12)."""
-        return ledger_id in self._buried
+        return ledger_id in self._with_tombstone
 
     def _adopt(self, ledger_id: int, row: LedgerRow, number: int) -> LedgerInfo:
         """Put a ledger that an index knows into the cache."""
@@ -178,13 +178,13 @@ class Ledgers:
         limbo = self.doubts(ledger_id)
         home = ledger_id % len(self.shards) if shard is None else shard
         self._locate(ledger_id, home)  # an earlier life may have been elsewhere
-        buried = ledger_id in self._buried
+        with_tombstone = ledger_id in self._with_tombstone
         info = LedgerInfo(
             ledger_id,
             key,
-            fenced=limbo or buried,
+            fenced=limbo or with_tombstone,
             limbo=limbo,
-            fence_of_limbo=limbo and not buried,
+            fence_of_limbo=limbo and not with_tombstone,
             shard=home,
         )
         if info.fenced:
@@ -273,16 +273,16 @@ class Ledgers:
             for shard in self.shards:
                 found.update(await shard.held(after, limit))
         for shard in self.shards:
-            found -= shard.deletions.condemned
+            found -= shard.deletions.pending_delete
         return sorted(found)[:limit]
 
-    def condemn(self, ledger_id: int, shard: Shard) -> None:
+    def delete_later(self, ledger_id: int, shard: Shard) -> None:
         """What this shard has of the ledger, none of it in memory, is deleted from now on."""
         info = self._cache.get(ledger_id)
         if info is not None and info.shard == shard.number:
             info.gone = True
             self._cache.remove(ledger_id)
-        shard.deletions.condemned.add(ledger_id)
+        shard.deletions.pending_delete.add(ledger_id)
         if self._cache.get(ledger_id) is None:  # else it has a second life already, in another directory
             self.fenced.discard(ledger_id)
         for callback in self.on_key_void:
@@ -314,7 +314,7 @@ class Ledgers:
         To be called by one at a time for each shard. `ends` says where each journal ends, and is asked at the seal.
         """
         marks = _marks(shard, ends())  # before the seal's next await: they belong together (S8)
-        if shard.active.empty and marks == shard.row.marks and not close_log and not shard.deletions.condemned:
+        if shard.active.empty and marks == shard.row.marks and not close_log and not shard.deletions.pending_delete:
             return False
         generation = shard.seal()
         infos = {i: info for i in generation.dirty if (info := self._cache.get(i)) is not None}

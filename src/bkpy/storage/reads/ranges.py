@@ -143,9 +143,9 @@ def _of_one_size(data: memoryview, start: int, stop: int, count: int, wanted: in
     size, rest = divmod(stop - start, count)
     if rest or size < HEADER_BYTES:
         return None
-    told = _SIZE.pack(size - HEADER_BYTES)
+    encoded_length = _SIZE.pack(size - HEADER_BYTES)
     end = start + wanted * size
-    if all(data[start + i : end : size].tobytes() == told[i : i + 1] * wanted for i in range(_SIZE.size)):
+    if all(data[start + i : end : size].tobytes() == encoded_length[i : i + 1] * wanted for i in range(_SIZE.size)):
         return size
     return None
 

@@ -71,7 +71,7 @@ async def _join(
                     await ledgers.checkpoint(home, lambda: ends)
     states = [one.load_now((ledger_id,)).rows[ledger_id] for one in others]
     for other in others:
-        ledgers.condemn(ledger_id, other)
+        ledgers.delete_later(ledger_id, other)
     info = ledgers.load_now(ledger_id)
     assert info is not None
     for state in states:
@@ -86,7 +86,7 @@ async def _join(
     ledgers.touch(info)
     await ledgers.checkpoint(home, lambda: ends)
     for other in others:
-        await other.bury()
+        await other.write_tombstones()
         while other.deletions.trash:
             await other.purge(other.deletions.trash)
 

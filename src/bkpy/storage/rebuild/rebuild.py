@@ -23,7 +23,7 @@ from bkpy.storage.at_risk import IN_MEMORY, is_lost
 from bkpy.storage.file_names import INDEX_NAME, NEW_INDEX_NAME, OLD_INDEX_NAME
 from bkpy.storage.identity import Directories, decode_cookie, locked, read_cookie
 from bkpy.storage.index import index
-from bkpy.storage.index.tombstones import bury_all
+from bkpy.storage.index.tombstones import add_tombstones_up_to
 from bkpy.storage.journal.format import START
 from bkpy.storage.journal.reader import oldest_mark
 from bkpy.storage.ledgers.ledgers import Ledgers
@@ -139,7 +139,7 @@ class _Rebuild:
         self._known: Sequence[LedgerDirectory] = ()
         self._uuids: dict[str, set[str]] = {path: set() for path in paths.ledgers}
         self._registered: dict[str, str] = {}  # the indexes' uuids, as the metadata store has them
-        self._doubted: frozenset[int] = frozenset()  # ledgers that old indexes had in limbo
+        self._in_limbo: frozenset[int] = frozenset()  # ledgers that old indexes had in limbo
 
     def identify(self, expected_cookie: bytes | None) -> None:
         """See that the directories are this bookie's, whatever indexes the cookies name: an earlier rebuild may have
@@ -177,7 +177,7 @@ class _Rebuild:
         builders: dict[str, IndexBuilder] = {}
         for path in directories:
             standing = await self._worker.run(standing_of, self._runtime, path, self._settings)
-            self._doubted |= standing.doubted
+            self._in_limbo |= standing.in_limbo
             if standing.limbo or is_lost(standing.at_risk, self._files.boot_id()):
                 lost = True
                 self._observer.damage(
@@ -325,12 +325,12 @@ class _Rebuild:
                 found = await asyncio.gather(*map(self._look_up, ids))
                 metadata = dict(zip(ids, found, strict=True))
                 part = await self._worker.run(
-                    settle, store, done.shard, self._settings.bookie_id, metadata, lost_to, self._doubted
+                    settle, store, done.shard, self._settings.bookie_id, metadata, lost_to, self._in_limbo
                 )
                 done = Settled(part.shard, *(a + b for a, b in zip(done[1:], part[1:], strict=True)))
                 after = ids[-1]
             # A later rebuild can't tell those that old indexes had in limbo from those of which nobody was asked.
-            unasked = sound and not trusted and not self._doubted
+            unasked = sound and not trusted and not self._in_limbo
             row = done.shard._replace(unknown_in_limbo=not trusted, unasked=unasked)
             if not readable:
                 row = row._replace(at_risk=IN_MEMORY)
@@ -341,7 +341,7 @@ class _Rebuild:
         """Let the index say what is true of ledgers that it doesn't know. Blocks."""
         with store.write() as txn:
             if self._catalog is not None:
-                bury_all(txn, self._catalog.newest_id)
+                add_tombstones_up_to(txn, self._catalog.newest_id)
             txn.put(index.SHARD_KEY, index.encode_shard(row))
 
     async def _add_missing(self, directories: Sequence[str]) -> Settled:
@@ -363,7 +363,7 @@ class _Rebuild:
                 ids = await self._worker.run(ledgers_without_row, stores, listed)
                 found = dict(zip(ids, await asyncio.gather(*map(self._look_up, ids)), strict=True))
                 part = await self._worker.run(
-                    add_missing, first, done.shard, self._settings.bookie_id, found, self._doubted
+                    add_missing, first, done.shard, self._settings.bookie_id, found, self._in_limbo
                 )
                 done = Settled(part.shard, *(a + b for a, b in zip(done[1:], part[1:], strict=True)))
             return done

@@ -47,7 +47,7 @@ def settle(
     bookie_id: str,
     metadata: Mapping[int, LedgerMetadata | None],
     lost_to: int,
-    doubted: Collection[int] = (),
+    in_limbo: Collection[int] = (),
 ) -> Settled:
     """Store what `metadata` say of these ledgers, None of one that there isn't.
 
@@ -67,7 +67,7 @@ def settle(
             if found is None:
                 unknown += 1
             else:
-                wanted = ledger_id not in doubted or _names(found, bookie_id)
+                wanted = ledger_id not in in_limbo or _names(found, bookie_id)
                 limbo_here = ledger_id <= lost_to or not wanted or not holds_all(txn, found, bookie_id)
                 # Entries under another key than the ledger's are no entries of it: that key stays, and opens nothing.
                 key = row.key if row.key and row.blocks else found.ledger_key
@@ -95,7 +95,7 @@ def add_missing(
     shard: ShardRow,
     bookie_id: str,
     metadata: Mapping[int, LedgerMetadata | None],
-    doubted: Collection[int] = (),
+    in_limbo: Collection[int] = (),
 ) -> Settled:
     """Put those of these ledgers in limbo, without an entry, that this bookie may have held entries of.
 
@@ -107,7 +107,7 @@ def add_missing(
     with store.read() as txn:
         for ledger_id, found in metadata.items():
             if found is not None and (
-                holds_all(txn, found, bookie_id) if _names(found, bookie_id) else ledger_id not in doubted
+                holds_all(txn, found, bookie_id) if _names(found, bookie_id) else ledger_id not in in_limbo
             ):
                 continue
             row = LedgerRow(b"" if found is None else found.ledger_key, fenced=True, limbo=True, fence_of_limbo=True)

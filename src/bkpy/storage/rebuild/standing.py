@@ -33,7 +33,7 @@ class Standing(NamedTuple):
     at_risk: bytes
     limbo: bool
     limbo_to: int
-    doubted: frozenset[int] = frozenset()
+    in_limbo: frozenset[int] = frozenset()
 
 
 def standing_of(runtime: DiskRuntime, directory: str, settings: BookieSettings) -> Standing:
@@ -49,7 +49,7 @@ def standing_of(runtime: DiskRuntime, directory: str, settings: BookieSettings) 
         try:
             row = load_shard(store)
             # Where everything is in limbo, so will be all of the new index, or else it was only that nobody was asked.
-            doubted = frozenset() if row is None or row.unknown_in_limbo else _doubted(store)
+            in_limbo = frozenset() if row is None or row.unknown_in_limbo else _in_limbo(store)
         finally:
             store.close()
     except FileNotFoundError:
@@ -58,10 +58,10 @@ def standing_of(runtime: DiskRuntime, directory: str, settings: BookieSettings) 
         row = None
     if row is None:
         return _without_index(runtime.files, settings)
-    return Standing(row.at_risk, row.unknown_in_limbo and not row.unasked, row.limbo_to, doubted)
+    return Standing(row.at_risk, row.unknown_in_limbo and not row.unasked, row.limbo_to, in_limbo)
 
 
-def _doubted(store: OrderedStore) -> frozenset[int]:
+def _in_limbo(store: OrderedStore) -> frozenset[int]:
     found = set()
     with store.read() as txn:
         for ledger_id, key, value in ledger_rows(txn):

@@ -27,7 +27,7 @@ from bkpy.storage.index.index import (
     trash_key,
     trash_rows,
 )
-from bkpy.storage.index.tombstones import bury
+from bkpy.storage.index.tombstones import add_tombstone
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 
 class Deletions:
-    """`condemned`: deleted, and not buried yet. `trash`: those whose block rows are still to be removed.
+    """`pending_delete`: deleted, without a tombstone yet. `trash`: those whose block rows are still to be removed.
 
     What blocks runs on the flush worker; the sets change on the event loop only.
     """
 
     def __init__(self, store: OrderedStore, living: LivingBytes) -> None:
-        self.condemned: set[int] = set()
+        self.pending_delete: set[int] = set()
         with store.read() as txn:
             self.trash = set(trash_rows(txn))
         self._store = store
@@ -51,18 +51,18 @@ class Deletions:
 
     def pending(self, ledger_id: int) -> bool:
         """Whether the ledger was deleted, and block rows of it may be left."""
-        return ledger_id in self.condemned or ledger_id in self.trash
+        return ledger_id in self.pending_delete or ledger_id in self.trash
 
-    def buried(self, ledger_ids: Collection[int]) -> None:
+    def tombstones_written(self, ledger_ids: Collection[int]) -> None:
         """These are in the index as deleted ones, and their block rows are trash."""
-        self.condemned.difference_update(ledger_ids)
+        self.pending_delete.difference_update(ledger_ids)
         self.trash.update(ledger_ids)
 
     def purged(self, ledger_ids: Collection[int]) -> None:
         """Nothing is left of these."""
         self.trash.difference_update(ledger_ids)
 
-    def bury(self, shard: ShardRow, ledger_ids: Collection[int]) -> ShardRow:
+    def write_tombstones(self, shard: ShardRow, ledger_ids: Collection[int]) -> ShardRow:
         """One transaction; the shard's row after it. Blocks."""
         count, checksum = shard.ledgers, shard.checksum
         with self._store.write() as txn:
@@ -73,7 +73,7 @@ class Deletions:
                     txn.delete(key)
                     count, checksum = count - 1, checksum ^ checksum_of(value)
                     txn.put(trash_key(ledger_id), seal(trash_key(ledger_id), b""))
-                bury(txn, ledger_id)
+                add_tombstone(txn, ledger_id)
             shard = shard._replace(ledgers=count, checksum=checksum)
             txn.put(SHARD_KEY, encode_shard(shard))
         return shard

@@ -64,7 +64,7 @@ class Reclaimer:
         rows = [row for row in self._logs.values() if row is not None]
         living = sum(row.living for row in rows if row.living is not None)
         deletions = self._shard.deletions
-        deleted = len(deletions.condemned) + len(deletions.trash)
+        deleted = len(deletions.pending_delete) + len(deletions.trash)
         return SpaceTotals(len(rows), sum(row.bytes for row in rows), living, deleted, self.compactor.pending_bytes)
 
     def wake(self) -> None:
@@ -140,9 +140,9 @@ class Reclaimer:
     async def _delete(self) -> None:
         """Take deleted ledgers out of the index."""
         shard = self._shard
-        if shard.deletions.condemned:
+        if shard.deletions.pending_delete:
             async with shard.checkpointing:
-                await shard.bury()
+                await shard.write_tombstones()
         while shard.deletions.trash and not self._pauses.over:
             await shard.purge(shard.deletions.trash)
             await self._pauses.pause(self._settings.index_step_pause_s)

@@ -47,11 +47,11 @@ def test_late_is_never_less_than_the_floor() -> None:
 @pytest.mark.scenario(38)
 def test_a_bookie_is_slow_when_it_is_overtaken_again_and_again() -> None:
     reads = latency()
-    assert [reads.overtaken("a") for _ in range(6)] == [False, False, True, False, False, True]
-    reads.overtaken("b")
-    reads.overtaken("b")
+    assert [reads.superseded("a") for _ in range(6)] == [False, False, True, False, False, True]
+    reads.superseded("b")
+    reads.superseded("b")
     reads.answered("b", 0.1)  # it was only unlucky
-    assert [reads.overtaken("b") for _ in range(3)] == [False, False, True]
+    assert [reads.superseded("b") for _ in range(3)] == [False, False, True]
     assert reads.late_s == 0.5  # what was given up is no sample
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.sim.store import SimStores
 from tests.unit.storage.support import Batch, Host, add, sim_runtime
-from tests.unit.storage.told import Told, copy_of, new_host, whole_life
+from tests.unit.storage.told import ListWrite, copy_of, new_host, whole_life
 
 from bkpy.errors import IdentityError
 from bkpy.storage.check.check import Checked, bytes_to_check, check_bookie
@@ -41,7 +41,7 @@ def files_of(host: Host, suffix: str) -> list[str]:
 
 async def lived() -> Host:
     """Of several lives, with logs of both kinds, an unclean stop and something left in the journals."""
-    host, told = new_host(), Told()
+    host, told = new_host(), ListWrite()
     await whole_life(host, told)
     storage = await host.boot()
     for i in range(20):
@@ -61,7 +61,7 @@ async def test_what_is_sound_is_not_complained_of() -> None:
     assert checked.block_rows <= checked.blocks
     assert checked.logs == len(files_of(host, ".log"))
     assert checked.journal_frames > 20
-    assert checked.untold == []
+    assert checked.not_shown == []
     (await host.boot()).release()  # what it leaves is sound as well
     assert check(host)[1] == []
 
@@ -75,7 +75,7 @@ async def test_a_bookie_that_runs() -> None:
     host.disk.crash()
     checked, findings = check(host, running=True)  # the simulated store can't be open twice
     assert findings == []
-    assert len(checked.untold) == 4
+    assert len(checked.not_shown) == 4
     assert checked.journal_frames == 0
     del storage
 

@@ -10,7 +10,7 @@ import pytest
 from crc32c import crc32c
 from tests.hooks import LOOK_UP, READ_STEPS, flush_worker
 from tests.sim.disk import SimulatedCrash
-from tests.sim.platter import Dirty, Fate
+from tests.sim.platter import Dirty, EntryStatus
 from tests.sim.store import SimStores
 from tests.unit.storage.support import KEY, Batch, Host, Stall, add, found_ids, payloads, read_all
 from tests.unit.storage.support import settings as bookie_settings
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 
 
-def dropped(item: Dirty) -> Fate:
-    return Fate.DROPPED
+def dropped(item: Dirty) -> EntryStatus:
+    return EntryStatus.DROPPED
 
 
 async def put(storage: LedgerStorage, *batches: Batch) -> None:

@@ -27,7 +27,7 @@ from tests.unit.storage.support import (
     records,
 )
 from tests.unit.storage.support import settings as bookie_settings
-from tests.unit.storage.told import Told, copy_of, dropped, kept, restart, whole_life
+from tests.unit.storage.told import ListWrite, copy_of, dropped, kept, restart, whole_life
 from tests.waiting import turns
 
 from bkpy.errors import CorruptDataError, StorageFailedError
@@ -400,7 +400,7 @@ async def test_nothing_more_stays_when_a_directory_was_added() -> None:
 # --- crashes and errors -----------------------------------------------------------------------------------------------
 
 
-async def life(host: Host, told: Told) -> None:
+async def life(host: Host, told: ListWrite) -> None:
     """Files that roll, checkpoints of files that are open and of files that are passed, small batches, a clean stop."""
     storage = await host.boot()
     for i in range(9):
@@ -420,7 +420,7 @@ def operations() -> list[str]:
     found: list[str] = []
     host = life_host()
     host.disk.observer = lambda operation, path: found.append(operation)
-    asyncio.run(life(host, Told()))
+    asyncio.run(life(host, ListWrite()))
     return found
 
 
@@ -433,7 +433,7 @@ def test_a_crash_at_every_operation_while_batches_stay(part: int) -> None:
     assert "link" in LIFE
 
     async def crash(nth: int) -> None:
-        host, told = life_host(), Told()
+        host, told = life_host(), ListWrite()
         host.disk.crash_at(nth)
         with pytest.raises((SimulatedCrash, StorageFailedError)):
             await life(host, told)
@@ -456,7 +456,7 @@ def test_a_crash_at_every_operation_while_batches_stay(part: int) -> None:
 @pytest.mark.parametrize("part", range(2))
 def test_a_crash_at_every_operation_where_every_batch_stays(part: int) -> None:
     async def crash(nth: int) -> bool:
-        host, told = Host(settings=bookie_settings(journals=2, block_bytes=4096, **TINY)), Told()
+        host, told = Host(settings=bookie_settings(journals=2, block_bytes=4096, **TINY)), ListWrite()
         host.disk.crash_at(nth)
         try:
             await whole_life(host, told)
@@ -478,7 +478,7 @@ def test_a_crash_at_every_operation_where_every_batch_stays(part: int) -> None:
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
 def test_an_error_at_every_operation_while_batches_stay(error: int) -> None:
     async def fail(nth: int) -> None:
-        host, told = life_host(), Told()
+        host, told = life_host(), ListWrite()
         host.disk.fail_at(nth, error)
         with pytest.raises((StorageFailedError, OSError)):
             await life(host, told)

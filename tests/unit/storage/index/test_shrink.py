@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.sim.disk import SimulatedCrash
-from tests.sim.platter import Fate
+from tests.sim.platter import EntryStatus
 from tests.sim.store import SimStore, SimStores
 from tests.unit.storage.space.test_deletion import delete, put
 from tests.unit.storage.support import INSTANCE, Batch, Host, read_all, reclaim, sim_runtime
@@ -73,7 +73,7 @@ async def test_the_smaller_file_has_its_name_for_good() -> None:
     runtime = sim_runtime(host.disk)
     store = runtime.store.open("/b/ledgers0/index")
     assert shrink(store, "/b/ledgers0", runtime, host.settings) is not store
-    host.disk.power_cut(lambda item: Fate.DROPPED if item.kind == "exchange" else Fate.KEPT)
+    host.disk.power_cut(lambda item: EntryStatus.DROPPED if item.kind == "exchange" else EntryStatus.KEPT)
     assert host.disk.inode("/b/ledgers0/index/data.mdb") is not before
     storage = await host.boot()
     assert (await read_all(storage, 4, 0, 40))[0].keys() == {2 * k for k in range(20)}

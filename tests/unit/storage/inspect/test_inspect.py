@@ -25,7 +25,7 @@ from bkpy.storage.index import index
 from bkpy.storage.index.ids import Ids
 from bkpy.storage.index.tombstones import encode_tombstone, tombstone_key
 from bkpy.storage.inspect.entry_log import LogInspection
-from bkpy.storage.inspect.finding import TOLD_MAX, some
+from bkpy.storage.inspect.finding import SHOWN_MAX, some
 from bkpy.storage.inspect.index import IndexInspection, is_sound, living_at
 from bkpy.storage.inspect.journal import JournalInspection
 from bkpy.storage.inspect.ledger import Gaps, LedgerInspection
@@ -870,7 +870,7 @@ def test_an_index_with_any_byte_flipped_or_cut_off_ends_an_inspection_in_order(t
 
 def test_what_is_about_many_things_names_some_of_them() -> None:
     assert some("ids", [1, 2]) == {"ids": [1, 2]}
-    assert some("ids", range(1000)) == {"ids": list(range(TOLD_MAX)), "all_ids": 1000}
+    assert some("ids", range(1000)) == {"ids": list(range(SHOWN_MAX)), "all_ids": 1000}
 
 
 def test_gaps_are_what_no_set_has() -> None:

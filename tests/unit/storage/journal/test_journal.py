@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 from tests.sim.disk import SimDisk, SimFile, SimulatedCrash
-from tests.sim.platter import Dirty, Fate
+from tests.sim.platter import Dirty, EntryStatus
 from tests.unit.storage.support import SteppingClock, sim_runtime
 
 from bkpy.errors import IdentityError
@@ -386,7 +386,7 @@ def test_no_gap_is_left_by_a_power_cut_that_brings_some_removed_names_back(recyc
         journal.writer.retain(journal.writer.position.file_id)
         if seed % 2:
             journal.writer.begin_file()
-        journal.disk.power_cut(lambda item: rng.choice([Fate.KEPT, Fate.DROPPED]))  # noqa: B023
+        journal.disk.power_cut(lambda item: rng.choice([EntryStatus.KEPT, EntryStatus.DROPPED]))  # noqa: B023
         first = oldest_mark(journal.disk, DIRECTORY)
         assert first is not None
         assert journal.replay(first).damages == []
@@ -464,12 +464,12 @@ def test_a_torn_frame_is_cut_after_a_copy_was_synced() -> None:
     assert done, "the cut has fewer operations than were tried"
 
 
-def _kept(item: Dirty) -> Fate:
-    return Fate.KEPT
+def _kept(item: Dirty) -> EntryStatus:
+    return EntryStatus.KEPT
 
 
-def _dropped(item: Dirty) -> Fate:
-    return Fate.DROPPED
+def _dropped(item: Dirty) -> EntryStatus:
+    return EntryStatus.DROPPED
 
 
 # --- damage -----------------------------------------------------------------------------------------------------------

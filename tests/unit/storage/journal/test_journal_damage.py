@@ -8,19 +8,19 @@ import pytest
 from tests.hooks import journal_worker
 from tests.unit.storage.support import KEY, Batch, Host, Stall, add, read_all
 from tests.unit.storage.support import settings as bookie_settings
-from tests.unit.storage.told import IDS, Told, copy_of, durable, new_host, script
+from tests.unit.storage.told import IDS, ListWrite, copy_of, durable, new_host, script
 from tests.waiting import turns
 
 from bkpy.errors import CorruptDataError
 from bkpy.storage.journal.format import PAGE_BYTES, decode_file_header, decode_frame_header
 
 
-def worn() -> tuple[Host, Told, list[tuple[str, int, int]]]:
+def worn() -> tuple[Host, ListWrite, list[tuple[str, int, int]]]:
     """A host that crashed with a journal to replay, and (file, start, end) of what was acknowledged before its end.
 
     Of each journal the last frame is not in it: damaged, it looks torn.
     """
-    host, told = new_host(), Told()
+    host, told = new_host(), ListWrite()
 
     async def life() -> None:
         storage = await host.boot()
@@ -43,7 +43,7 @@ def worn() -> tuple[Host, Told, list[tuple[str, int, int]]]:
     return host, told, ranges
 
 
-async def flip_and_check(host: Host, told: Told, path: str, offset: int) -> str:
+async def flip_and_check(host: Host, told: ListWrite, path: str, offset: int) -> str:
     """What happened with one byte inverted: "sound", "refused" (and limbo as the other setting)."""
     where = f"byte {offset} of {path}"
     refusing = copy_of(host)
@@ -174,7 +174,7 @@ async def test_a_fence_of_a_new_ledger_is_durable_before_the_answer_where_data_w
 @pytest.mark.parametrize("torn", [False, True])
 async def test_a_journal_that_ends_before_a_mark_is_damaged(torn: bool) -> None:
     """One ledger directory has checkpointed what is gone; the other hasn't, and must not deny it, then or later."""
-    host, told = Host(settings=bookie_settings(ledgers=2)), Told()
+    host, told = Host(settings=bookie_settings(ledgers=2)), ListWrite()
     storage = await host.boot()
     path = host.journal_files()[-1]
     for i in range(4):

@@ -15,7 +15,7 @@ from tests.hooks import was_closed
 from tests.sim.disk import SimDisk, SimulatedCrash
 from tests.unit.storage.support import KEY, Batch, Host, add
 from tests.unit.storage.support import settings as bookie_settings
-from tests.unit.storage.told import Told, copy_of, dropped, kept, new_host, restart, script, whole_life
+from tests.unit.storage.told import ListWrite, copy_of, dropped, kept, new_host, restart, script, whole_life
 from tests.waiting import turns
 
 from bkpy.errors import StorageFailedError
@@ -39,7 +39,7 @@ def operations_of(life: Callable[[Host], Awaitable[object]], host: Host) -> int:
 
 
 async def crash_and_check(nth: int, cuts: int) -> None:
-    host, told = new_host(), Told()
+    host, told = new_host(), ListWrite()
     host.disk.crash_at(nth)
     try:
         await whole_life(host, told)
@@ -62,7 +62,7 @@ async def crash_and_check(nth: int, cuts: int) -> None:
             raise AssertionError(f"crash at operation {nth}, variant {i}") from e
 
 
-OPERATIONS = operations_of(lambda host: whole_life(host, Told()), new_host())
+OPERATIONS = operations_of(lambda host: whole_life(host, ListWrite()), new_host())
 
 
 @pytest.mark.thorough
@@ -88,7 +88,7 @@ def rolling_host(in_place: bool) -> Host:
     return Host(settings=bookie_settings(journal_runs_in_place=in_place, **bounds))
 
 
-async def rolling_life(host: Host, told: Told) -> None:
+async def rolling_life(host: Host, told: ListWrite) -> None:
     storage = await host.boot()
     for i in range(12):
         await told.add(storage, Batch(1, i, payload=bytes([i]) * 400_000))
@@ -100,7 +100,7 @@ async def rolling_life(host: Host, told: Told) -> None:
 
 async def crash_rolling(nth: int, in_place: bool) -> bool:
     """Crash at that operation; returns whether there was one."""
-    host, told = rolling_host(in_place), Told()
+    host, told = rolling_host(in_place), ListWrite()
     host.disk.crash_at(nth)
     try:
         await rolling_life(host, told)
@@ -121,7 +121,7 @@ def test_a_crash_while_files_roll_and_are_recycled(step: int, in_place: bool, ex
     operations: list[str] = []
     host = rolling_host(in_place)
     host.disk.observer = lambda operation, path: operations.append(operation)
-    asyncio.run(rolling_life(host, Told()))
+    asyncio.run(rolling_life(host, ListWrite()))
     # In the default run where a file is taken or goes, and some of the many other places.
     for nth, operation in enumerate(operations, 1):
         if nth % step == 0 or operation in ("rename", "link", "unlink", "allocate"):
@@ -129,9 +129,9 @@ def test_a_crash_while_files_roll_and_are_recycled(step: int, in_place: bool, ex
     assert expected in operations, "nothing was recycled, or kept"
 
 
-def unclean(*, power: bool = True) -> tuple[Host, Told]:
+def unclean(*, power: bool = True) -> tuple[Host, ListWrite]:
     """A host that lost power, or its process, with a journal to replay and a torn or unsynced frame at its end."""
-    host, told = new_host(), Told()
+    host, told = new_host(), ListWrite()
 
     async def life() -> None:
         storage = await host.boot()
@@ -182,7 +182,7 @@ def test_the_sweep_notices_a_disk_that_does_not_sync() -> None:
     """What the other tests rely on: an acknowledgement without a sync would be found out."""
 
     async def life() -> None:
-        host, told = new_host(), Told()
+        host, told = new_host(), ListWrite()
         storage = await host.boot()
         host.disk.never_syncs = ""  # of no path
         await told.add(storage, Batch(1, 0, 3))
@@ -198,7 +198,7 @@ def test_the_sweep_notices_a_disk_that_does_not_sync() -> None:
 
 async def fail_and_check(nth: int, error: int, repeat: bool) -> bool:
     """Returns whether the fault struck."""
-    host, told = new_host(), Told()
+    host, told = new_host(), ListWrite()
     host.disk.fail_at(nth, error, repeat=repeat)
     storage: LedgerStorage | None = None
     struck = False
@@ -280,7 +280,7 @@ def test_an_error_at_every_operation_of_a_restart() -> None:
 @pytest.mark.parametrize("first", [True, False])
 def test_a_start_that_fails_lets_go_of_everything(first: bool) -> None:
     """Whatever it had got to: nothing of it runs on, and another start in the same process finds nothing in its way."""
-    before, told = (new_host(), Told()) if first else unclean()
+    before, told = (new_host(), ListWrite()) if first else unclean()
 
     async def boot(host: Host) -> None:
         (await host.boot()).release()
@@ -301,7 +301,7 @@ def test_a_start_that_fails_lets_go_of_everything(first: bool) -> None:
 
 @pytest.mark.scenario(45)
 async def test_a_sync_that_failed_is_not_tried_again() -> None:
-    host, told = Host(), Told()
+    host, told = Host(), ListWrite()
     storage = await host.boot()
     await told.add(storage, Batch(1, 0))
     syncs: list[str] = []
@@ -332,7 +332,7 @@ async def test_close_ends_when_something_was_added_after_a_failure() -> None:
 
 
 async def test_an_explicit_lac_sent_twice_is_durable_before_either_is_answered() -> None:
-    host, told = Host(), Told()
+    host, told = Host(), ListWrite()
     storage = await host.boot()
     await told.add(storage, Batch(1, 0, 8))
     host.disk.stall()
@@ -352,7 +352,7 @@ async def test_an_explicit_lac_sent_twice_is_durable_before_either_is_answered()
 
 @pytest.mark.scenario(45)
 async def test_a_fence_sent_twice_is_durable_before_either_is_answered() -> None:
-    host, told = Host(), Told()
+    host, told = Host(), ListWrite()
     storage = await host.boot()
     await told.add(storage, Batch(1, 0, 8))
     host.disk.stall()

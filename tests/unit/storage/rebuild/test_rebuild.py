@@ -23,7 +23,7 @@ from tests.unit.storage.support import (
     settings,
     sim_runtime,
 )
-from tests.unit.storage.told import IDS, Told, copy_of, dropped, new_host, script, whole_life
+from tests.unit.storage.told import IDS, ListWrite, copy_of, dropped, new_host, script, whole_life
 
 from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError, IdentityError, StorageFailedError
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
@@ -103,7 +103,7 @@ async def rebuild(
     )
 
 
-async def check(host: Host, told: Told, *, whole: bool = True) -> None:
+async def check(host: Host, told: ListWrite, *, whole: bool = True) -> None:
     """After a rebuild: what was acknowledged is there (`whole`) or unknown, and everything found is fenced."""
     storage = await host.boot()
     for ledger_id, sent in told.sent.items():
@@ -121,7 +121,7 @@ async def check(host: Host, told: Told, *, whole: bool = True) -> None:
 @pytest.mark.parametrize("damaged", [False, True])
 async def test_batches_that_stayed_in_journal_files_are_found(retained: bool, damaged: bool) -> None:
     values = {"journal_run_bytes_min": 1, "journal_run_share_min": 0.0, "journal_max_backups": 0}
-    host, told = Host(settings=settings(**values)), Told()
+    host, told = Host(settings=settings(**values)), ListWrite()
     storage = await host.boot()
     for i in range(9):
         await told.add(storage, Batch(1, 2 * i, 2, payload=b"%d" % i * 100_000))
@@ -156,7 +156,7 @@ def damage_indexes(host: Host) -> None:
 
 @pytest.mark.parametrize("clean", [True, False])
 async def test_everything_is_found_again_and_fenced(clean: bool) -> None:
-    host, told = new_host(), Told()
+    host, told = new_host(), ListWrite()
     if clean:
         await whole_life(host, told)
     else:
@@ -183,7 +183,7 @@ async def test_everything_is_found_again_and_fenced(clean: bool) -> None:
 
 
 async def test_what_is_not_known_is_fenced_up_to_the_newest_id() -> None:
-    host, told = new_host(), Told()
+    host, told = new_host(), ListWrite()
     await whole_life(host, told)
     await rebuild(host, Metadata(dict(ALL_OPEN)))
     for start in range(2):  # that lasts
@@ -252,7 +252,7 @@ async def test_a_closed_ledger_that_is_all_here_is_in_no_limbo(gone: bool) -> No
 
 
 async def test_without_metadata_everything_is_in_limbo() -> None:
-    host, told = new_host(journal_max_backups=0, journal_recycled_files_max=0), Told()
+    host, told = new_host(journal_max_backups=0, journal_recycled_files_max=0), ListWrite()
     await whole_life(host, told)
     await (await host.boot()).close()  # lets the journals' first files go, which have the keys
     done = await rebuild(host)
@@ -271,7 +271,7 @@ async def test_without_metadata_everything_is_in_limbo() -> None:
 
 
 async def test_one_directory_of_two() -> None:
-    host, told = new_host(), Told()
+    host, told = new_host(), ListWrite()
     await whole_life(host, told)
     first, second = host.settings.ledger_directories
     host.disk.replace(f"{first}/index/data.mdb", b"rotten")
@@ -289,7 +289,7 @@ async def test_one_directory_of_two() -> None:
         await rebuild(host, Metadata(), ("/elsewhere",))
 
 
-async def check_acknowledged(host: Host, told: Told) -> None:
+async def check_acknowledged(host: Host, told: ListWrite) -> None:
     storage = await host.boot()
     for ledger_id, sent in told.acknowledged.items():
         assert (await read_all(storage, ledger_id, 0, IDS))[0].items() >= sent.items()
@@ -297,7 +297,7 @@ async def check_acknowledged(host: Host, told: Told) -> None:
 
 
 async def test_a_crash_at_every_operation() -> None:
-    host, told = new_host(), Told()
+    host, told = new_host(), ListWrite()
     await script(await host.boot(), told)
     host.disk.crash()
     damage_indexes(host)
@@ -324,7 +324,7 @@ async def test_a_crash_at_every_operation() -> None:
 
 
 async def test_an_error_at_every_operation() -> None:
-    host, told = new_host(), Told()
+    host, told = new_host(), ListWrite()
     await whole_life(host, told)
     whole = copy_of(host)
     before = whole.disk.operations
@@ -343,14 +343,14 @@ async def test_an_error_at_every_operation() -> None:
 class DamagedLogs:
     """Entry logs that are the only copies of what is in them, and what comes of a flipped byte."""
 
-    def __init__(self, host: Host, told: Told) -> None:
+    def __init__(self, host: Host, told: ListWrite) -> None:
         self._host = host
         self._told = told
         self._closed = Metadata({1: metadata_of(1, 8), 2: metadata_of(2, 4), 3: metadata_of(3, 11)})
 
     @classmethod
     async def written(cls, *, clean: bool) -> DamagedLogs:
-        host, told = new_host(journal_max_backups=0, journal_recycled_files_max=0), Told()
+        host, told = new_host(journal_max_backups=0, journal_recycled_files_max=0), ListWrite()
         storage = await host.boot()
         await script(storage, told)
         await storage.checkpoint()
@@ -439,7 +439,7 @@ async def test_every_flipped_byte_of_a_log_leads_to_unknown_entries(clean: bool)
 
 
 async def test_what_is_not_this_bookies_is_left_alone() -> None:
-    host, told = new_host(), Told()
+    host, told = new_host(), ListWrite()
     with pytest.raises(IdentityError, match="no such directory"):
         await rebuild(host, Metadata())
     for directory in (*host.settings.journal_directories, *host.settings.ledger_directories):
@@ -543,7 +543,7 @@ async def test_a_copy_that_compaction_made_takes_nothing_over_from_a_later_one_t
 @pytest.mark.parametrize("clean", [True, False])
 async def test_what_an_interrupted_format_took_is_not_denied_by_a_new_index(clean: bool) -> None:
     """A start then says that the index is gone, and names this command."""
-    host, told = new_host(), Told()
+    host, told = new_host(), ListWrite()
     if clean:
         await whole_life(host, told)
     else:
@@ -568,9 +568,9 @@ async def test_what_an_interrupted_format_took_is_not_denied_by_a_new_index(clea
         await check(torn, told, whole=False)
 
 
-async def two_logs(**values: object) -> tuple[Host, Told]:
+async def two_logs(**values: object) -> tuple[Host, ListWrite]:
     """Ledgers 1 and 3 in a log of their own each, and nothing left in the journals."""
-    host, told = Host(settings=settings(journal_max_backups=0, journal_recycled_files_max=0, **values)), Told()
+    host, told = Host(settings=settings(journal_max_backups=0, journal_recycled_files_max=0, **values)), ListWrite()
     for ledger_id in (1, 3):
         storage = await host.boot()
         await told.add(storage, Batch(ledger_id, 0, 5, payload=b"%d" % ledger_id * 100_000))
@@ -620,7 +620,7 @@ async def test_a_ledger_whose_metadata_cannot_be_read_is_not_denied() -> None:
 
 
 async def test_a_ledger_that_is_in_another_directory_is_not_missing() -> None:
-    host, told = new_host(), Told()
+    host, told = new_host(), ListWrite()
     await whole_life(host, told)
     first = host.settings.ledger_directories[0]
     host.disk.replace(f"{first}/index/data.mdb", b"rotten")
@@ -743,7 +743,7 @@ async def test_a_loss_is_not_forgotten_with_an_index_that_can_not_be_read(lost: 
 
 async def test_journals_of_earlier_software_do_not_tell_of_a_loss() -> None:
     """So an index that can't be read beside them may have known of one."""
-    host, told = new_host(), Told()
+    host, told = new_host(), ListWrite()
     await whole_life(host, told)
     for number in range(2):
         for path in host.journal_files(number):

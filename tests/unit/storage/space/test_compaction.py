@@ -196,12 +196,12 @@ async def test_what_is_replaced_or_deleted_meanwhile_does_not_come_back() -> Non
     for ledger_id in DROP:
         await delete(storage, ledger_id)
     compactor = storage.reclaimers[0].compactor
-    commit, overtaken = compactor.commit, 0
+    commit, superseded = compactor.commit, 0
 
     async def late() -> None:
-        nonlocal overtaken
-        if compactor.moves and not overtaken:
-            overtaken = len(compactor.moves)
+        nonlocal superseded
+        if compactor.moves and not superseded:
+            superseded = len(compactor.moves)
             await put(storage, Batch(1, 0, 5, payload=b"later"))  # takes ids over from blocks that were copied
             await storage.checkpoint()
             await delete(storage, 3)
@@ -211,7 +211,7 @@ async def test_what_is_replaced_or_deleted_meanwhile_does_not_come_back() -> Non
 
     compactor.commit = late  # type: ignore[method-assign]
     await reclaim(storage, 0.8)
-    assert overtaken
+    assert superseded
     for _ in range(2):
         have, unknown = await read_all(storage, 1, 0, 40)
         assert have == {i: b"later" if i < 5 else b"1" + ENTRY for i in range(30)}

@@ -31,7 +31,7 @@ from bkpy.storage.index.index import (
     log_rows,
     trash_rows,
 )
-from bkpy.storage.index.tombstones import bury, is_buried, tombstone_key
+from bkpy.storage.index.tombstones import add_tombstone, has_tombstone, tombstone_key
 from bkpy.storage.shard import Shard
 
 if TYPE_CHECKING:
@@ -187,12 +187,12 @@ async def test_a_ledger_that_is_deleted_and_buried_while_ledgers_are_listed_is_n
     storage = await Host(settings=bookie_settings(ledgers=2)).boot()
     await put(storage, Batch(2, 0), Batch(4, 0), Batch(5, 0))
     await storage.checkpoint()
-    held, doomed = Shard.held, [4]
+    held, pending_delete = Shard.held, [4]
 
     async def read_first(shard: Shard, after: int, limit: int) -> list[int]:
         found = await held(shard, after, limit)
-        if shard.number == directory and doomed:  # behind the read of its own index, or of the other one
-            await delete(storage, doomed.pop())
+        if shard.number == directory and pending_delete:  # behind the read of its own index, or of the other one
+            await delete(storage, pending_delete.pop())
             await storage.checkpoint()
         return found
 
@@ -217,14 +217,14 @@ async def test_no_mark_passes_a_deletion_that_is_not_in_the_index() -> None:
 
 
 @pytest.mark.scenario(21)
-@pytest.mark.parametrize("buried", [False, True])
-async def test_what_recovery_stores_again_is_of_a_second_life_and_fenced(buried: bool) -> None:
+@pytest.mark.parametrize("tombstones_written", [False, True])
+async def test_what_recovery_stores_again_is_of_a_second_life_and_fenced(tombstones_written: bool) -> None:
     host = Host(settings=bookie_settings(block_bytes=100, index_step_rows=1))
     storage = await host.boot()
     await put(storage, Batch(1, 0, 50, payload=OLD))
     await storage.checkpoint()
     await delete(storage, 1)
-    if buried:
+    if tombstones_written:
         await storage.checkpoint()
     await put(storage, Batch(1, 7, 2, payload=NEW))
     for step in range(6):
@@ -373,7 +373,7 @@ async def test_what_the_journal_has_of_a_ledger_that_is_buried_makes_no_ledger_w
     deleting = asyncio.ensure_future(storage.delete(hidden))
     await turns()
     assert not deleting.done()
-    await storage.shards[0].bury()
+    await storage.shards[0].write_tombstones()
     if again:  # a recovery stores it once more
         await storage.states((1,))
         journal.end()
@@ -438,7 +438,7 @@ async def test_a_start_goes_on_with_what_is_left_of_deleted_ledgers() -> None:
     await put(storage, *(Batch(1, 2 * i, 1) for i in range(20)))
     await storage.checkpoint()
     await delete(storage, 1)
-    await storage.shards[0].bury()
+    await storage.shards[0].write_tombstones()
     await storage.shards[0].purge({1})
     host.disk.power_cut()
     storage = await host.boot()
@@ -776,7 +776,7 @@ def fresh(ids: Iterable[int]) -> OrderedStore:
     store = SimStores(disk).open("/d/index", create=True)
     with store.write() as txn:
         for ledger_id in ids:
-            bury(txn, ledger_id)
+            add_tombstone(txn, ledger_id)
     return store
 
 
@@ -786,7 +786,7 @@ def test_tombstones_are_the_ids_in_as_few_ranges_as_can_be(ids: list[int]) -> No
     store = fresh(ids)
     edges = [i for i in set(ids) if i - 1 not in ids]
     with store.read() as txn:
-        assert {i for i in [*range(42), *range(2**63 - 6, 2**63)] if is_buried(txn, i)} == set(ids)
+        assert {i for i in [*range(42), *range(2**63 - 6, 2**63)] if has_tombstone(txn, i)} == set(ids)
         assert [key for key, _ in txn.scan(b"t", b"u")] == sorted(map(tombstone_key, edges))
 
 
@@ -794,15 +794,15 @@ def test_a_damaged_range_is_neither_taken_for_none_nor_for_all() -> None:
     store = fresh([3, 4, 5, 20, 30])
     with store.write() as txn:
         txn.put(tombstone_key(20), b"x" * 12)
-        bury(txn, 19)
-        bury(txn, 21)
+        add_tombstone(txn, 19)
+        add_tombstone(txn, 21)
     with store.read() as txn:
-        assert [is_buried(txn, i) for i in (2, 3, 5, 6, 18, 19, 30, 31)] == [
+        assert [has_tombstone(txn, i) for i in (2, 3, 5, 6, 18, 19, 30, 31)] == [
             False, True, True, False, False, True, True, False
         ]  # fmt: skip
         for ledger_id in (20, 21, 29):
             with pytest.raises(CorruptDataError, match="can't be told"):
-                is_buried(txn, ledger_id)
+                has_tombstone(txn, ledger_id)
 
 
 def test_no_state_of_a_deleted_ledger_is_left_in_memory() -> None:

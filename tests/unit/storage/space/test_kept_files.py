@@ -170,14 +170,14 @@ async def test_a_file_that_the_journal_writes_over_while_it_is_read_is_no_damage
     storage = await host.boot()
     await check(storage, (0, 1, 2, 3))  # it is open from now on
     (shard,) = storage.shards
-    load, overtaken = shard.load_blocks, list[str]()
+    load, superseded = shard.load_blocks, list[str]()
 
     async def not_yet(log_id: int) -> None:
         pass  # it waits behind the read
 
     async def overtake(*arguments: Any) -> Any:
-        if not overtaken:
-            overtaken.append(name)
+        if not superseded:
+            superseded.append(name)
             file = host.disk.open(path)  # as the journal has it, by another name
             with monkeypatch.context() as late:
                 late.setattr(shard, "forget_log", not_yet)
@@ -189,7 +189,7 @@ async def test_a_file_that_the_journal_writes_over_while_it_is_read_is_no_damage
 
     monkeypatch.setattr(shard, "load_blocks", overtake)
     found = await storage.read(1, 0, ENTRIES - 1, 1 << 20)
-    assert overtaken
+    assert superseded
     assert not found.unknown
     assert len(found.segments) == ENTRIES
     assert not host.reports.damages

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.storage.journal.test_journal import Journal
 from tests.unit.storage.support import INSTANCE, Batch, Host, add, read_all
 from tests.unit.storage.support import settings as bookie_settings
-from tests.unit.storage.told import Told
+from tests.unit.storage.told import ListWrite
 
 from bkpy.errors import StorageFailedError
 from bkpy.runtime.system import real_runtime
@@ -154,7 +154,7 @@ def rolling_host() -> Host:
     return Host(settings=bookie_settings(**values))
 
 
-async def rolling_life(host: Host, told: Told) -> None:
+async def rolling_life(host: Host, told: ListWrite) -> None:
     """A start, appends, fences, checkpoints, files that are rolled, and an end in order."""
     storage = await host.boot()
     try:
@@ -169,7 +169,7 @@ async def rolling_life(host: Host, told: Told) -> None:
 
 async def without_space_from(nth: int) -> bool:
     """The disk is full from that operation on; whether the bookie's life had got that far."""
-    host, told = rolling_host(), Told()
+    host, told = rolling_host(), ListWrite()
     host.disk.fail_at(nth, errno.ENOSPC, repeat=True)
     try:
         await rolling_life(host, told)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from bkpy.storage.losses import Losses
 
 
-class Companion(Protocol):
+class BackgroundService(Protocol):
     """What runs beside a bookie, and for itself."""
 
     def start(self) -> None: ...
@@ -21,7 +21,7 @@ class Companion(Protocol):
     async def stop(self) -> None: ...
 
 
-class Mender(Companion, Protocol):
+class IntegrityChecker(BackgroundService, Protocol):
     """What finds out what the bookie lacks, copies it from others, and ends its limbo."""
 
     def begin(self) -> bool:
@@ -46,5 +46,5 @@ class Peers(Protocol):
 if TYPE_CHECKING:
     OpenPeers = Callable[[], Awaitable[Peers]]
     # The second one counts the frames that clients have appended to the bookie.
-    NewCompanion = Callable[[CollectorRegistry, Callable[[], int]], Companion]
-    NewMender = Callable[[Losses, CollectorRegistry], Mender]
+    NewBackgroundService = Callable[[CollectorRegistry, Callable[[], int]], BackgroundService]
+    NewIntegrityChecker = Callable[[Losses, CollectorRegistry], IntegrityChecker]

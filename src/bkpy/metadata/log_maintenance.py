@@ -37,7 +37,7 @@ from bkpy.errors import (
 from bkpy.metadata import paths
 from bkpy.metadata.log_consumers import LogConsumers
 from bkpy.metadata.log_deletions import LogDeletions
-from bkpy.metadata.outcome import Changed, Done, Gone, Missing, NotDone, Overtaken, Unknown, told
+from bkpy.metadata.outcome import Changed, Done, Gone, Missing, NotDone, Superseded, Unknown, to_error
 from bkpy.metadata.resolve import children_if_there, delete_certainly, delete_together
 from bkpy.metadata.store import Check, Delete
 from bkpy.protocol.ledger_metadata import UnsupportedVersionError
@@ -60,7 +60,7 @@ LOG_NAME: Final = "bkpy.log"
 LOG_UID: Final = "bkpy.log_uid"
 
 
-# Has nothing acknowledged to the writer of a ledger any more, see `bkpy.recovery.upkeep`.
+# Has nothing acknowledged to the writer of a ledger any more, see `bkpy.recovery.replication_context`.
 Fence = Callable[[int], Awaitable[None]]
 
 
@@ -79,7 +79,7 @@ class Swept(enum.Enum):
     DELETED = "deleted"
 
 
-class LogUpkeep:
+class LogMaintenance:
     """Of all logs of a cluster. Calls raise `NoSuchLogError`, `MetadataUnavailableError`, `MetadataConflictError`."""
 
     def __init__(self, logs: LogStore, catalog: LedgerCatalog) -> None:
@@ -148,10 +148,10 @@ class LogUpkeep:
         match outcome:
             case Done():
                 return True
-            case Changed() | Missing() | Overtaken():
+            case Changed() | Missing() | Superseded():
                 return False
             case NotDone() | Unknown():
-                raise told(outcome)
+                raise to_error(outcome)
             case _:
                 assert_never(outcome)
 
@@ -181,15 +181,15 @@ class LogUpkeep:
         gone: set[int] = set()
         for _ in range(self._settings.log_conflicts_max):
             log_list, version = await self._logs.read(name, fresh=True, include_deleted=fence is not None)
-            if not log_list.doomed:
+            if not log_list.pending_delete:
                 return log_list
             # Once is enough: a log that rolls meanwhile changes its list faster than all of them are deleted.
-            left = [ledger_id for ledger_id in log_list.doomed if ledger_id not in gone]
+            left = [ledger_id for ledger_id in log_list.pending_delete if ledger_id not in gone]
             if log_list.deleted and fence is not None:
                 await self._fence(name, tuple(left[-OPEN_MAX:]), fence)
             problem = await self._delete_ledgers(left, gone)
-            removed = tuple(ledger_id for ledger_id in log_list.doomed if ledger_id in gone)
-            if not removed or await self._written(name, log_list.without_doomed(removed), version):
+            removed = tuple(ledger_id for ledger_id in log_list.pending_delete if ledger_id in gone)
+            if not removed or await self._written(name, log_list.without_pending_delete(removed), version):
                 log.info("%d ledgers of log %s were deleted", len(removed), name)
                 if problem is not None:
                     raise problem
@@ -233,15 +233,15 @@ class LogUpkeep:
         When the first write is done the log is gone for everybody; an error later leaves the rest to the auditor. When
         it returns, nothing is acknowledged to the log's writer any more, as far as enough bookies could be fenced.
         """
-        await self._doom_all(name)
+        await self._delete_all_later(name)
         await self._forget(name, fence)
 
-    async def _doom_all(self, name: str) -> None:
+    async def _delete_all_later(self, name: str) -> None:
         for _ in range(self._settings.log_conflicts_max):
             log_list, version = await self._logs.read(name, fresh=True)
-            doomed = log_list.doomed + tuple(segment.ledger_id for segment in log_list.segments)
+            pending_delete = log_list.pending_delete + tuple(segment.ledger_id for segment in log_list.segments)
             gone = dataclasses.replace(
-                log_list, deleted=True, segments=(), doomed=doomed, writer="", writer_label="", sinks={}
+                log_list, deleted=True, segments=(), pending_delete=pending_delete, writer="", writer_label="", sinks={}
             )
             if await self._written(name, gone, version):
                 return
@@ -358,10 +358,10 @@ def _kept_by(outcome: DeleteOutcome, ledger_id: int) -> BookKeeperError | None:
     match outcome:
         case Gone() | Missing():
             return None
-        case Changed() | Overtaken():
+        case Changed() | Superseded():
             return MetadataConflictError("there are nodes below the ledger's in ZooKeeper", ledger_id=ledger_id)
         case NotDone() | Unknown():
-            return told(outcome, ledger_id=ledger_id)
+            return to_error(outcome, ledger_id=ledger_id)
         case _:
             assert_never(outcome)
 
@@ -369,4 +369,4 @@ def _kept_by(outcome: DeleteOutcome, ledger_id: int) -> BookKeeperError | None:
 def _check_done(outcome: DeleteOutcome) -> None:
     """Raise what kept it from being done; whatever else became of it is seen at the next look."""
     if isinstance(outcome, NotDone | Unknown):
-        raise told(outcome)
+        raise to_error(outcome)

@@ -13,7 +13,7 @@ from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError, Unauthor
 from bkpy.metadata import paths
 from bkpy.metadata.layout import id_is_held, next_id
 from bkpy.metadata.resolve import read_if_there
-from bkpy.protocol.collection import Sight, sight_of, sight_of_nothing
+from bkpy.protocol.collection import ProbeState, probe_state_of, probe_state_of_nothing
 from bkpy.protocol.ledger_metadata import LedgerMetadata, UnsupportedVersionError
 
 if TYPE_CHECKING:
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class ProbeResult:
     """What a look saw. `version` is that of the metadata, -1 without any; `why` explains what is not sure.
 
     `ledger_key`: the ledger's key, empty without metadata. `next_id`: the id that the store gives out next, if that was
     read.
     """
 
-    sight: Sight
+    state: ProbeState
     version: int = -1
     own_lock: bool = True
     why: str = ""
@@ -38,7 +38,7 @@ class Sighting:
     next_id: int = -1
 
 
-class Lookout:
+class MetadataProbe:
     """Looks for the bookie `bookie_id`, whose directories belong to the cluster `instance_id`."""
 
     def __init__(self, store: MetadataStore, root: str, layout: Layout, *, instance_id: str, bookie_id: str) -> None:
@@ -48,7 +48,7 @@ class Lookout:
         self._instance_id = instance_id
         self._bookie_id = bookie_id
 
-    async def look(self, ledger_id: int, lock: LedgerLock | None = None, *, empty: bool = False) -> Sighting:
+    async def look(self, ledger_id: int, lock: LedgerLock | None = None, *, empty: bool = False) -> ProbeResult:
         """The ledger as it is now, and whether `lock` is held. `empty`: the bookie has no entry of it.
 
         Never raises a `BookKeeperError`.
@@ -56,7 +56,7 @@ class Lookout:
         try:
             path = self._layout.path_of(self._root, ledger_id)
         except ConfigError as error:
-            return Sighting(Sight.UNREADABLE, why=str(error))
+            return ProbeResult(ProbeState.UNREADABLE, why=str(error))
         session = self._store.session_id
         try:
             await self._store.sync(path)
@@ -64,7 +64,7 @@ class Lookout:
             try:
                 found = await read_if_there(self._store, path)
             except UnauthorizedError as error:  # of this one: the cluster's own nodes may be read
-                return Sighting(Sight.UNREADABLE, why=str(error))
+                return ProbeResult(ProbeState.UNREADABLE, why=str(error))
             own_lock = lock is None or await self._store.exists(lock.proof)
             following, held = 0, False
             if found is None:
@@ -73,19 +73,23 @@ class Lookout:
                     held = await id_is_held(self._store, self._root, self._layout, ledger_id)
                     found = await read_if_there(self._store, path)  # it may have been created meanwhile
         except BookKeeperError as error:
-            return Sighting(Sight.UNSURE, why=str(error))
+            return ProbeResult(ProbeState.UNSURE, why=str(error))
         if self._store.session_id != session:  # another session may have got another, older server
-            return Sighting(Sight.UNSURE, why="the session with the metadata store has ended")
+            return ProbeResult(ProbeState.UNSURE, why="the session with the metadata store has ended")
         if instance is None:
-            return Sighting(Sight.FOREIGN, why=f"there is no cluster under {self._root} any more")
+            return ProbeResult(ProbeState.FOREIGN, why=f"there is no cluster under {self._root} any more")
         if instance[0].decode(errors="replace") != self._instance_id:
-            return Sighting(Sight.FOREIGN, why=f"the cluster under {self._root} is not {self._instance_id}")
+            return ProbeResult(ProbeState.FOREIGN, why=f"the cluster under {self._root} is not {self._instance_id}")
         if found is None:
-            sight = sight_of_nothing(ledger_id, following, held=held, empty=empty)
+            state = probe_state_of_nothing(ledger_id, following, held=held, empty=empty)
             why = f"its next ledger id is {following}, and ledger {ledger_id} is here"
-            return Sighting(sight, own_lock=own_lock, why="" if sight is Sight.NO_LEDGER else why, next_id=following)
+            return ProbeResult(
+                state, own_lock=own_lock, why="" if state is ProbeState.NO_LEDGER else why, next_id=following
+            )
         try:
             metadata = LedgerMetadata.decode(ledger_id, found[0])
         except (CorruptDataError, UnsupportedVersionError) as error:
-            return Sighting(Sight.UNREADABLE, why=str(error))
-        return Sighting(sight_of(metadata, self._bookie_id), found[1], own_lock, ledger_key=metadata.ledger_key)
+            return ProbeResult(ProbeState.UNREADABLE, why=str(error))
+        return ProbeResult(
+            probe_state_of(metadata, self._bookie_id), found[1], own_lock, ledger_key=metadata.ledger_key
+        )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bkpy.runtime.tls import TlsContext
 
 
-class Visitors:
+class HttpConnections:
     """Each is served by a protocol that `serve` makes. With `tls`, after a handshake of at most `handshake_s`."""
 
     def __init__(
@@ -32,7 +32,7 @@ class Visitors:
         self._here: dict[Socket, None] = {}  # in order of arrival
         self._spawn = TaskSpawner()
 
-    def newcomer(self) -> asyncio.BaseProtocol:
+    def new_connection(self) -> asyncio.BaseProtocol:
         """The protocol of the next socket that is accepted."""
         return Accepted(self._begin)
 
@@ -53,10 +53,10 @@ class Visitors:
         hang_up(mine)
 
     async def _look_after(self, sock: Socket, mine: Socket) -> None:
-        visitor = _Visitor(self._serve())
+        connection = _HttpConnection(self._serve())
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(lambda: visitor, sock, **self._secured)
-            await visitor.gone.wait()
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, sock, **self._secured)
+            await connection.gone.wait()
         except OSError:
             pass  # its handshake failed
         finally:
@@ -64,7 +64,7 @@ class Visitors:
             mine.close()
 
 
-class _Visitor(asyncio.Protocol):
+class _HttpConnection(asyncio.Protocol):
     """Hands everything on to the protocol that serves it, and knows its end."""
 
     def __init__(self, served_by: asyncio.Protocol) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.unit.metadata.log_world import LIST, NAME, OLD_UID, ROOT, UID, LogWorld
-from tests.unit.metadata.troubled import AWAY, CLOSED, REPLY_LOST, REQUEST_LOST, Act
+from tests.unit.metadata.troubled import AWAY, CLOSED, REPLY_LOST, REQUEST_LOST, OpeningStep
 
 from bkpy.errors import (
     BookKeeperError,
@@ -18,7 +18,7 @@ from bkpy.errors import (
     MetadataUnavailableError,
     NoSuchLogError,
 )
-from bkpy.metadata.log_upkeep import Swept, log_of
+from bkpy.metadata.log_maintenance import Swept, log_of
 from bkpy.metadata.logs import Taken
 from bkpy.metadata.outcome import Done, Gone
 from bkpy.metadata.store import Create, Delete, Put
@@ -28,7 +28,7 @@ from bkpy.protocol.log_list import LogList
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from bkpy.metadata.log_upkeep import LogUpkeep
+    from bkpy.metadata.log_maintenance import LogMaintenance
 
 GRACE_S = 100.0
 
@@ -48,48 +48,48 @@ def left(world: LogWorld) -> list[int]:
 
 
 async def test_a_truncation_deletes_whole_ledgers(world: LogWorld) -> None:
-    log_list = await world.upkeep.truncate(NAME, 15)
-    assert (log_list.first_position, log_list.doomed) == (15, ())
+    log_list = await world.maintenance.truncate(NAME, 15)
+    assert (log_list.first_position, log_list.pending_delete) == (15, ())
     assert left(world) == world.segments[1:]
     assert world.ledgers() == set(world.segments[1:])
-    await world.upkeep.truncate(NAME, 35, end=40)
+    await world.maintenance.truncate(NAME, 35, end=40)
     assert left(world) == world.segments[3:]
-    assert (await world.upkeep.truncate(NAME, 3)).first_position == 35
+    assert (await world.maintenance.truncate(NAME, 3)).first_position == 35
     world.check()
 
 
 async def test_what_is_not_known_to_be_acknowledged_is_not_truncated(world: LogWorld) -> None:
     with pytest.raises(ConfigError, match="known to reach up to position 30"):
-        await world.upkeep.truncate(NAME, 31)
+        await world.maintenance.truncate(NAME, 31)
     with pytest.raises(ConfigError, match="known to reach up to position 35"):
-        await world.upkeep.truncate(NAME, 36, end=35)
+        await world.maintenance.truncate(NAME, 36, end=35)
     assert left(world) == world.segments
 
 
 async def test_one_who_has_written_another_log_of_that_name_truncates_nothing(world: LogWorld) -> None:
     with pytest.raises(NoSuchLogError, match="another one of that name"):
-        await world.upkeep.truncate(NAME, 35, end=40, uid=OLD_UID)
+        await world.maintenance.truncate(NAME, 35, end=40, uid=OLD_UID)
     assert left(world) == world.segments
-    assert (await world.upkeep.truncate(NAME, 35, end=40, uid=UID)).first_position == 35
+    assert (await world.maintenance.truncate(NAME, 35, end=40, uid=UID)).first_position == 35
 
 
 async def test_a_consumer_holds_back_a_truncation_that_is_not_told_to_go_on(world: LogWorld) -> None:
     await world.consumer("billing", 12)
     with pytest.raises(ConfigError, match=r"from 12 on: billing\. Let them go on"):
-        await world.upkeep.truncate(NAME, 20)
+        await world.maintenance.truncate(NAME, 20)
     assert left(world) == world.segments
-    await world.upkeep.truncate(NAME, 12)
-    await world.upkeep.truncate(NAME, 20, ignore_consumers=True)
+    await world.maintenance.truncate(NAME, 12)
+    await world.maintenance.truncate(NAME, 20, ignore_consumers=True)
     assert left(world) == world.segments[2:]
 
 
 async def test_a_consumer_that_can_not_be_read_holds_back_everything(world: LogWorld) -> None:
     world.tree.apply(Create(f"{LIST}/{UID}/consumers/billing", b"?"), 0)
     with pytest.raises(CorruptDataError, match="consumer billing of log orders"):
-        await world.upkeep.truncate(NAME, 10)
-    await world.upkeep.truncate(NAME, 10, ignore_consumers=True)
+        await world.maintenance.truncate(NAME, 10)
+    await world.maintenance.truncate(NAME, 10, ignore_consumers=True)
     assert left(world) == world.segments[1:]
-    await world.upkeep.delete(NAME, world.fence)
+    await world.maintenance.delete(NAME, world.fence)
     assert not [path for path in world.tree.paths if path.startswith(LIST)]
 
 
@@ -98,10 +98,10 @@ async def test_retention_keeps_what_it_should(consumer: int | None, kept: int) -
     world = await LogWorld().begin(retention_s=10.0)
     if consumer is not None:
         await world.consumer("billing", consumer)
-    await world.upkeep.retain(NAME)
+    await world.maintenance.retain(NAME)
     assert left(world) == world.segments
     world.clock.now += 20
-    await world.upkeep.retain(NAME)
+    await world.maintenance.retain(NAME)
     assert left(world) == world.segments[kept:]
     assert world.ledgers() == set(world.segments[kept:])
     world.check()
@@ -110,12 +110,12 @@ async def test_retention_keeps_what_it_should(consumer: int | None, kept: int) -
 async def test_retention_by_bytes(world: LogWorld) -> None:
     log_list, version = await world.logs.read(NAME)
     await world.logs.write(NAME, dataclasses.replace(log_list, retention_bytes=150), version)
-    assert (await world.upkeep.retain(NAME)).first_position == 10
+    assert (await world.maintenance.retain(NAME)).first_position == 10
 
 
 async def test_without_retention_nothing_is_written(world: LogWorld) -> None:
     world.clock.now += 10**9
-    await world.upkeep.retain(NAME)
+    await world.maintenance.retain(NAME)
     assert world.tree.node(LIST).version == 0
 
 
@@ -126,12 +126,12 @@ async def test_many_ledgers_are_deleted_though_the_log_rolls_meanwhile(world: Lo
     def roll() -> None:
         world.rolls(rolling.pop(0))
 
-    upkeep = world.opened([*[None] * 20, *[None, None, roll] * 30], log_deletes_at_once=1)
+    context = world.opened([*[None] * 20, *[None, None, roll] * 30], log_deletes_at_once=1)
     for ledger_id in rolling[:20]:
         world.rolls(ledger_id)
     del rolling[:20]
-    log_list = await upkeep.truncate(NAME, 200)
-    assert (log_list.first_position, log_list.doomed) == (200, ())
+    log_list = await context.truncate(NAME, 200)
+    assert (log_list.first_position, log_list.pending_delete) == (200, ())
     assert len(rolling) < 10
     world.check()
 
@@ -153,7 +153,7 @@ async def test_the_consumers_of_another_log_of_that_name_hold_nothing_back(world
 
     with contextlib.suppress(NoSuchLogError):
         assert (await world.opened([None] * call + [replace]).truncate(NAME, 20)).uid == another
-    assert (await world.upkeep.truncate(NAME, 20)).first_position == 20
+    assert (await world.maintenance.truncate(NAME, 20)).first_position == 20
     world.check()
 
 
@@ -168,14 +168,14 @@ async def test_a_ledger_that_can_not_be_deleted_keeps_no_other_one_on_the_list(w
         assert kept.value.ledger_id == stuck
         log_list = world.log_list()
         assert log_list is not None
-        assert log_list.doomed == (stuck,)
+        assert log_list.pending_delete == (stuck,)
         assert world.ledgers() == {stuck, world.segments[3]}
     world.check()
     with pytest.raises(MetadataConflictError):
-        await world.upkeep.delete(NAME, world.fence)
+        await world.maintenance.delete(NAME, world.fence)
     assert world.ledgers() == {stuck}
     world.tree.apply(Delete(below, None), 0)
-    await world.upkeep.look_after(NAME, world.fence)
+    await world.maintenance.look_after(NAME, world.fence)
     assert world.ledgers() == set()
     assert not [path for path in world.tree.paths if path.startswith(LIST)]
 
@@ -188,10 +188,10 @@ async def test_without_the_store_no_further_ledger_is_tried(world: LogWorld) -> 
     def another() -> None:
         calls.append(1)
 
-    upkeep = world.opened([*[None] * 3, AWAY, *[another] * 20], log_deletes_at_once=1)
+    context = world.opened([*[None] * 3, AWAY, *[another] * 20], log_deletes_at_once=1)
     with pytest.raises(MetadataUnavailableError, match="the store is away"):
-        await upkeep.finish(NAME)
-    assert world.log_list().doomed == tuple(world.segments[1:3])
+        await context.finish(NAME)
+    assert world.log_list().pending_delete == tuple(world.segments[1:3])
     assert len(calls) == 1  # the write of the list
     world.check()
 
@@ -213,13 +213,13 @@ async def test_a_truncation_gets_on_though_the_log_rolls_while_many_consumers_ar
 async def test_a_deleted_log_leaves_nothing(world: LogWorld) -> None:
     await world.consumer("billing", 12)
     assert await world.logs.take_lease(NAME, UID, "w", "host") == Taken()
-    await world.upkeep.delete(NAME, world.fence)
+    await world.maintenance.delete(NAME, world.fence)
     assert world.fenced == world.segments[-2:]
     assert world.ledgers() == set()
     assert not [path for path in world.tree.paths if path.startswith(LIST)]
     for name in (NAME, "other"):
         with pytest.raises(NoSuchLogError):
-            await world.upkeep.delete(name, world.fence)
+            await world.maintenance.delete(name, world.fence)
 
 
 async def test_the_auditor_leaves_a_log_with_a_writer_alone() -> None:
@@ -251,7 +251,7 @@ async def test_what_is_in_the_list_is_no_orphan_and_what_is_not_becomes_one(worl
     assert await swept() == {*world.segments, plain, odd}
     world.check()
     late = await world.ledger()
-    await world.upkeep.delete(NAME, world.fence)
+    await world.maintenance.delete(NAME, world.fence)
     assert await swept() == {plain, odd}
     assert late not in world.ledgers()
 
@@ -276,7 +276,7 @@ async def test_a_ledger_that_no_log_made_stays(world: LogWorld, changes: dict[st
     world.clock.now += GRACE_S
     await world.note_deletion(OLD_UID)
     telling = uid == UID or changes.keys() & {"caller_ids", "deferred_sync", "custom_metadata"}
-    swept = await world.upkeep.sweep(dataclasses.replace(metadata, **changes), GRACE_S)
+    swept = await world.maintenance.sweep(dataclasses.replace(metadata, **changes), GRACE_S)
     assert swept is (Swept.KEPT if telling else Swept.DELETED)
     assert (metadata.ledger_id in world.ledgers()) is bool(telling)
 
@@ -284,12 +284,12 @@ async def test_a_ledger_that_no_log_made_stays(world: LogWorld, changes: dict[st
 async def test_what_is_doomed_is_left_to_those_who_doomed_it(world: LogWorld) -> None:
     log_list, version = await world.logs.read(NAME)
     await world.logs.write_anyway(NAME, log_list.truncated(10), version)
-    doomed = await world.metadata(world.segments[0])
+    pending_delete = await world.metadata(world.segments[0])
     world.clock.now += GRACE_S
-    assert await world.upkeep.sweep(doomed, GRACE_S) is Swept.KEPT
-    await world.upkeep.look_after(NAME, world.fence)
+    assert await world.maintenance.sweep(pending_delete, GRACE_S) is Swept.KEPT
+    await world.maintenance.look_after(NAME, world.fence)
     assert world.ledgers() == set(world.segments[1:])
-    assert await world.upkeep.sweep(doomed, GRACE_S) is Swept.KEPT  # by one who read its metadata before
+    assert await world.maintenance.sweep(pending_delete, GRACE_S) is Swept.KEPT  # by one who read its metadata before
 
 
 @pytest.mark.parametrize("made_anew", [False, True])
@@ -305,11 +305,11 @@ async def test_of_a_log_whose_list_was_lost_nothing_is_deleted(world: LogWorld, 
         assert swept is Swept.KEPT_FOR_LOST_LIST
     assert world.ledgers() == {*world.segments, orphan}
     if made_anew:
-        await world.upkeep.delete(NAME, world.fence)
-    await sweep(world.upkeep, world)
+        await world.maintenance.delete(NAME, world.fence)
+    await sweep(world.maintenance, world)
     for node in back:
         world.tree.apply(node, 0)
-    await sweep(world.upkeep, world)
+    await sweep(world.maintenance, world)
     assert world.ledgers() == set(world.segments)
     world.check()
 
@@ -330,7 +330,7 @@ async def test_a_deletion_is_noted_by_everybody_who_finishes_it(world: LogWorld)
     for _ in range(2):
         for node in back:
             world.tree.apply(node, 0)
-        await world.upkeep.delete(NAME, world.fence)
+        await world.maintenance.delete(NAME, world.fence)
     assert f"{ROOT}/logs-deleted/{UID}" in world.tree.paths
     assert LIST not in world.tree.paths
 
@@ -341,9 +341,9 @@ async def test_a_deletion_is_noted_by_everybody_who_finishes_it(world: LogWorld)
 async def test_a_ledger_that_a_log_has_is_not_deleted(world: LogWorld) -> None:
     for ledger_id in world.segments:
         with pytest.raises(ConfigError, match="the ledger is a part of log orders: truncate that"):
-            await world.upkeep.delete_ledger(await world.metadata(ledger_id))
+            await world.maintenance.delete_ledger(await world.metadata(ledger_id))
     for ledger_id in (await world.ledger(), await world.ledger(None), await world.ledger(OLD_UID)):
-        assert await world.upkeep.delete_ledger(await world.metadata(ledger_id)) == Gone()
+        assert await world.maintenance.delete_ledger(await world.metadata(ledger_id)) == Gone()
     world.check()
 
 
@@ -372,17 +372,17 @@ async def test_a_ledger_of_no_log(world: LogWorld, custom: dict[str, bytes]) -> 
 # --- cut short anywhere -----------------------------------------------------------------------------------------
 
 
-async def sweep(upkeep: LogUpkeep, world: LogWorld) -> None:
+async def sweep(context: LogMaintenance, world: LogWorld) -> None:
     """Of all ledgers, as the auditor does it."""
     for ledger_id in sorted(world.ledgers()):
-        await upkeep.sweep(await world.metadata(ledger_id), GRACE_S)
+        await context.sweep(await world.metadata(ledger_id), GRACE_S)
 
 
 ACTS: dict[str, Any] = {
-    "truncate": lambda upkeep, _: upkeep.truncate(NAME, 20),
-    "retain": lambda upkeep, _: upkeep.retain(NAME),
-    "look after": lambda upkeep, world: upkeep.look_after(NAME, world.fence),
-    "delete": lambda upkeep, world: upkeep.delete(NAME, world.fence),
+    "truncate": lambda context, _: context.truncate(NAME, 20),
+    "retain": lambda context, _: context.retain(NAME),
+    "look after": lambda context, world: context.look_after(NAME, world.fence),
+    "delete": lambda context, world: context.delete(NAME, world.fence),
     "sweep": sweep,
 }
 
@@ -407,8 +407,8 @@ def expected(act: str, world: LogWorld) -> set[int]:
 
 async def looked_after(world: LogWorld) -> None:
     """What the auditor finds, it does to the end."""
-    await world.upkeep.look_after(NAME, world.fence)
-    await sweep(world.upkeep, world)
+    await world.maintenance.look_after(NAME, world.fence)
+    await sweep(world.maintenance, world)
     world.check()
 
 
@@ -427,11 +427,11 @@ async def calls_of(act: str) -> int:
 @pytest.mark.parametrize("trouble", [AWAY, CLOSED, REQUEST_LOST, REPLY_LOST])
 @pytest.mark.parametrize("act", ACTS)
 async def test_what_is_cut_short_anywhere_is_finished_by_the_auditor(act: str, trouble: str) -> None:
-    run: Callable[[LogUpkeep, LogWorld], Awaitable[object]] = ACTS[act]
+    run: Callable[[LogMaintenance, LogWorld], Awaitable[object]] = ACTS[act]
     cut = 0
     for call in range(await calls_of(act)):
         world = await a_world()
-        script: list[str | Act | None] = [None] * call + [trouble]
+        script: list[str | OpeningStep | None] = [None] * call + [trouble]
         if trouble in (AWAY, CLOSED):
             script += [trouble] * CALLS  # this one never comes back
         try:
@@ -490,7 +490,7 @@ async def test_whatever_another_does_meanwhile_nothing_is_lost(act: str, other: 
             log_list = world.log_list()
             assert log_list is not None
             assert log_list.first_position <= 12, call
-        await world.upkeep.look_after(NAME, world.fence)
+        await world.maintenance.look_after(NAME, world.fence)
         world.check()
 
 
@@ -503,8 +503,8 @@ def _truncates(world: LogWorld) -> None:
 def _deletes(world: LogWorld) -> None:
     log_list = world.log_list()
     if log_list is not None and not log_list.deleted:
-        doomed = log_list.doomed + tuple(segment.ledger_id for segment in log_list.segments)
-        gone = dataclasses.replace(log_list, deleted=True, segments=(), doomed=doomed)
+        pending_delete = log_list.pending_delete + tuple(segment.ledger_id for segment in log_list.segments)
+        gone = dataclasses.replace(log_list, deleted=True, segments=(), pending_delete=pending_delete)
         world.tree.apply(Put(LIST, gone.encode(), world.tree.node(LIST).version), 0)
 
 
@@ -521,7 +521,7 @@ def _check_successor(world: LogWorld) -> None:
     """Nothing has happened to it, unless the act began behind it."""
     log_list = world.log_list()
     if log_list is not None and log_list.uid == "u2":
-        assert not log_list.doomed
+        assert not log_list.pending_delete
         assert f"{LIST}/u2/consumers" in world.tree.paths
 
 
@@ -545,14 +545,14 @@ async def test_a_list_that_changes_all_the_time_is_an_error(world: LogWorld) -> 
 async def test_a_log_of_that_name_that_is_being_deleted_makes_room(world: LogWorld) -> None:
     """Whoever wants the name finishes the deletion first."""
     _deletes(world)
-    await world.upkeep.look_after(NAME, world.fence)
+    await world.maintenance.look_after(NAME, world.fence)
     assert isinstance(await world.logs.create(NAME, LogList("u2", 3, 3, 2, "crc32c", bytes(16))), Done)
 
 
 async def test_a_writer_id_is_forgotten_when_an_operator_says_so(world: LogWorld) -> None:
     log_list, version = await world.logs.read(NAME)
     await world.logs.write(NAME, dataclasses.replace(log_list, sinks={"a": 3, "b": 0}), version)
-    assert await world.upkeep.forget_sink(NAME, "a")
-    assert not await world.upkeep.forget_sink(NAME, "a")
+    assert await world.maintenance.forget_sink(NAME, "a")
+    assert not await world.maintenance.forget_sink(NAME, "a")
     assert (await world.logs.read(NAME))[0].sinks == {"b": 0}
     world.check()

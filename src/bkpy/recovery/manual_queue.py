@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from bkpy.metadata.marks import LedgerMark, LossReason, LostBookie
+from bkpy.metadata.marks import LossReason, LostBookie, UnderreplicationRecord
 from bkpy.metadata.outcome import Gone
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bkpy.metadata.locks import LedgerLock
 
 
-class HandMarks:
+class ManualQueue:
     """`ledger_ids` are to leave `bookie_id`. Works whether recovery by itself is switched on or off."""
 
     def __init__(self, bookie_id: str, ledger_ids: Iterable[int] = (), *, reason: LossReason = LossReason.LOST) -> None:
@@ -35,22 +35,22 @@ class HandMarks:
             self._left.update(dict.fromkeys(new))
             self._news.set()
 
-    async def read(self, ledger_id: int) -> LedgerMark | None:
-        return LedgerMark(ledger_id, self._lost, 0) if ledger_id in self._left else None
+    async def read(self, ledger_id: int) -> UnderreplicationRecord | None:
+        return UnderreplicationRecord(ledger_id, self._lost, 0) if ledger_id in self._left else None
 
     async def seen(self, ledger_id: int) -> bool:
         return ledger_id in self._left
 
-    async def remove(self, mark: LedgerMark, bookie_ids: Collection[str]) -> Gone:
+    async def remove(self, mark: UnderreplicationRecord, bookie_ids: Collection[str]) -> Gone:
         if set(bookie_ids) >= mark.lost.keys():
             self._left.pop(mark.ledger_id, None)
         return Gone()
 
-    async def return_bookies(self, mark: LedgerMark, bookie_ids: Collection[str]) -> Gone:
+    async def return_bookies(self, mark: UnderreplicationRecord, bookie_ids: Collection[str]) -> Gone:
         """The cluster's own marks say what is to be verified."""
         return await self.remove(mark, bookie_ids)
 
-    async def remove_with(self, mark: LedgerMark, lock: LedgerLock) -> bool:
+    async def remove_with(self, mark: UnderreplicationRecord, lock: LedgerLock) -> bool:
         """These are no nodes that could go together with those of the lock."""
         return False
 

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
     from bkpy.client.write.interfaces import ReplicationParts
     from bkpy.metadata.cluster import Cluster
-    from bkpy.metadata.marks import LedgerMark
+    from bkpy.metadata.marks import UnderreplicationRecord
     from bkpy.metadata.registration import BookieDirectory
     from bkpy.protocol.ledger_metadata import LedgerMetadata
     from bkpy.recovery.ledger_recovery import LedgerRecovery
 
 
-class Upkeep(NamedTuple):
+class ReplicationContext(NamedTuple):
     """`recover` closes a ledger by its id without knowing its password, and returns the CLOSED metadata; `fence` only
     sees to it that nothing is acknowledged to its writer any more.
 
@@ -45,22 +45,22 @@ def bookies_of(directory: BookieDirectory) -> Bookies:
     return Bookies(directory.readable, frozenset(directory.bookies), in_limbo)
 
 
-class HasUpkeep(Protocol):
+class HasReplicationContext(Protocol):
     """A client."""
 
     @property
-    def upkeep(self) -> Upkeep: ...
+    def replication_context(self) -> ReplicationContext: ...
 
 
-def lacking(mark: LedgerMark, directory: BookieDirectory) -> frozenset[str]:
+def incomplete_bookies(mark: UnderreplicationRecord, directory: BookieDirectory) -> frozenset[str]:
     """The bookies of the mark that are here with what they had, and merely lack entries: they may keep their places.
 
     One in limbo isn't among them: it gets what it lost itself, under the ledger's lock, and says when that is done.
     """
-    return frozenset(filter(directory.is_here, mark.lacking))
+    return frozenset(filter(directory.is_here, mark.incomplete))
 
 
-def returned(mark: LedgerMark, directory: BookieDirectory) -> frozenset[str]:
+def returned(mark: UnderreplicationRecord, directory: BookieDirectory) -> frozenset[str]:
     """The bookies that the mark names because they were absent, and that are here with what they had."""
     absence = (LossReason.LOST, LossReason.RETURNED)
     lost = (bookie_id for bookie_id, loss in mark.lost.items() if loss.reason in absence)
