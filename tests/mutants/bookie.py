@@ -124,14 +124,14 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "stalled holders of memory are waited for as long as others",
         "hung clients keep everybody else from sending large frames",
-        "            crowded = bool(self._receive.charged) and self.service.receive_budget.wanted",
-        "            crowded = False",
+        "            under_pressure = bool(self._receive.charged) and self.service.receive_budget.wanted",
+        "            under_pressure = False",
         (f"{_MEMORY}::test_hung_clients_with_half_frames_hold_little_and_nobody_waits_for_them_for_ever",),
     ),
     Mutant(
         "a byte now and then is progress enough",
         "a few clients keep everybody else from sending large frames, as long as they like",
-        "        wanted = settings.crowded_bytes_per_s_min * allowed_s if crowded and allowed_s is not None else 1",
+        "        wanted = settings.crowded_bytes_per_s_min * allowed_s if under_pressure and allowed_s is not None else 1",
         "        wanted = 1",
         (f"{_MEMORY}::test_who_sends_a_byte_now_and_then_keeps_nobody_waiting_for_long",),
     ),

@@ -120,8 +120,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "copies that are on their way count as missing",
         "one write of six on a healthy cluster warns of copies that are there",
-        "for bookie_id, first in self._incomplete.items():",
-        "for bookie_id, first in self._incomplete.items() or [('a bookie', 0)]:",
+        "for bookie_id, first in self._under_replicated.items():",
+        "for bookie_id, first in self._under_replicated.items() or [('a bookie', 0)]:",
         (f"{WRITE}test_success_is_told_of_with_its_rate",),
     ),
     Mutant(

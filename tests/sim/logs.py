@@ -347,7 +347,9 @@ class Logs(Failover):
             settings = RecoverySettings(
                 log_retention_interval_s=0.3, log_orphan_interval_s=1.0, log_orphan_grace_s=60.0
             )
-            keeper = LogKeeper(client.replication_context.cluster, client.replication_context.fence, self.keeping.runtime, settings)
+            keeper = LogKeeper(
+                client.replication_context.cluster, client.replication_context.fence, self.keeping.runtime, settings
+            )
             keeping = self.keeping.runtime.spawn(keeper.run(), name="keeper of logs")
             while not self.healed or DELETED in await self.names(client):
                 await asyncio.sleep(0.3)

@@ -138,7 +138,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def no_right(self, to: str) -> str:
         """What a client is told that may not do this."""
-        return f"the file of rights of bookie {self.service.bookie_id} does not give {describe_names(self.names)} the right to {to}"
+        holder = describe_names(self.names)
+        return f"the file of rights of bookie {self.service.bookie_id} does not give {holder} the right to {to}"
 
     # --- flow control and closing -----------------------------------------------------------------------------------
 

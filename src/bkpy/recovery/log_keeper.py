@@ -5,9 +5,9 @@
     each log_orphan_interval_s      every ledger: one that belongs to a log whose list doesn't name it goes; and the
                                     notes of deletions that no ledger needs any more
 
-Invariants: nothing here relies on being the only one who does it (see `bkpy.metadata.log_maintenance`), so a deposed auditor
-does no harm; a log, a ledger or a note that can't be read, or whose maintenance fails in any other way, is skipped and
-reported, and holds up no other; where orphans are deleted, what can't be read counts as naming everything.
+Invariants: nothing here relies on being the only one who does it (see `bkpy.metadata.log_maintenance`), so a deposed
+auditor does no harm; a log, a ledger or a note that can't be read, or whose maintenance fails in any other way, is
+skipped and reported, and holds up no other; where orphans are deleted, what can't be read counts as naming everything.
 """
 
 from __future__ import annotations

@@ -113,7 +113,9 @@ class ReplicationWorker:
         self.looked = False  # at all marks, once
         self._context = client.replication_context
         self._marks = marks
-        self._drains = Drains(client.replication_context.cluster.store, client.replication_context.cluster.root, runtime, settings)
+        self._drains = Drains(
+            client.replication_context.cluster.store, client.replication_context.cluster.root, runtime, settings
+        )
         self._runtime = runtime
         self._settings = settings
         self._holder = holder

@@ -184,7 +184,8 @@ class Pages:
         found = (counts.branches, counts.leaves, counts.overflows, counts.entries)
         if recorded != found or (tree.root == _NO_ROOT and tree.depth):
             raise PageError(
-                f"the tree of {name} has {found} branch, leaf and overflow pages and entries, its meta page says {recorded}"
+                f"the tree of {name} has {found} branch, leaf and overflow pages and entries, "
+                f"its meta page says {recorded}"
             )
 
     def _walk_page(

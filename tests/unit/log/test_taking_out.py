@@ -35,7 +35,9 @@ async def ledgers(client: Client) -> set[int]:
 
 async def looked_after(client: Client) -> LogList:
     """The list when the auditor has finished what a writer that was closed in the midst of it has left."""
-    await LogMaintenance(client.logs, client.replication_context.cluster.catalog).look_after(NAME, client.replication_context.fence)
+    await LogMaintenance(client.logs, client.replication_context.cluster.catalog).look_after(
+        NAME, client.replication_context.fence
+    )
     return await lst_of(client)
 
 

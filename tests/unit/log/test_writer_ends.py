@@ -549,9 +549,9 @@ async def test_what_can_not_be_deleted_when_a_log_is_closed_is_left_to_others(
         await log.close()
     assert "the auditor deletes what log orders has done with" in caplog.text
     lst, _ = await client.logs.read("orders", fresh=True)
-    assert lst.doomed == (log.ledger_id,)
+    assert lst.pending_delete == (log.ledger_id,)
     await (await client.open_log("orders")).close()
-    assert (await client.logs.read("orders", fresh=True))[0].doomed == ()
+    assert (await client.logs.read("orders", fresh=True))[0].pending_delete == ()
 
 
 async def test_a_closing_writer_whose_list_changes_all_the_time_leaves_it(cluster: InProcess) -> None:
