@@ -100,7 +100,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a log goes back to its former ledger after a write that may have been made",
         "entries get positions that the next ledger's have as well",
-        "                    outcome = doubted(outcome, doubt)\n",
+        "                    outcome = escalate_unknown(outcome, doubt)\n",
         "                    pass\n",
         (f"{_ROLLING}::test_a_roll_in_doubt_appends_nothing_until_it_is_known",),
     ),

@@ -131,7 +131,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a second close that sends nothing makes the first one certain",
         "the application believes that its ledger is open, and it is closed",
-        "closed = doubted(closed, self._end_in_doubt)",
+        "closed = escalate_unknown(closed, self._end_in_doubt)",
         "pass",
         (f"{_IN_DOUBT}::test_a_writer_whose_closing_write_is_in_doubt_says_so_until_it_is_known",),
     ),
@@ -148,15 +148,15 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a closing write that may have been replaced since counts as refused when it can't be looked at",
         "the application believes that its ledger is open, and it is closed",
-        "return doubted(NotDone(error), isinstance(outcome, Superseded))",
+        "return escalate_unknown(NotDone(error), isinstance(outcome, Superseded))",
         "return NotDone(error)",
         (f"{_CLOSING}::test_what_is_said_of_it_is_no_more_than_is_known",),
     ),
     Mutant(
         "a mark that may have been replaced since counts as refused when it can't be looked at",
         "whoever recovers believes that the writer goes on, and it is fenced",
-        "raise told(doubted(NotDone(error), isinstance(outcome, Superseded)), ledger_id=ledger_id) from error",
-        "raise told(NotDone(error), ledger_id=ledger_id) from error",
+        "escalate_unknown(NotDone(error), isinstance(outcome, Superseded)), ledger_id=ledger_id",
+        "NotDone(error), ledger_id=ledger_id",
         (f"{_CLOSING}::test_whoever_marks_a_ledger_is_told_whether_the_mark_may_be_there",),
     ),
     Mutant(
@@ -222,7 +222,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "what is told to one caller of a session that has ended is told to all of them",
         "a read is said to have an unknown outcome",
-        "raise told(NotDone(self._fatal))  # of this call; the reason itself is shared by all",
+        "raise to_error(NotDone(self._fatal))  # of this call; the reason itself is shared by all",
         "raise self._fatal",
         (f"{_EDGES}::test_every_call_of_a_session_that_has_ended_gets_an_error_of_its_own",),
     ),

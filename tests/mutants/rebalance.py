@@ -10,8 +10,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a bookie is given more than it lacks",
         "copies are moved there, and later back again",
-        "if sizes[source] <= self.missing[target] and self._fits(metadata, source, target):",
-        "if self.missing[target] > 0 and self._fits(metadata, source, target):",
+        "if sizes[source] <= self.room[target] and self._fits(metadata, source, target):",
+        "if self.room[target] > 0 and self._fits(metadata, source, target):",
         (f"{_PLAN}::test_every_move_is_needed_and_allowed",),
     ),
     Mutant(

@@ -39,8 +39,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a worker doesn't look whether its node is still there",
         "after the end of its session nobody hears of it again",
-        "if self._version is not None and value == self._told and await self._store.exists(self._path):",
-        "if self._version is not None and value == self._told:",
+        "if self._version is not None and value == self._stored and await self._store.exists(self._path):",
+        "if self._version is not None and value == self._stored:",
         (_NODES + "test_it_goes_with_the_session_and_is_made_anew_though_nothing_changed",),
     ),
     Mutant(
@@ -116,7 +116,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a bookie that lacks entries has to be replaced, whatever bookies there are",
         "in a cluster as large as its ensembles what a check has found is never mended",
-        "    return CopyMethod.IN_PLACE if missing and takes else CopyBlocker.NO_TARGET\n",
+        "    return CopyMethod.IN_PLACE if incomplete and takes else CopyBlocker.NO_TARGET\n",
         "    return CopyBlocker.NO_TARGET\n",
         (_IN_PLACE + "test_a_ledger_each_of_whose_bookies_is_named_already_is_whole_again",),
     ),
@@ -215,14 +215,14 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "the entries that nobody returns are told as one range",
         "people are told that entries are lost which they have",
-        "            if entry_id not in incomplete:\n                open_range = False\n",
-        "            if entry_id not in incomplete:\n                pass\n",
+        "            if entry_id not in absent:\n                open_range = False\n",
+        "            if entry_id not in absent:\n                pass\n",
         (_HELD + "test_entries_that_are_damaged_everywhere_are_named_and_no_others",),
     ),
     Mutant(
         "only the first bookie is asked what it returns",
         "people are told that entries are lost which others have",
-        "        if not incomplete:\n            break\n",
+        "        if not absent:\n            break\n",
         "        if end is not None:\n            break\n",
         (_HELD + "test_entries_that_are_damaged_everywhere_are_named_and_no_others",),
     ),

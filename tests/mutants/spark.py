@@ -239,8 +239,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "spark: an offset goes back",
         "rows are there twice",
-        "self._told = max(begun, available)",
-        "self._told = available",
+        "self._offered = max(begun, available)",
+        "self._offered = available",
         (STREAM + "test_a_query_that_reads_what_is_available_now_knows_less_than_its_checkpoint",),
     ),
     Mutant(

@@ -137,8 +137,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a ledger that a rebuild found nothing of taken for one that was never here",
         "what was in a log that is gone is denied",
-        "holds_all(txn, found, bookie_id) if _names(found, bookie_id) else ledger_id not in doubted",
-        "True if _names(found, bookie_id) else ledger_id not in doubted",
+        "holds_all(txn, found, bookie_id) if _names(found, bookie_id) else ledger_id not in in_limbo",
+        "True if _names(found, bookie_id) else ledger_id not in in_limbo",
         (f"{_TESTS}/rebuild/test_rebuild.py::test_what_was_only_in_a_log_that_is_gone_is_not_denied",),
     ),
     Mutant(
@@ -261,7 +261,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "what was lost forgotten by a rebuild",
         "a bookie that lost data denies what it acknowledged",
-        "return Standing(row.at_risk, row.unknown_in_limbo and not row.unasked, row.limbo_to, doubted)",
+        "return Standing(row.at_risk, row.unknown_in_limbo and not row.unasked, row.limbo_to, in_limbo)",
         'return Standing(b"", False, -1)',
         (f"{_TESTS}/rebuild/test_rebuild.py::test_limbo_for_what_was_lost_outlives_an_index",),
     ),
@@ -530,7 +530,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "deleted ledger made known again without its fence",
         "a writer that was cut off for long goes on",
-        "fenced=limbo or buried,",
+        "fenced=limbo or with_tombstone,",
         "fenced=limbo,",
         (f"{_DELETION}::test_what_recovery_stores_again_is_of_a_second_life_and_fenced",),
     ),
@@ -775,21 +775,21 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "limbo of single ledgers forgotten by a rebuild",
         "what was lost is denied once the metadata want nothing of the ledger here",
-        "doubted = frozenset() if row is None or row.unknown_in_limbo else _doubted(store)",
-        "doubted = frozenset()",
+        "in_limbo = frozenset() if row is None or row.unknown_in_limbo else _in_limbo(store)",
+        "in_limbo = frozenset()",
         (f"{_REBUILD}::test_a_loss_that_an_index_knows_of_is_known_to_the_next_one",),
     ),
     Mutant(
         "a ledger that was lost as a whole forgotten by the second rebuild",
         "it is denied",
-        "else ledger_id not in doubted",
+        "else ledger_id not in in_limbo",
         "else True",
         (f"{_REBUILD}::test_a_loss_that_an_index_knows_of_is_known_to_the_next_one",),
     ),
     Mutant(
         "limbo that was there before taken for that of ledgers nobody was asked of",
         "a rebuild without metadata makes the next one forget what was lost",
-        "unasked = sound and not trusted and not self._doubted",
+        "unasked = sound and not trusted and not self._in_limbo",
         "unasked = sound and not trusted",
         (f"{_REBUILD}::test_a_loss_that_an_index_knows_of_is_known_to_the_next_one",),
     ),
