@@ -209,7 +209,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a writer that closes short marks nothing",
         "a bookie that was away for a moment misses acknowledged entries until a weekly check samples them",
-        "        if under_replicated:\n            await self._fragments.mark_short(self._ledger_id, under_replicated)\n",
+        "        if under_replicated:\n"
+        "            await self._fragments.mark_short(self._ledger_id, under_replicated)\n",
         "",
         (
             "tests/unit/recovery/test_returned_bookies.py"

@@ -10,8 +10,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "records of a run are taken for equally long by its length alone",
         "a read begins in the midst of an entry, and a bookie seems to have damaged copies",
-        "if all(data[start + i : end : size].tobytes() == encoded_length[i : i + 1] * wanted for i in range(_SIZE.size)):",
-        "if True:",
+        "all(data[start + i : end : size].tobytes() == encoded_length[i : i + 1] * wanted for i in range(_SIZE.size))",
+        "True",
         (f"{_RANGES}::test_sizes_that_only_begin_alike_are_walked",),
     ),
     Mutant(
