@@ -1,4 +1,4 @@
-"""The signatures in docs/api.md, made from the classes: `python -m tests.api_page --write`."""
+"""The signatures in docs/reference/api.md, made from the classes: `python -m tests.api_page --write`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import bkpy
 from bkpy.local import LocalCluster
 
-PAGE = Path(__file__).parents[1] / "docs" / "api.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "api.md"
 CLASSES = (
     bkpy.Client,
     bkpy.LedgerWriter,

@@ -1,7 +1,7 @@
-"""Which tests hold which behaviour: the index of scenarios, and `docs/scenarios.md`, which is made from it.
+"""Which tests hold which behaviour: the index of scenarios, and `docs/explanation/scenarios.md`, which is made from it.
 
     python -m tests.scenarios            print the page
-    python -m tests.scenarios --write    write it to docs/scenarios.md
+    python -m tests.scenarios --write    write it to docs/explanation/scenarios.md
     python -m tests.scenarios --missing  print the behaviours that no test holds
 
 A test says what it holds by `@pytest.mark.scenario(number)`, several times if need be. The marks are read from the
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TESTS = Path(__file__).parent
-PAGE = TESTS.parent / "docs" / "scenarios.md"
+PAGE = TESTS.parent / "docs" / "explanation" / "scenarios.md"
 
 SECTIONS = {
     "Recovery and fencing": {
@@ -177,7 +177,7 @@ def _number(call: ast.Call, path: Path) -> int:
 
 
 def page() -> str:
-    """The text of docs/scenarios.md."""
+    """The text of docs/explanation/scenarios.md."""
     held = index()
     lines = [_HEAD]
     for section, behaviours in SECTIONS.items():
@@ -196,14 +196,14 @@ def _links(tests: list[str]) -> str:
         path, _, name = test.partition("::")
         by_file[path].append(f"`{name}`")
     return "<br>".join(
-        f"[{path.removeprefix('tests/')}](../{path}): {', '.join(names)}" for path, names in by_file.items()
+        f"[{path.removeprefix('tests/')}](../../{path}): {', '.join(names)}" for path, names in by_file.items()
     )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.scenarios", description="Which tests hold which behaviour.")
     choice = parser.add_mutually_exclusive_group()
-    choice.add_argument("--write", action="store_true", help="write docs/scenarios.md")
+    choice.add_argument("--write", action="store_true", help="write docs/explanation/scenarios.md")
     choice.add_argument("--missing", action="store_true", help="print the behaviours that no test holds")
     arguments = parser.parse_args()
     if arguments.missing:

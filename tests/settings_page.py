@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bkpy.config.base import MetadataSettings
 
 _ROOT = Path(__file__).parents[1]
-PAGE = _ROOT / "docs" / "settings.md"
+PAGE = _ROOT / "docs" / "reference" / "settings.md"
 ARGUMENTS = _ROOT / "src" / "bkpy" / "config" / "client_arguments.py"
 
 _HEAD = """\

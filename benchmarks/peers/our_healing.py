@@ -199,7 +199,7 @@ async def serve(uri: str) -> None:
 
 
 def main() -> None:
-    gc.set_threshold(100_000, 20, 100)  # as docs/performance.md advises
+    gc.set_threshold(100_000, 20, 100)  # as docs/explanation/performance.md advises
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(sys.argv[1]))
 

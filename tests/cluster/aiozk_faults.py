@@ -1,7 +1,7 @@
 """The same connection faults on aiozk's own session and on ours, as a table: `python -m tests.cluster.aiozk_faults`.
 
-Not a test: it records why the session is ours (docs/decisions/002-own-zookeeper-session.md). It takes about five
-minutes, most of which is aiozk waiting for something.
+Not a test: it records why the session is ours (docs/explanation/decisions/002-own-zookeeper-session.md). It takes about
+five minutes, most of which is aiozk waiting for something.
 """
 
 from __future__ import annotations

@@ -117,12 +117,12 @@ WITH_TLS = {"bkpy_bookie_certificate_end_seconds"}  # a bookie without a certifi
 
 
 async def metrics_are_those_of_the_documentation(ports: list[int]) -> None:
-    """Each metric has its row in docs/operations/metrics.md, and what that names, for an alarm too, is there."""
+    """Each metric has its row in docs/reference/metrics.md, and what that names, for an alarm too, is there."""
     pages = [await scraped(port) for port in ports]
     there = {
         name for name in pages[0] if "{" not in name and not name.endswith(("_created", "_bucket", "_sum", "_count"))
     }
-    text = (Path(__file__).parents[2] / "docs" / "operations" / "metrics.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text()
     rows = [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| `bkpy_")]
     documented = set()
     for row in rows:

@@ -1,4 +1,4 @@
-"""The examples of docs/logs.md run as printed, and print what the page says."""
+"""The examples of docs/how-to/logs.md run as printed, and print what the page says."""
 
 import os
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bkpy.local import LocalCluster
 
-PAGE = Path(__file__).parents[2] / "docs" / "logs.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "logs.md"
 EXAMPLE = re.compile(r"```python\n(.*?)```\n\n((?:    [^\n]*\n)+)", re.DOTALL)
 
 

@@ -66,7 +66,7 @@ async def connect(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWri
 
 
 def budget(config: dict[str, Any]) -> int:
-    """What docs/operations/memory.md says that a bookie with one ledger directory takes."""
+    """What docs/how-to/memory.md says that a bookie with one ledger directory takes."""
     flags = {"metadata_uri": "zk://h:1/l", "journal_directories": "/j", "ledger_directories": "/a"}
     s = load_bookie_settings(None, {}, {**flags, **{name: str(value) for name, value in config.items()}})
     process = 100 * MIB

@@ -1,7 +1,7 @@
 """The ZooKeeper session under connection faults, on a real server behind a proxy that makes them.
 
-The tests are named after the defects D1 to D10 of docs/decisions/002-own-zookeeper-session.md. Where a fault must be
-noticed *soon*, the session timeout is made so long that noticing it late would miss the test's deadline.
+The tests are named after the defects D1 to D10 of docs/explanation/decisions/002-own-zookeeper-session.md. Where a
+fault must be noticed *soon*, the session timeout is made so long that noticing it late would miss the test's deadline.
 """
 
 from __future__ import annotations

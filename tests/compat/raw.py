@@ -1,4 +1,4 @@
-"""Frames as docs/formats/wire.md has them, made without bkpy's code, which may change.
+"""Frames as docs/reference/formats/wire.md has them, made without bkpy's code, which may change.
 
 `add` is what an old writer does that has not heard of its ledger's recovery: it goes on, with the right key.
 """

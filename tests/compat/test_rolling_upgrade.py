@@ -73,7 +73,7 @@ class Rolling:
             await asyncio.gather(*(bookie.kill() for bookie in self.bookies.values()))
 
     async def upgrade(self, name: str, store: MetadataStore, root: str, *, cleanly: bool) -> None:
-        """As docs/operations/upgrades.md says: stop, start the new version on what is there, its own settings."""
+        """As docs/how-to/upgrades.md says: stop, start the new version on what is there, its own settings."""
         bookie = self.bookies[name]
         await (bookie.stop() if cleanly else bookie.kill())
         bookie.settings |= CONFIG

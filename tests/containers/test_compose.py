@@ -121,7 +121,7 @@ def test_what_was_stored_outlives_the_containers(composed: Composed) -> None:
 
 
 def test_a_fourth_bookie_comes_and_one_goes(composed: Composed) -> None:
-    """The two lines that docs/operations/containers.md has."""
+    """The two lines that docs/how-to/containers.md has."""
     composed.compose("up", "-d", "bookie4")
     until(lambda: composed.healthy("bookie4"))
     composed.compose("kill", "bookie2")

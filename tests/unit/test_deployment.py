@@ -59,7 +59,7 @@ def test_the_alarms_are_those_of_the_documentation() -> None:
     assert f"./deploy/{file}:/etc/prometheus/{file}:ro" in COMPOSE["services"]["prometheus"]["volumes"]
     (group,) = yaml.safe_load((SOURCE / "deploy" / file).read_text())["groups"]
     alarms = [(rule["annotations"]["summary"], rule["expr"], rule.get("for")) for rule in group["rules"]]
-    page = (SOURCE / "docs/operations/metrics.md").read_text().split("\n## Alarms\n")[1]
+    page = (SOURCE / "docs/reference/metrics.md").read_text().split("\n## Alarms\n")[1]
     rows = re.findall(r"^\| ([^`|]+) \| `([^`]+)`(?: for (\d+) (m|h)\w+)? \| .+ \|$", page, re.MULTILINE)
     assert alarms == [(name, expression, time + unit or None) for name, expression, time, unit in rows]
     assert len(alarms) == page.count("\n| ") - 2

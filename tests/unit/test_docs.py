@@ -34,7 +34,9 @@ def test_links_resolve() -> None:
 
 
 def test_every_rule_that_the_source_cites_is_explained() -> None:
-    explained = set(re.findall(r"^\| (S\d+) \|", (ROOT / "docs" / "storage.md").read_text(), re.MULTILINE))
+    explained = set(
+        re.findall(r"^\| (S\d+) \|", (ROOT / "docs" / "explanation" / "storage.md").read_text(), re.MULTILINE)
+    )
     cited = {rule for path in SOURCES for rule in re.findall(r"\bS\d+\b", path.read_text(encoding="utf-8"))}
     assert cited
     assert cited <= explained
@@ -51,7 +53,7 @@ def test_every_page_that_the_source_cites_is_there() -> None:
 
 
 def test_the_tests_that_hold_the_rules_of_storage_are_there() -> None:
-    named = re.findall(r"`(test_\w+\.py)?::(test_\w+)`", (ROOT / "docs" / "storage.md").read_text())
+    named = re.findall(r"`(test_\w+\.py)?::(test_\w+)`", (ROOT / "docs" / "explanation" / "storage.md").read_text())
     assert len(named) >= 12
     there = {
         (path.name, test)
@@ -73,7 +75,7 @@ def test_the_files_that_a_page_names_are_there() -> None:
             ROOT / "tests",
             package,
             package / page.stem,
-        ]  # the last: in docs/storage.md, what is in storage/
+        ]  # the last: in docs/explanation/storage.md, what is in storage/
         for name in re.findall(r"`((?:[\w.]+/)+\w+\.py)`", page.read_text(encoding="utf-8")):
             if not any((root / name).exists() for root in roots):
                 gone.append((name_of(page), name))

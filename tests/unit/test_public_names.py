@@ -14,7 +14,7 @@ from tests import api_page
 import bkpy
 from bkpy.local import LocalCluster
 
-PAGE = Path(__file__).parents[2] / "docs" / "api.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "api.md"
 CLASSES = [
     bkpy.Client,
     bkpy.LedgerWriter,
@@ -68,7 +68,7 @@ def public(cls: type) -> set[str]:
 def test_the_public_names_of_a_class_are_those_in_the_documentation(cls: type) -> None:
     names = documented(PAGE.read_text(encoding="utf-8"))[cls.__name__]
     assert len(names) == len(set(names))
-    assert public(cls) == set(names), "make it private, or list it in docs/api.md"
+    assert public(cls) == set(names), "make it private, or list it in docs/reference/api.md"
 
 
 @pytest.mark.parametrize("name", CALLS)

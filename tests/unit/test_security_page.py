@@ -1,4 +1,4 @@
-"""The commands of docs/security.md make certificates that the strictest of Python's checks take."""
+"""The commands of docs/how-to/security.md make certificates that the strictest of Python's checks take."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "security.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "security.md"
 
 
 def context(purpose: ssl.Purpose, directory: Path, name: str) -> ssl.SSLContext:

@@ -60,7 +60,7 @@ _NAMED_MAX = 100
 _KINDS = {ProbeState.FOREIGN: "foreign", ProbeState.OLDER: "older"}  # of failures, by what a look saw
 _OLDER = (
     "; nothing is collected until this bookie is started again: put the newer state back, or see *Space* in "
-    "docs/operations/disks.md for how to go on without it"
+    "docs/how-to/disks.md for how to go on without it"
 )
 
 

@@ -195,7 +195,7 @@ class KeyAuthority:
         if status is Status.UNKNOWN:
             self._complain(
                 "ledger %d has entries here under a key that is not the one in its metadata: this bookie refuses its "
-                "writers and recoveries; see 'entries under another key' in docs/operations/messages.md",
+                "writers and recoveries; see 'entries under another key' in docs/reference/messages.md",
                 ledger_id,
             )
         return status

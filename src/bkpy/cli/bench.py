@@ -25,7 +25,7 @@ _WORKLOADS = (
     "failover: a bookie is killed under load; recovery: of a ledger whose writer is gone; restart: all bookies are "
     "killed, and started again on what --ledgers with --entries in all have left."
 )
-# As docs/performance.md advises services with thousands of calls in flight: these are no garbage.
+# As docs/explanation/performance.md advises services with thousands of calls in flight: these are no garbage.
 _GC_THRESHOLDS = (100_000, 20, 100)
 FAILURES = ("failover", "recovery", "restart")
 _OWN_CLUSTER = "with a cluster started for the run: without --connect, and without BKPY_CONNECT in the environment"

@@ -119,12 +119,12 @@ class BookieSettings(SecuritySettings):
     journal_write_data: bool = Field(
         default=True,
         description="write entries to the journal before they are acknowledged. Without that, an unclean stop loses "
-        "those that no checkpoint has stored: see docs/operations/disks.md",
+        "those that no checkpoint has stored: see docs/how-to/disks.md",
     )
     journal_sync_data: bool = Field(
         default=True,
         description="wait until the disk has what the journal holds of entries before they are acknowledged. Without "
-        "that, a power cut loses some of them: see docs/operations/disks.md",
+        "that, a power cut loses some of them: see docs/how-to/disks.md",
     )
     memtable_bytes_max: Size = Field(
         default=MEMORY_PARTS["memtable_bytes_max"],

@@ -9,7 +9,7 @@ bookies that it can't have been acknowledged; changed ensembles are stored by th
 goes wrong leaves the ledger IN_RECOVERY, for a later try.
 
 It reads through the same pipeline of ranges as a reader does, and gets the same replies. What counts as an answer is
-another matter, because what is decided here is decided for good: docs/protocol.md compares the two.
+another matter, because what is decided here is decided for good: docs/explanation/protocol.md compares the two.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The manifest of an export: what a directory was made of, and what of that is in it. See docs/formats/export.md.
+"""The manifest of an export: what a directory was made of, and what of that is in it.
 
-A text file. Its first line is all that was known when the file was begun, each further one something that came of it
-since. A line is a checksum and JSON, and counts when it is there to its end.
+See docs/reference/formats/export.md. A text file. Its first line is all that was known when the file was begun, each
+further one something that came of it since. A line is a checksum and JSON, and counts when it is there to its end.
 """
 
 from __future__ import annotations

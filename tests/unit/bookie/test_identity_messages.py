@@ -1,4 +1,4 @@
-"""Each message about a bookie's identity has its row in docs/operations/identity.md, and no other."""
+"""Each message about a bookie's identity has its row in docs/how-to/identity.md, and no other."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import bkpy
 
 PACKAGE = Path(bkpy.__file__).parent
-PAGE = PACKAGE.parents[1] / "docs" / "operations" / "identity.md"
+PAGE = PACKAGE.parents[1] / "docs" / "how-to" / "identity.md"
 SOURCES = [
     "storage/identity.py",
     "storage/open.py",

@@ -111,9 +111,10 @@ def test_where_ledgers_are_striped_no_number_alone_decides() -> None:
     assert not covered({0, 1}, 4, 2, 2)
 
 
-# --- the tables of docs/protocol.md -----------------------------------------------------------------------------
+# --- the tables of docs/explanation/protocol.md
+# -----------------------------------------------------------------------------
 
-PAGE = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "explanation" / "protocol.md").read_text(encoding="utf-8")
 
 
 def rows(sizes: int, numbers: int) -> list[tuple[list[int], list[int]]]:

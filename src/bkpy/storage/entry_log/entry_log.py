@@ -1,4 +1,4 @@
-"""Entry logs: append-only files of blocks (docs/formats/entry-log.md).
+"""Entry logs: append-only files of blocks (docs/reference/formats/entry-log.md).
 
 Invariants: a block is handed out only after ledger, checksum and lengths were found right; a log is appended to only by
 the process that began it; its directory is synced before anything refers to it (S4).

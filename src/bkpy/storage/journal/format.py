@@ -1,4 +1,4 @@
-"""The bytes of journal files: file headers, commit frames and records (docs/formats/journal.md).
+"""The bytes of journal files: file headers, commit frames and records (docs/reference/formats/journal.md).
 
 Invariant: a header is decoded only after its own checksum, magic and version were found right; for a frame, the nonce
 of its file as well.

@@ -1,4 +1,4 @@
-"""How far the scrub of a ledger directory is, as a file in it keeps it (docs/formats/scrub.md).
+"""How far the scrub of a ledger directory is, as a file in it keeps it (docs/reference/formats/scrub.md).
 
 Invariant: nothing depends on it but when what is looked at again: a file that is damaged or missing costs a round.
 """
