@@ -51,9 +51,9 @@ async def test_damage_on_the_disk_is_told_by_the_command(local: LocalCluster) ->
     assert metrics(bookie.log_path) >= {"bkpy_bookie_scrub_damages 1.0", "bkpy_bookie_scrub_progress 1.0"}
 
     # The other bookies have these entries: they are copied from there.
-    repaired_in_place = as_json("bookie", "integrity", "--now", *which, uri=uri)
-    assert (repaired_in_place["look"]["mended"], repaired_in_place["left"]) == (1, [])
-    assert repaired_in_place["copied_entries"] >= found["last"] - found["first"] + 1
+    report = as_json("bookie", "integrity", "--now", *which, uri=uri)
+    assert (report["look"]["repaired"], report["look"]["mended"], report["left"]) == (1, 1, [])
+    assert report["copied_entries"] >= found["last"] - found["first"] + 1
     async with library.connect(uri) as client:
         assert await asked(client, bookie, ledger_id) == (Status.OK, set(range(100)), set())
     assert as_json("bookie", "scrub", "--now", *which, uri=uri)["damages"] == []

@@ -60,6 +60,7 @@ def _as_json(
         "bookie_id": settings.bookie_id,
         "bytes": size,
         **checked._asdict(),
+        "untold": checked.skipped,  # its name in 0.2
         "wrong": count,
         "findings": [finding._asdict() for finding in findings],
     }
@@ -73,7 +74,7 @@ def _show(checked: Checked, size: int, findings: list[Defect], count: int) -> No
         )
     if count > len(findings):
         say(f"and {count - len(findings)} more")
-    for what in checked.not_shown:
+    for what in checked.skipped:
         say(f"not looked at: {what}")
     say(
         f"{human_bytes(size)}, {checked.ledgers} ledgers, {checked.block_rows} rows of blocks, {checked.logs} entry "

@@ -83,7 +83,7 @@ class IntegrityLook:
     began_s: float
     ended_s: float | None = None
     looked_at: int = 0
-    repaired_in_place: int = 0  # nothing of them is missing or in limbo any more
+    repaired: int = 0  # nothing of them is missing or in limbo any more
     named: int | None = None  # ledgers that name this bookie, all of which may have lost entries; None before it knows
 
 
@@ -154,7 +154,7 @@ class IntegrityCheck:
             "in_doubt": self._losses.all_in_doubt,
             "asked": self._asked,
             "to_rebuild": self._to_rebuild(),
-            "look": None if self._look is None else asdict(self._look),
+            "look": None if self._look is None else {**asdict(self._look), "mended": self._look.repaired},
             "copied_entries": self._count.entries,
             "copied_bytes": self._count.bytes,
             "waiting": sorted(self._waiting),
@@ -166,7 +166,7 @@ class IntegrityCheck:
         if not self._losses.all_in_doubt:
             return len(self._left) + len(self._waiting)
         look = self._look
-        return None if look is None or look.named is None else max(1, look.named - look.repaired_in_place)
+        return None if look is None or look.named is None else max(1, look.named - look.repaired)
 
     # --- reports ------------------------------------------------------------------------------------------------------
 
@@ -253,16 +253,16 @@ class IntegrityCheck:
                 await self._look_at(_each(sorted(some)))
         finally:
             look.ended_s = self._runtime.clock.time()
-        if whole or look.repaired_in_place:
+        if whole or look.repaired:
             log.info(
                 "integrity: looked at %d ledgers in %.1f s, %d are whole again, %d are not yet (%d entries copied)",
                 look.looked_at,
                 look.ended_s - look.began_s,
-                look.repaired_in_place,
+                look.repaired,
                 len(self._left) + len(self._waiting),
                 self._count.entries,
             )
-        return look.repaired_in_place > 0
+        return look.repaired > 0
 
     async def _look_at_all(self, client: Client, look: IntegrityLook, *, in_doubt: bool) -> None:
         """Every ledger there is; behind that, those that this bookie has never seen are trusted."""
@@ -483,8 +483,8 @@ class IntegrityCheck:
             self._leave(ledger_id, "rows of the index are damaged: `bkpy bookie rebuild-index`")
             return
         self._left.pop(ledger_id, None)
-        self._look.repaired_in_place += 1
-        self._metrics.repaired_in_place()
+        self._look.repaired += 1
+        self._metrics.repaired()
         if demand is Demand.CLOSED and mark is not None and self._is_reported_lost(mark):
             # Whatever comes of it: at worst a worker copies what is here.
             await self._marks.remove(mark, [self._bookie_id])

@@ -28,7 +28,7 @@ class IntegrityMetrics:
             registry=registry,
         )
         self._looks = Counter("bkpy_integrity_looks", "Ledgers that were looked at", registry=registry)
-        self._repaired_in_place = Counter(
+        self._repaired = Counter(
             "bkpy_integrity_mended", "Ledgers that were made whole again", registry=registry
         )
         self._copied = Counter(
@@ -46,8 +46,8 @@ class IntegrityMetrics:
     def looked_at(self) -> None:
         self._looks.inc()
 
-    def repaired_in_place(self) -> None:
-        self._repaired_in_place.inc()
+    def repaired(self) -> None:
+        self._repaired.inc()
 
     def copied(self, entries: int) -> None:
         self._copied.inc(entries)

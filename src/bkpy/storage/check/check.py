@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 
 class Checked(NamedTuple):
-    """What was looked at. `untold`: what could not be, because the bookie runs."""
+    """What was checked. `skipped`: what could not be, because the bookie runs."""
 
     ledgers: int
     block_rows: int
     logs: int
     blocks: int
     journal_frames: int
-    not_shown: list[str]
+    skipped: list[str]
 
 
 def bytes_to_check(settings: BookieSettings, files: Files, *, running: bool) -> int:
@@ -111,7 +111,7 @@ class _Check:
         self._progress = progress
         self._done = 0  # bytes
         self._ledgers = self._block_rows = self._logs = self._blocks = self._frames = 0
-        self._not_shown = (
+        self._skipped = (
             [
                 "the journals, to which the bookie writes",
                 "the pages of the indexes, in which it writes",
@@ -123,7 +123,7 @@ class _Check:
         )
 
     def checked(self) -> Checked:
-        return Checked(self._ledgers, self._block_rows, self._logs, self._blocks, self._frames, self._not_shown)
+        return Checked(self._ledgers, self._block_rows, self._logs, self._blocks, self._frames, self._skipped)
 
     # --- cookies ------------------------------------------------------------------------------------------------------
 

@@ -61,7 +61,7 @@ async def test_what_is_sound_is_not_complained_of() -> None:
     assert checked.block_rows <= checked.blocks
     assert checked.logs == len(files_of(host, ".log"))
     assert checked.journal_frames > 20
-    assert checked.not_shown == []
+    assert checked.skipped == []
     (await host.boot()).release()  # what it leaves is sound as well
     assert check(host)[1] == []
 
@@ -75,7 +75,7 @@ async def test_a_bookie_that_runs() -> None:
     host.disk.crash()
     checked, findings = check(host, running=True)  # the simulated store can't be open twice
     assert findings == []
-    assert len(checked.not_shown) == 4
+    assert len(checked.skipped) == 4
     assert checked.journal_frames == 0
     del storage
 
