@@ -38,7 +38,7 @@ async def test_all_that_a_client_of_nodes_sends_goes_through_the_proxies(tmp_pat
         metadata = await write_and_read(client)
         for bookie_id in metadata.fragments[0].bookies:
             proxy = cluster.proxies[bookie_id]
-            assert proxy.accepted >= 1  # bookies may connect to each other as well
+            assert proxy.accepted >= 1  # others than this client may connect as well
             assert client.bookies[bookie_id].address == proxy.address
             assert proxy.requests.bytes_passed > 20
             assert proxy.replies.bytes_passed > 0
@@ -73,7 +73,7 @@ async def test_processes_behind_proxies_are_suspended_killed_and_started(tmp_pat
         metadata = await write_and_read(client)
         for bookie_id, proxy in cluster.proxies.items():
             assert client.bookies[bookie_id].address == proxy.address
-            assert proxy.accepted >= 1  # bookies may connect to each other as well
+            assert proxy.accepted >= 1  # others than this client may connect as well
 
         first, second, _ = cluster.bookies
         assert cluster.bookie(second.id) is second
