@@ -34,22 +34,22 @@ from bkpy.local.zookeeper import ZooKeeperServer
 from bkpy.metadata import paths
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.connect import connect_store
-from bkpy.metadata.layout import LONG_HIERARCHICAL
-from bkpy.metadata.marks import LostBookie, Marks
-from bkpy.metadata.outcome import NotDone
-from bkpy.metadata.resolve import ensure_path
-from bkpy.metadata.store import Create, Delete, Put, parent_of
-from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
-from bkpy.recovery.auditor_metrics import AuditorMetrics
-from bkpy.recovery.ledger_scan import LedgerScan
-from bkpy.recovery.remembered_ledgers import RememberedLedgers
+from bkpy.metadata.ledgers.layout import LONG_HIERARCHICAL
+from bkpy.metadata.replication.underreplication import LostBookie, Marks
+from bkpy.metadata.store.outcome import NotDone
+from bkpy.metadata.store.resolve import ensure_path
+from bkpy.metadata.store.store import Create, Delete, Put, parent_of
+from bkpy.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from bkpy.replication.auditor.auditor_metrics import AuditorMetrics
+from bkpy.replication.auditor.ledger_scan import LedgerScan
+from bkpy.replication.auditor.remembered_ledgers import RememberedLedgers
 from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection
 
     from bkpy.metadata.cluster import Cluster
-    from bkpy.metadata.store import MetadataStore
+    from bkpy.metadata.store.store import MetadataStore
 
 COPIES: Final = 3
 SESSION_TIMEOUT_S: Final = 60.0

@@ -17,9 +17,9 @@ from bkpy.client.write.writer import LedgerWriter
 from bkpy.local import process, zookeeper
 from bkpy.log.opening import Opening
 from bkpy.log.rolling import Roller
-from bkpy.metadata.naming import NamingScan
-from bkpy.recovery.integrity import IntegrityCheck
+from bkpy.metadata.bookies.naming import NamingScan
 from bkpy.recovery.ledger_recovery import LedgerRecovery
+from bkpy.replication.integrity import IntegrityCheck
 from bkpy.runtime.process import TaskSpawner
 from bkpy.storage.engine import LedgerStorage
 from bkpy.storage.journal.journal import JournalWriter
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from bkpy.bookie.chunks import BookieChunks
     from bkpy.bookie.collector import Collector
-    from bkpy.bookie.connection import Connection
-    from bkpy.bookie.keys import Keys
+    from bkpy.bookie.connection.chunks import BookieChunks
+    from bkpy.bookie.connection.connection import Connection
+    from bkpy.bookie.connection.keys import Keys
     from bkpy.bookie.node import BookieNode
     from bkpy.bookie.server import BookieServer
     from bkpy.bookie.service import BookieService
@@ -53,19 +53,19 @@ if TYPE_CHECKING:
     from bkpy.log.entries import LogBlock
     from bkpy.log.reader import LogReader
     from bkpy.log.writer import LogWriter
+    from bkpy.metadata.bookies.registration import Registration
     from bkpy.metadata.cluster import Cluster
-    from bkpy.metadata.layout import IdGenerator
-    from bkpy.metadata.ledgers import LedgerCatalog
-    from bkpy.metadata.memory import MemoryStore
-    from bkpy.metadata.metadata_probe import MetadataProbe
-    from bkpy.metadata.registration import Registration
-    from bkpy.metadata.store import MetadataStore
-    from bkpy.metadata.zookeeper.session import Session
-    from bkpy.metadata.zookeeper.store import ZooKeeperStore
-    from bkpy.protocol.ledger_metadata import LedgerMetadata
-    from bkpy.protocol.receive_buffer import ReceiveBuffer
-    from bkpy.protocol.records import RecordCodec
-    from bkpy.recovery.repair_queue import RepairQueue
+    from bkpy.metadata.ledgers.catalog import LedgerCatalog
+    from bkpy.metadata.ledgers.layout import IdGenerator
+    from bkpy.metadata.ledgers.metadata_probe import MetadataProbe
+    from bkpy.metadata.store.memory import MemoryStore
+    from bkpy.metadata.store.store import MetadataStore
+    from bkpy.metadata.store.zookeeper.session import Session
+    from bkpy.metadata.store.zookeeper.store import ZooKeeperStore
+    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.wire.receive_buffer import ReceiveBuffer
+    from bkpy.protocol.wire.records import RecordCodec
+    from bkpy.replication.worker.repair_queue import RepairQueue
     from bkpy.runtime.interfaces import Runtime, Worker
     from bkpy.runtime.tls import Certificates, Failure
     from bkpy.storage.entry_log.entry_log import Place

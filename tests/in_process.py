@@ -14,12 +14,12 @@ from bkpy.config.client import client_settings
 from bkpy.config.loading import load_bookie_settings
 from bkpy.local.process import free_port
 from bkpy.metadata.cluster import init_cluster
-from bkpy.metadata.memory import MemoryStore
-from bkpy.metadata.outcome import Done, PutOutcome
-from bkpy.protocol import frame as wire
-from bkpy.protocol import messages as m
-from bkpy.protocol.messages import Op
-from bkpy.recovery.integrity import IntegrityCheck
+from bkpy.metadata.store.memory import MemoryStore
+from bkpy.metadata.store.outcome import Done, PutOutcome
+from bkpy.protocol.wire import frame as wire
+from bkpy.protocol.wire import messages as m
+from bkpy.protocol.wire.messages import Op
+from bkpy.replication.integrity import IntegrityCheck
 from bkpy.runtime.system import SystemRuntime, real_runtime
 from tests.hooks import cluster_of, connections_of, server_of, service_of, storage_of
 from tests.sim.disk import SimDisk, SimWorker
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from bkpy.bookie.background_services import NewBackgroundService
-    from bkpy.bookie.connection import Connection
+    from bkpy.bookie.connection.connection import Connection
     from bkpy.bookie.server import BookieServer
     from bkpy.bookie.service import BookieService
     from bkpy.client.bookies.channel import BookieChannel
     from bkpy.errors import BookKeeperError
-    from bkpy.metadata.store import MetadataStore
-    from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.metadata.store.store import MetadataStore
+    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
     from bkpy.runtime.interfaces import Files
     from bkpy.storage.engine import LedgerStorage
     from bkpy.storage.losses import Losses

@@ -15,14 +15,14 @@ from rows import GROUP_WAIT_DEFAULT_MS
 from bkpy.local.process import ManagedProcess, accepts_connections, free_port, poll
 from bkpy.local.zookeeper import opens_session
 from bkpy.metadata.connect import connect_store
-from bkpy.metadata.store import NoNode
+from bkpy.metadata.store.store import NoNode
 from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from bkpy.metadata.store import MetadataStore
+    from bkpy.metadata.store.store import MetadataStore
 
 BOOKIES: Final = 3
 

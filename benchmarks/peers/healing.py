@@ -39,19 +39,19 @@ from bkpy.local import LocalCluster
 from bkpy.local.java import find_java
 from bkpy.local.process import poll
 from bkpy.metadata import paths
+from bkpy.metadata.bookies.draining import Drains
 from bkpy.metadata.cluster import open_cluster
-from bkpy.metadata.draining import Drains
-from bkpy.metadata.election import leader
-from bkpy.metadata.layout import HIERARCHICAL
-from bkpy.metadata.store import NoNode
+from bkpy.metadata.ledgers.layout import HIERARCHICAL
+from bkpy.metadata.replication.election import leader
+from bkpy.metadata.store.store import NoNode
 from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from bkpy.local.cluster import LocalBookie
-    from bkpy.metadata.layout import Layout
-    from bkpy.metadata.store import MetadataStore
+    from bkpy.metadata.ledgers.layout import Layout
+    from bkpy.metadata.store.store import MetadataStore
 
 BOOKIES: Final = 3  # that hold the ledgers
 RATE, SIZE = 2000, 1024  # appends a second meanwhile

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any, Final
 import uvloop
 
 import bkpy
-from bkpy.metadata.all_ledgers import all_ledgers
-from bkpy.protocol import messages as m
-from bkpy.protocol.messages import Op, Status
-from bkpy.protocol.records import RecordCodec, walk
+from bkpy.metadata.ledgers.all_ledgers import all_ledgers
+from bkpy.protocol.wire import messages as m
+from bkpy.protocol.wire.messages import Op, Status
+from bkpy.protocol.wire.records import RecordCodec, walk
 
 if TYPE_CHECKING:
-    from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
 
 AT_ONCE: Final = 64  # ledgers
 BATCH_BYTES: Final = 1 << 20

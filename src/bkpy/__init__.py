@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from bkpy.log.entries import LogBlock, LogEntry
     from bkpy.log.reader import LogReader
     from bkpy.log.writer import LogWriter
-    from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
 
     __version__: str
 
@@ -103,7 +103,7 @@ _MODULES = {
     "Block": "bkpy.client.read.block",
     "Client": "bkpy.client.client",
     "Entry": "bkpy.client.read.block",
-    "LedgerMetadata": "bkpy.protocol.ledger_metadata",
+    "LedgerMetadata": "bkpy.protocol.ledger.ledger_metadata",
     "LedgerReader": "bkpy.client.read.reader",
     "LedgerWriter": "bkpy.client.write.writer",
     "LogBlock": "bkpy.log.entries",

@@ -29,7 +29,7 @@ from tests.cluster.zookeeper_proxy import (
 from tests.hooks import try_first
 
 from bkpy.local.zookeeper import ZooKeeperServer
-from bkpy.metadata.zookeeper.store import ZooKeeperStore
+from bkpy.metadata.store.zookeeper.store import ZooKeeperStore
 from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from tests.cluster.zookeeper_proxy import WRITES, Fault, ZooKeeperProxy
 from tests.hooks import session_of, session_password
 from tests.waiting import eventually
 
-from bkpy.metadata.memory import MemorySession, MemoryStore
-from bkpy.metadata.resolve import ensure_path
-from bkpy.metadata.store import MetadataStore, SessionState
-from bkpy.metadata.zookeeper.connection import ZooKeeperConnection
-from bkpy.metadata.zookeeper.store import ZooKeeperStore
+from bkpy.metadata.store.memory import MemorySession, MemoryStore
+from bkpy.metadata.store.resolve import ensure_path
+from bkpy.metadata.store.store import MetadataStore, SessionState
+from bkpy.metadata.store.zookeeper.connection import ZooKeeperConnection
+from bkpy.metadata.store.zookeeper.store import ZooKeeperStore
 from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 from tests.command import as_json, bkpy
 from tests.in_process import rewrite
-from tests.unit.recovery.repairing import whole
+from tests.unit.replication.repairing import whole
 from tests.waiting import eventually
 
 import bkpy as library
@@ -20,10 +20,10 @@ from bkpy.config.recovery import RecoverySettings
 from bkpy.local import LocalCluster
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.connect import connect_store
-from bkpy.metadata.election import Election, leader
-from bkpy.metadata.marks import LostBookie, UnderreplicationQueue
-from bkpy.metadata.outcome import Changed, Done, Gone, Missing
-from bkpy.protocol.ledger_metadata import Fragment
+from bkpy.metadata.replication.election import Election, leader
+from bkpy.metadata.replication.underreplication import LostBookie, UnderreplicationQueue
+from bkpy.metadata.store.outcome import Changed, Done, Gone, Missing
+from bkpy.protocol.ledger.ledger_metadata import Fragment
 from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:

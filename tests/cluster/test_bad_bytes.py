@@ -10,10 +10,10 @@ import pytest
 
 import bkpy
 from bkpy.local import LocalCluster
-from bkpy.protocol import frame as wire
-from bkpy.protocol import messages as m
-from bkpy.protocol.messages import Op, Status
-from bkpy.protocol.receive_buffer import ReceiveBuffer
+from bkpy.protocol.wire import frame as wire
+from bkpy.protocol.wire import messages as m
+from bkpy.protocol.wire.messages import Op, Status
+from bkpy.protocol.wire.receive_buffer import ReceiveBuffer
 
 DEADLINE_S = 30
 # A second, on a machine that has nothing else to do. By then nobody is hung up on for having said nothing.

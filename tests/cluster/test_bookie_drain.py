@@ -10,7 +10,7 @@ import pytest
 from tests.cluster.test_bookie_recover import names, until, write
 from tests.command import PATIENCE_S, as_json, bkpy, start
 from tests.conftest import run_elsewhere
-from tests.unit.recovery.repairing import whole
+from tests.unit.replication.repairing import whole
 
 import bkpy as api
 from bkpy.local import LocalCluster

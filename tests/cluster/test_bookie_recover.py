@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.command import PATIENCE_S, PRELOADED, as_json, bkpy, environment, start
 from tests.conftest import run_elsewhere
-from tests.unit.recovery.repairing import whole
+from tests.unit.replication.repairing import whole
 from tests.waiting import eventually
 
 import bkpy as api
 from bkpy.local import LocalCluster
 from bkpy.metadata.cluster import open_cluster
-from bkpy.protocol.ledger_metadata import LedgerState
+from bkpy.protocol.ledger.ledger_metadata import LedgerState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

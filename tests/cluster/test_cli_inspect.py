@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.command import COMMAND, bkpy
-from tests.unit.storage.inspect.built import STRIPED, build
 from tests.unit.storage.support import KEY
+from tests.unit.storage.tools.inspect.built import STRIPED, build
 
 import bkpy as bkpy_library
 

@@ -15,7 +15,7 @@ from tests.command import COMMAND, PATIENCE_S, PRELOADED, as_json, bkpy, environ
 from tests.preloaded import CLOSED
 
 import bkpy as bkpy_library
-from bkpy.cli import outcome
+from bkpy.cli.output import outcome
 from bkpy.local import LocalCluster
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
@@ -93,13 +93,13 @@ def ended_at(module: str, number: int, pid: int = 0) -> tuple[int, bytes, bytes]
 
 
 @pytest.mark.parametrize(
-    "module", ["click", "bkpy.cli.outcome", "bkpy.errors", "bkpy.cli.ledger", "bkpy.client.client"]
+    "module", ["click", "bkpy.cli.output.outcome", "bkpy.errors", "bkpy.cli.ledger.group", "bkpy.client.client"]
 )
 def test_ctrl_c_while_the_program_is_loaded_ends_it_quietly(module: str) -> None:
     assert ended_at(module, signal.SIGINT) == (130, b"", b"")
 
 
-@pytest.mark.parametrize("module", ["click", "bkpy.errors", "bkpy.cli.ledger"])
+@pytest.mark.parametrize("module", ["click", "bkpy.errors", "bkpy.cli.ledger.group"])
 def test_sigterm_while_the_program_is_loaded_ends_a_container(module: str) -> None:
     """Whose first process the kernel doesn't end for a signal that it has no handler for."""
     assert ended_at(module, signal.SIGTERM, pid=1) == (143, b"", b"")
@@ -190,7 +190,7 @@ def test_a_group_without_a_command_shows_its_help_and_nothing_else(arguments: li
 SIGTERM_BETWEEN_LOOPS = """\
 import os, signal, sys, time
 from bkpy.cli.common import run
-from bkpy.cli.interrupts import interruptible
+from bkpy.cli.output.interrupts import interruptible
 
 async def nothing():
     pass

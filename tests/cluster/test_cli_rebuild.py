@@ -12,7 +12,7 @@ from tests.compat import raw
 
 import bkpy
 from bkpy.local import LocalCluster
-from bkpy.protocol.messages import Status
+from bkpy.protocol.wire.messages import Status
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.command import PATIENCE_S, as_json, bkpy, on_terminal, start, write
 
-from bkpy.cli.write import Writing
+from bkpy.cli.ledger.write import Writing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -23,8 +23,8 @@ from bkpy.local import LocalCluster
 from bkpy.local.process import poll
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.connect import connect_store
-from bkpy.metadata.layout import LAYOUTS
-from bkpy.protocol.ledger_metadata import Fragment
+from bkpy.metadata.ledgers.layout import LAYOUTS
+from bkpy.protocol.ledger.ledger_metadata import Fragment
 from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from bkpy.bookie.collector import CollectionRun
     from bkpy.client.client import Client
     from bkpy.local.zookeeper import ZooKeeperServer
-    from bkpy.metadata.store import MetadataStore
+    from bkpy.metadata.store.store import MetadataStore
 
 __all__ = ["lagging"]  # the fixture
 
@@ -294,7 +294,7 @@ async def test_the_command_says_what_it_lacks(local: LocalCluster, cluster: Loca
 async def _metrics_port(uri: str, bookie_id: str) -> int:
     store, root = await connect_store(uri, real_runtime(), session_timeout_s=30.0)
     try:
-        from bkpy.metadata.registration import decode_registration
+        from bkpy.metadata.bookies.registration import decode_registration
 
         value, _ = await store.get(f"{root}/available/{bookie_id}")
         return decode_registration(bookie_id, value, read_only=False).metrics_port

@@ -14,7 +14,7 @@ from bkpy.local.process import free_port
 from bkpy.local.zookeeper import ZooKeeperEnsemble
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.connect import connect_store
-from bkpy.metadata.zookeeper.store import ZooKeeperStore
+from bkpy.metadata.store.zookeeper.store import ZooKeeperStore
 from bkpy.runtime.system import real_runtime
 
 DEADLINE_S = 60

@@ -13,12 +13,12 @@ from tests.conftest import alive
 from tests.waiting import eventually
 
 import bkpy
+from bkpy.admin.decommission import Decommission
+from bkpy.admin.drain import BookieDrain
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import BookieUnavailableError, ConfigError, IdentityError, NotEnoughBookiesError
 from bkpy.local import LocalCluster
 from bkpy.local.process import accepts_connections, poll, port_is_free
-from bkpy.recovery.bookie_drain import BookieDrain
-from bkpy.recovery.decommission import Decommission
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.command import PATIENCE_S, start
-from tests.unit.recovery.repairing import whole
+from tests.unit.replication.repairing import whole
 from tests.waiting import eventually
 
 import bkpy

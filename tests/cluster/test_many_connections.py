@@ -12,9 +12,9 @@ import pytest
 
 import bkpy
 from bkpy.local import LocalCluster
-from bkpy.protocol import frame as wire
-from bkpy.protocol import messages as m
-from bkpy.protocol.messages import Op
+from bkpy.protocol.wire import frame as wire
+from bkpy.protocol.wire import messages as m
+from bkpy.protocol.wire.messages import Op
 
 if TYPE_CHECKING:
     from pathlib import Path

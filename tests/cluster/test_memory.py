@@ -14,9 +14,9 @@ from tests.waiting import eventually
 import bkpy
 from bkpy.config.loading import load_bookie_settings
 from bkpy.local import LocalBookie, LocalCluster
-from bkpy.protocol import frame as wire
-from bkpy.protocol import messages as m
-from bkpy.protocol.messages import Op
+from bkpy.protocol.wire import frame as wire
+from bkpy.protocol.wire import messages as m
+from bkpy.protocol.wire.messages import Op
 
 MIB = 1 << 20
 DEADLINE_S = 100

@@ -21,19 +21,19 @@ from bkpy.errors import (
     NoSuchClusterError,
     NoSuchLedgerError,
 )
+from bkpy.metadata.bookies.cookies import delete_cookie, list_cookies, read_cookie, write_cookie
 from bkpy.metadata.cluster import Cluster, init_cluster, open_cluster
 from bkpy.metadata.connect import connect_store
-from bkpy.metadata.cookies import delete_cookie, list_cookies, read_cookie, write_cookie
-from bkpy.metadata.layout import LAYOUTS, NewId
-from bkpy.metadata.ledgers import Created, LedgerCatalog
-from bkpy.metadata.outcome import Changed, Done, Gone, Missing, NotDone
-from bkpy.metadata.resolve import ensure_path
-from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState, UnsupportedVersionError
+from bkpy.metadata.ledgers.catalog import Created, LedgerCatalog
+from bkpy.metadata.ledgers.layout import LAYOUTS, NewId
+from bkpy.metadata.store.outcome import Changed, Done, Gone, Missing, NotDone
+from bkpy.metadata.store.resolve import ensure_path
+from bkpy.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState, UnsupportedVersionError
 from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
     from bkpy.local.zookeeper import ZooKeeperServer
-    from bkpy.metadata.store import MetadataStore
+    from bkpy.metadata.store.store import MetadataStore
 
 __all__ = ["harness", "store"]  # fixtures
 

@@ -11,15 +11,15 @@ from bkpy.config.base import MetadataSettings
 from bkpy.config.client import ClientSettings
 from bkpy.errors import ConfigError, NoSuchLogError, TruncatedError
 from bkpy.metadata.cluster import init_cluster
-from bkpy.metadata.layout import LONG_HIERARCHICAL
-from bkpy.metadata.ledgers import Created, LedgerCatalog
-from bkpy.metadata.log_consumers import LogConsumers
-from bkpy.metadata.log_deletions import LogDeletions
-from bkpy.metadata.log_maintenance import LOG_NAME, LOG_UID, LogMaintenance, Swept
-from bkpy.metadata.logs import HeldBy, LogStore, Taken
-from bkpy.metadata.outcome import Changed, Done, Exists, Missing
-from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
-from bkpy.protocol.log_list import LogList, Segment
+from bkpy.metadata.ledgers.catalog import Created, LedgerCatalog
+from bkpy.metadata.ledgers.layout import LONG_HIERARCHICAL
+from bkpy.metadata.logs.catalog import HeldBy, LogStore, Taken
+from bkpy.metadata.logs.consumers import LogConsumers
+from bkpy.metadata.logs.deletions import LogDeletions
+from bkpy.metadata.logs.maintenance import LOG_NAME, LOG_UID, LogMaintenance, Swept
+from bkpy.metadata.store.outcome import Changed, Done, Exists, Missing
+from bkpy.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from bkpy.protocol.log.log_list import LogList, Segment
 
 __all__ = ["harness"]  # fixture
 

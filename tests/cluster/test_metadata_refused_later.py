@@ -11,7 +11,7 @@ from tests.cluster.zookeeper_proxy import ZooKeeperProxy
 from tests.hooks import present_later
 
 from bkpy.errors import UnauthorizedError
-from bkpy.metadata.zookeeper.store import ZooKeeperStore
+from bkpy.metadata.store.zookeeper.store import ZooKeeperStore
 from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from tests.waiting import eventually, turns
 
 from bkpy.config.client import client_settings
 from bkpy.errors import BookieUnavailableError, ConfigError, IdentityError, NotEnoughBookiesError
+from bkpy.metadata.bookies.cookies import write_cookie
+from bkpy.metadata.bookies.registration import BookieDirectory, BookieInfo, Registration
 from bkpy.metadata.cluster import init_cluster
-from bkpy.metadata.cookies import write_cookie
-from bkpy.metadata.registration import BookieDirectory, BookieInfo, Registration
-from bkpy.metadata.store import MetadataStore, SessionState
+from bkpy.metadata.store.store import MetadataStore, SessionState
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

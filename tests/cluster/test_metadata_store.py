@@ -9,7 +9,7 @@ from tests.cluster.metadata_harness import DEADLINE_S, Harness, harness, store
 from tests.waiting import eventually
 
 from bkpy.errors import BookKeeperError, ClientClosedError, MetadataUnavailableError
-from bkpy.metadata.store import (
+from bkpy.metadata.store.store import (
     BadVersion,
     Check,
     Create,

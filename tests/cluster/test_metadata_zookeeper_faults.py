@@ -33,8 +33,8 @@ from tests.hooks import pretend_seen
 from tests.waiting import eventually
 
 from bkpy.errors import FrameTooLargeError, MetadataUnavailableError, UnauthorizedError
-from bkpy.metadata.store import Create, SessionState
-from bkpy.metadata.zookeeper.store import ZooKeeperStore
+from bkpy.metadata.store.store import Create, SessionState
+from bkpy.metadata.store.zookeeper.store import ZooKeeperStore
 from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:

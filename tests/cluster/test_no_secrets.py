@@ -15,7 +15,7 @@ from tests.command import COMMAND, PRELOADED, environment
 from tests.waiting import eventually_here
 
 from bkpy.local.process import free_port
-from bkpy.protocol.records import digest_key, ledger_key
+from bkpy.protocol.wire.records import digest_key, ledger_key
 
 if TYPE_CHECKING:
     from bkpy.local.zookeeper import ZooKeeperServer

@@ -9,12 +9,12 @@ import pytest
 from tests.command import as_json, bkpy, start
 from tests.conftest import run_elsewhere
 from tests.hooks import cluster_of
-from tests.unit.recovery.repairing import whole
+from tests.unit.replication.repairing import whole
 from tests.waiting import eventually
 
 import bkpy as api
 from bkpy.local import LocalCluster
-from bkpy.metadata.locks import held_locks
+from bkpy.metadata.replication.locks import held_locks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,8 +12,8 @@ from tests.command import as_json
 
 import bkpy
 from bkpy.local import LocalCluster
-from bkpy.protocol.messages import Status
-from bkpy.protocol.quorum import write_set
+from bkpy.protocol.ledger.quorum import write_set
+from bkpy.protocol.wire.messages import Status
 
 if TYPE_CHECKING:
     from pathlib import Path

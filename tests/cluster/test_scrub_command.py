@@ -14,7 +14,7 @@ from tests.command import as_json, bkpy
 
 import bkpy as library
 from bkpy.local import LocalCluster
-from bkpy.protocol.messages import Status
+from bkpy.protocol.wire.messages import Status
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

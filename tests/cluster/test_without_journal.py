@@ -10,9 +10,9 @@ from tests.hooks import pool_of
 import bkpy
 from bkpy.local import LocalCluster
 from bkpy.local.process import poll
-from bkpy.protocol import messages as m
-from bkpy.protocol.messages import Op, Status
-from bkpy.protocol.records import walk
+from bkpy.protocol.wire import messages as m
+from bkpy.protocol.wire.messages import Op, Status
+from bkpy.protocol.wire.records import walk
 
 if TYPE_CHECKING:
     from pathlib import Path

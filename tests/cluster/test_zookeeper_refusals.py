@@ -18,8 +18,8 @@ from bkpy.errors import MetadataUnavailableError
 from bkpy.local.process import free_port
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.connect import connect_store
-from bkpy.metadata.zookeeper.session import is_refusal
-from bkpy.metadata.zookeeper.store import ZooKeeperStore
+from bkpy.metadata.store.zookeeper.session import is_refusal
+from bkpy.metadata.store.zookeeper.store import ZooKeeperStore
 from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:

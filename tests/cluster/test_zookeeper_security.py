@@ -20,9 +20,9 @@ from bkpy.errors import MetadataUnavailableError, UnauthorizedError
 from bkpy.local.process import free_port
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.connect import connect_store
-from bkpy.metadata.zookeeper.protection import protect_tree
-from bkpy.metadata.zookeeper.store import ZooKeeperStore
-from bkpy.recovery.auto_recovery import AutoRecovery
+from bkpy.metadata.store.zookeeper.protection import protect_tree
+from bkpy.metadata.store.zookeeper.store import ZooKeeperStore
+from bkpy.replication.auto_recovery import AutoRecovery
 from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from bkpy.local.zookeeper import ZooKeeperServer
-    from bkpy.metadata.store import MetadataStore
+    from bkpy.metadata.store.store import MetadataStore
 
 DEADLINE_S = 60
 AUTH = "bkpy:very-secret"

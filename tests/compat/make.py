@@ -33,7 +33,7 @@ from .software import STATES, BookieProcess, RemoteClient, RemoteError, Software
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bkpy.metadata.store import MetadataStore
+    from bkpy.metadata.store.store import MetadataStore
 
 TWO = {"journal_directories": ["journal-1", "journal-2"], "ledger_directories": ["ledgers-1", "ledgers-2"]}
 SMALL = {"journal_max_size_mb": 1, "index_bytes_max": 16 << 20, "disk_free_bytes_min": 0}

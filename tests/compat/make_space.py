@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bkpy.client.client import Client
-    from bkpy.metadata.store import MetadataStore
+    from bkpy.metadata.store.store import MetadataStore
 
 SPACES = Path(__file__).parent / "spaces"
 TWO = {"journal_directories": ["journal-1", "journal-2"], "ledger_directories": ["ledgers-1", "ledgers-2"]}

@@ -17,7 +17,7 @@ import bkpy
 from bkpy.config.loading import ENVIRONMENT_PREFIX
 from bkpy.local.process import ManagedProcess, accepts_connections, free_port, poll
 from bkpy.metadata import paths
-from bkpy.metadata.store import MetadataStore, NodeExists, NoNode
+from bkpy.metadata.store.store import MetadataStore, NodeExists, NoNode
 from tests.command import PRELOADED
 from tests.hooks import children_started_by
 from tests.preloaded import Fork, Preloaded

@@ -15,7 +15,7 @@ from bkpy.client.client import Client, open_client
 from bkpy.config.client import client_settings
 from bkpy.local.process import free_port
 from bkpy.metadata.connect import connect_store
-from bkpy.metadata.memory import MemoryStore
+from bkpy.metadata.store.memory import MemoryStore
 from bkpy.runtime.system import real_runtime
 from tests.conftest import run_elsewhere
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from bkpy.local.zookeeper import ZooKeeperServer
-    from bkpy.metadata.store import MetadataStore
+    from bkpy.metadata.store.store import MetadataStore
 
 VERSIONS = sorted(path.name for path in STATES.iterdir())
 

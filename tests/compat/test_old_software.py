@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from bkpy.local.process import free_port
+from bkpy.metadata.bookies.draining import Drains
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.connect import connect_store
-from bkpy.metadata.draining import Drains
 from bkpy.runtime.system import real_runtime
 from tests.conftest import run_elsewhere
 from tests.waiting import eventually
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from bkpy.local.zookeeper import ZooKeeperServer
-    from bkpy.metadata.store import MetadataStore
+    from bkpy.metadata.store.store import MetadataStore
 
 VERSIONS = sorted(path.name for path in STATES.iterdir())
 ENTRIES = [f"entry {i} " * (i % 9) for i in range(300)]

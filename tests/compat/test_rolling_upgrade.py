@@ -21,7 +21,7 @@ from tests.command import bkpy as command
 from tests.faults.healing import CONFIG, Healing, until
 from tests.faults.load import Load
 from tests.faults.oracle import check, check_replicas
-from tests.unit.recovery.repairing import whole
+from tests.unit.replication.repairing import whole
 
 from .software import STATES, BookieProcess, RemoteClient, Software
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from bkpy.local.zookeeper import ZooKeeperServer
-    from bkpy.metadata.store import MetadataStore
+    from bkpy.metadata.store.store import MetadataStore
 
 VERSIONS = sorted(path.name for path in STATES.iterdir())
 ENSEMBLE = {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2}

@@ -19,7 +19,7 @@ from bkpy.config.loading import load_bookie_settings
 from bkpy.local import LocalBookie, LocalCluster
 from bkpy.local.process import free_port
 from bkpy.metadata.cluster import init_cluster
-from bkpy.metadata.memory import MemoryStore
+from bkpy.metadata.store.memory import MemoryStore
 from bkpy.runtime.system import real_runtime
 from tests.hooks import pool_of
 from tests.waiting import eventually

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import bkpy
 from bkpy.errors import MetadataUnavailableError
-from bkpy.metadata.election import leader
-from bkpy.metadata.locks import held_locks
-from bkpy.metadata.marks import UnderreplicationQueue
-from bkpy.protocol.ledger_metadata import LedgerState
+from bkpy.metadata.replication.election import leader
+from bkpy.metadata.replication.locks import held_locks
+from bkpy.metadata.replication.underreplication import UnderreplicationQueue
+from bkpy.protocol.ledger.ledger_metadata import LedgerState
 from tests.command import as_json
 from tests.hooks import cluster_of
-from tests.unit.recovery.repairing import whole
+from tests.unit.replication.repairing import whole
 from tests.waiting import DEADLINE_S, eventually
 
 from .load import Load
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from bkpy.local import LocalBookie
-    from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
 
     from .oracle import Promises
 

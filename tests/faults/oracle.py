@@ -17,10 +17,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import bkpy
-from bkpy.protocol import messages as m
-from bkpy.protocol.messages import Op, Status
-from bkpy.protocol.quorum import write_set
-from bkpy.protocol.records import RecordCodec, digest_key, walk
+from bkpy.protocol.ledger.quorum import write_set
+from bkpy.protocol.wire import messages as m
+from bkpy.protocol.wire.messages import Op, Status
+from bkpy.protocol.wire.records import RecordCodec, digest_key, walk
 from tests.hooks import pool_of
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import pytest
 
 import bkpy
 from bkpy.local import LocalCluster
-from bkpy.metadata.locks import held_locks
+from bkpy.metadata.replication.locks import held_locks
 from tests.command import as_json
 from tests.command import bkpy as command
 from tests.hooks import cluster_of

@@ -12,10 +12,10 @@ import pytest
 import bkpy
 from bkpy.errors import IdentityError
 from bkpy.local import LocalCluster
-from bkpy.metadata.cookies import list_cookies
-from bkpy.metadata.draining import Drains
-from bkpy.metadata.locks import held_locks
-from bkpy.metadata.outcome import Done, Gone
+from bkpy.metadata.bookies.cookies import list_cookies
+from bkpy.metadata.bookies.draining import Drains
+from bkpy.metadata.replication.locks import held_locks
+from bkpy.metadata.store.outcome import Done, Gone
 from tests.command import as_json
 from tests.command import bkpy as command
 from tests.hooks import cluster_of

@@ -10,10 +10,10 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from bkpy.client.bookies.channel import BookieChannel
-from bkpy.protocol import frame as wire
-from bkpy.protocol import messages as m
-from bkpy.protocol.messages import Op, Status
-from bkpy.protocol.records import HEADER_BYTES, walk
+from bkpy.protocol.wire import frame as wire
+from bkpy.protocol.wire import messages as m
+from bkpy.protocol.wire.messages import Op, Status
+from bkpy.protocol.wire.records import HEADER_BYTES, walk
 from tests.hooks import pool_of
 
 from .oracle import named

@@ -10,8 +10,8 @@ from pathlib import Path
 from tests.golden import wire
 from tests.sim.disk import SimDisk
 
-from bkpy.protocol.messages import pack
-from bkpy.protocol.records import RecordCodec
+from bkpy.protocol.wire.messages import pack
+from bkpy.protocol.wire.records import RecordCodec
 from bkpy.spark.id_runs import Runs
 from bkpy.spark.manifest import (
     ExportLayout,
@@ -24,7 +24,6 @@ from bkpy.spark.manifest import (
     planned_line,
 )
 from bkpy.storage.at_risk import IN_MEMORY
-from bkpy.storage.check.defects import OTHER_COPIES, REBUILD, Defect
 from bkpy.storage.entry_log.entry_log import BlockWriter, Place, encode_block, kept_log_id, log_name
 from bkpy.storage.identity import Cookie, LedgerDirectory
 from bkpy.storage.index import index
@@ -43,6 +42,7 @@ from bkpy.storage.journal.format import (
 )
 from bkpy.storage.scrub.damages import Known
 from bkpy.storage.scrub.state import Round, ScrubState
+from bkpy.storage.tools.check.defects import OTHER_COPIES, REBUILD, Defect
 
 HERE = Path(__file__).parent / "storage"
 EXPORT = Path(__file__).parent / "export" / "manifest"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bkpy.protocol import messages as m
-from bkpy.protocol.frame import REPLY, encode
-from bkpy.protocol.messages import Flags, Op, Status
-from bkpy.protocol.records import RecordCodec
+from bkpy.protocol.wire import messages as m
+from bkpy.protocol.wire.frame import REPLY, encode
+from bkpy.protocol.wire.messages import Flags, Op, Status
+from bkpy.protocol.wire.records import RecordCodec
 
 WIRE = Path(__file__).parent / "wire.bin"
 LEDGER = 5

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tests.mutants import Mutant
 
-_MARKS = "tests/unit/metadata/test_marks.py"
-_ELECTION = "tests/unit/metadata/test_election.py"
-_DECISIONS = "tests/unit/protocol/test_audit_decisions.py"
-_AUDITOR = "tests/unit/recovery/test_auditor.py"
+_MARKS = "tests/unit/metadata/replication/test_marks.py"
+_ELECTION = "tests/unit/metadata/replication/test_election.py"
+_DECISIONS = "tests/unit/protocol/repair/test_audit_decisions.py"
+_AUDITOR = "tests/unit/replication/auditor/test_auditor.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(
@@ -51,7 +51,7 @@ MUTANTS: list[Mutant] = [
         "if not is_.instance:",
         (
             f"{_DECISIONS}::test_a_bookie_that_rebuilds_itself_has_as_long_as_an_absent_one",
-            "tests/unit/recovery/test_rebuilding_beside_workers.py::test_it_is_left_alone_as_long_as_one_that_is_away",
+            "tests/unit/replication/test_rebuilding_beside_workers.py::test_it_is_left_alone_as_long_as_one_that_is_away",
         ),
     ),
     Mutant(
@@ -121,7 +121,9 @@ MUTANTS: list[Mutant] = [
         "a ledger on which a worker died is never copied again",
         "        node = Create(path, json.dumps(fields).encode(), ephemeral=True)\n",
         "        node = Create(path, json.dumps(fields).encode())\n",
-        ("tests/unit/metadata/test_locks.py::test_a_lock_goes_with_its_session_and_a_successors_is_never_removed",),
+        (
+            "tests/unit/metadata/replication/test_locks.py::test_a_lock_goes_with_its_session_and_a_successors_is_never_removed",
+        ),
     ),
     Mutant(
         "marks that could not be made together count as made",
@@ -158,7 +160,7 @@ MUTANTS: list[Mutant] = [
         "UNREADABLE: Final = (CorruptDataError, UnsupportedVersionError)",
         (
             f"{_AUDITOR}::test_a_ledger_that_the_auditor_may_not_read_holds_up_no_other_and_is_marked_once_it_may",
-            "tests/unit/recovery/test_worker_edges.py::test_a_mark_that_the_worker_may_not_read_holds_up_no_other",
+            "tests/unit/replication/worker/test_worker_edges.py::test_a_mark_that_the_worker_may_not_read_holds_up_no_other",
         ),
     ),
     Mutant(
@@ -213,7 +215,7 @@ MUTANTS: list[Mutant] = [
         "            await self._fragments.mark_short(self._ledger_id, under_replicated)\n",
         "",
         (
-            "tests/unit/recovery/test_returned_bookies.py"
+            "tests/unit/replication/auditor/test_returned_bookies.py"
             "::test_a_writer_that_closes_without_a_bookie_marks_it_and_workers_bring_what_it_missed",
         ),
     ),
@@ -224,7 +226,7 @@ MUTANTS: list[Mutant] = [
         "            await self._rate",
         "            await self._rate",
         (
-            "tests/unit/recovery/test_returned_bookies.py"
+            "tests/unit/replication/auditor/test_returned_bookies.py"
             "::test_a_writer_that_closes_without_a_bookie_marks_it_and_workers_bring_what_it_missed",
         ),
     ),
@@ -234,7 +236,7 @@ MUTANTS: list[Mutant] = [
         "CopyBlocker.NO_TARGET, first, first, 0, ()) for i in leave]",
         "CopyBlocker.NO_TARGET, first, first, 0, ()) for i in leave[:1]]",
         (
-            "tests/unit/protocol/test_rereplication.py"
+            "tests/unit/protocol/repair/test_rereplication.py"
             "::test_an_open_ledger_is_left_to_its_writer_if_nobody_could_take_the_place_of_the_lost_ones",
         ),
     ),
@@ -250,7 +252,9 @@ MUTANTS: list[Mutant] = [
         "while no bookie is lost, a ledger that names a decommissioned one never gets its copies back",
         "            self._named({bookie for fragment in metadata.fragments for bookie in fragment.bookies})\n",
         "",
-        ("tests/unit/recovery/test_periodic_checks.py::test_it_tells_the_auditor_which_bookies_ledgers_name",),
+        (
+            "tests/unit/replication/auditor/test_periodic_checks.py::test_it_tells_the_auditor_which_bookies_ledgers_name",
+        ),
     ),
     Mutant(
         "a mark that stays makes every absence urgent",

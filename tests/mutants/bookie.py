@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from tests.mutants import Mutant
 
-_BAD = "tests/unit/bookie/test_bad_requests.py"
+_BAD = "tests/unit/bookie/connection/test_bad_requests.py"
 _COLLECTOR = "tests/unit/bookie/test_collector.py"
-_CROWDS = "tests/unit/bookie/test_crowds.py"
-_DECISIONS = "tests/unit/protocol/test_collection_decisions.py"
-_KEYS = "tests/unit/bookie/test_keys_in_order.py"
-_WAITING = "tests/unit/bookie/test_waiting_requests.py"
+_CROWDS = "tests/unit/bookie/connection/test_crowds.py"
+_DECISIONS = "tests/unit/protocol/repair/test_collection_decisions.py"
+_KEYS = "tests/unit/bookie/connection/test_keys_in_order.py"
+_WAITING = "tests/unit/bookie/connection/test_waiting_requests.py"
 _MEMORY = "tests/unit/bookie/test_memory_bounds.py"
-_BUDGET = "tests/unit/protocol/test_receive_budget.py"
+_BUDGET = "tests/unit/protocol/wire/test_receive_budget.py"
 
 _IDENTITY = "tests/unit/bookie/test_identity_commands.py"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.mutants import Mutant
 
-_DECISIONS = "tests/unit/protocol/test_check_decisions.py"
-_CHECKS = "tests/unit/recovery/test_periodic_checks.py"
+_DECISIONS = "tests/unit/protocol/repair/test_check_decisions.py"
+_CHECKS = "tests/unit/replication/auditor/test_periodic_checks.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(

@@ -129,7 +129,9 @@ MUTANTS: list[Mutant] = [
         "somebody who copies what is missing leaves a hole",
         "start if start > entry_id else start + ((entry_id - start) // self.step + 1) * self.step",
         "start if start > entry_id else start + ((entry_id - start) // self.step + 2) * self.step",
-        ("tests/unit/protocol/test_holdings.py::test_the_next_entry_of_a_share_is_the_lowest_behind_the_given_one",),
+        (
+            "tests/unit/protocol/repair/test_holdings.py::test_the_next_entry_of_a_share_is_the_lowest_behind_the_given_one",
+        ),
     ),
     Mutant(
         "a published last add confirmed counts as an entry",

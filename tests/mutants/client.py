@@ -17,9 +17,9 @@ _IDLE: Final = _UNIT + "client/write/test_idle_writers.py::"
 _LIFETIME: Final = _UNIT + "client/test_lifetime.py::"
 _ARGUMENTS: Final = _UNIT + "client/test_bad_arguments.py::"
 _OUTCOMES: Final = _UNIT + "client/write/test_appends_in_doubt.py::"
-_LAC_REPLY: Final = "tests/unit/protocol/test_lac_reply.py::"
-_BLOCKS: Final = "tests/unit/protocol/test_block_scan.py::"
-_SHORTFALL: Final = "tests/unit/protocol/test_shortfall.py::"
+_LAC_REPLY: Final = "tests/unit/protocol/wire/test_lac_reply.py::"
+_BLOCKS: Final = "tests/unit/protocol/wire/test_block_scan.py::"
+_SHORTFALL: Final = "tests/unit/protocol/ledger/test_shortfall.py::"
 _ITERATION: Final = _UNIT + "client/test_iteration.py::"
 _PIPELINE: Final = _UNIT + "client/read/test_range_pipeline.py::"
 
@@ -280,7 +280,7 @@ MUTANTS: list[Mutant] = [
         "for k in range(0, ensemble_size, write_quorum))",
         "for k in range(0, ensemble_size, write_quorum + 1))",
         (
-            "tests/unit/protocol/test_quorum.py::test_the_bookies_of_the_stripes_hold_every_entry_and_each_gets_its_turn",
+            "tests/unit/protocol/ledger/test_quorum.py::test_the_bookies_of_the_stripes_hold_every_entry_and_each_gets_its_turn",
         ),
     ),
     Mutant(
@@ -339,7 +339,7 @@ MUTANTS: list[Mutant] = [
         "present=ledger_id, timeout_s=timeout_s, renew=True)",
         "present=ledger_id, timeout_s=timeout_s)",
         (
-            "tests/unit/bookie/test_forgotten_keys.py::test_a_key_that_is_asked_for_is_presented_right_before_the_request",
+            "tests/unit/bookie/connection/test_forgotten_keys.py::test_a_key_that_is_asked_for_is_presented_right_before_the_request",
         ),
     ),
 ]

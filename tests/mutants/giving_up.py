@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.mutants import Mutant
 
-_GIVING_UP = "tests/unit/protocol/test_giving_up.py"
-_ACCEPTING = "tests/unit/recovery/test_accepting_loss.py"
+_GIVING_UP = "tests/unit/protocol/ledger/test_giving_up.py"
+_ACCEPTING = "tests/unit/replication/test_accepting_loss.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(

@@ -6,9 +6,9 @@ from tests.mutants import Mutant
 
 _FREED = "tests/unit/bookie/test_freed_ids.py"
 _IDENTITY = "tests/unit/bookie/test_identity_commands.py"
-_DRAINING = "tests/unit/recovery/test_drain_work.py"
-_LIMBO = "tests/unit/recovery/test_limbo_fences.py"
-_REBUILD = "tests/unit/storage/rebuild/test_rebuild.py"
+_DRAINING = "tests/unit/admin/test_drain_work.py"
+_LIMBO = "tests/unit/replication/test_limbo_fences.py"
+_REBUILD = "tests/unit/storage/tools/rebuild/test_rebuild.py"
 _LOSSES = "tests/unit/storage/test_losses.py"
 
 MUTANTS: list[Mutant] = [

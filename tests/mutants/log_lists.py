@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tests.mutants import Mutant
 
-_LISTS = "tests/unit/metadata/test_log_lists.py"
-_CONSUMERS = "tests/unit/metadata/test_log_consumers.py"
-_MAINTENANCE = "tests/unit/metadata/test_log_maintenance.py"
-_RETENTION = "tests/unit/protocol/test_log_retention.py"
-_KEEPER = "tests/unit/recovery/test_log_keeper.py"
+_LISTS = "tests/unit/metadata/logs/test_log_lists.py"
+_CONSUMERS = "tests/unit/metadata/logs/test_log_consumers.py"
+_MAINTENANCE = "tests/unit/metadata/logs/test_log_maintenance.py"
+_RETENTION = "tests/unit/protocol/log/test_log_retention.py"
+_KEEPER = "tests/unit/log/test_log_keeper.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(

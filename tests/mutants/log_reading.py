@@ -6,7 +6,7 @@ from tests.mutants import Mutant
 
 _READER = "tests/unit/log/test_log_reader.py"
 _TAIL = "tests/unit/log/test_log_tail.py"
-_READING = "tests/unit/protocol/test_log_reading.py"
+_READING = "tests/unit/protocol/log/test_log_reading.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.mutants import Mutant
 
 _BETWEEN = "tests/unit/log/test_between_steps.py"
-_DECISIONS = "tests/unit/protocol/test_log_opening.py"
-_RECORDS = "tests/unit/protocol/test_records.py"
+_DECISIONS = "tests/unit/protocol/log/test_log_opening.py"
+_RECORDS = "tests/unit/protocol/wire/test_records.py"
 _ROLLING = "tests/unit/log/test_rolling.py"
 _TAKEOVERS = "tests/unit/log/test_takeovers.py"
 

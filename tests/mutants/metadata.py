@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from tests.mutants import Mutant
 
-_OUTCOMES = "tests/unit/metadata/test_outcomes.py"
-_WITHOUT_ANSWER = "tests/unit/metadata/zookeeper/test_writes_without_answer.py"
+_OUTCOMES = "tests/unit/metadata/store/test_outcomes.py"
+_WITHOUT_ANSWER = "tests/unit/metadata/store/zookeeper/test_writes_without_answer.py"
 _EDGES = "tests/unit/metadata/test_edges.py"
 _IN_DOUBT = "tests/unit/client/test_unknown_outcomes.py"
 _CLOSING = "tests/unit/client/test_closing_write.py"
 _LAGGING = "tests/unit/client/read/test_lagging_metadata.py"
 _RECOVERY = "tests/unit/recovery/test_recovery.py"
-_LOCKS = "tests/unit/metadata/test_locks.py"
+_LOCKS = "tests/unit/metadata/replication/test_locks.py"
 _REFUSALS = "tests/cluster/test_zookeeper_refusals.py"
 _NOTHING_IS_ACKNOWLEDGED = f"{_IN_DOUBT}::test_nothing_is_acknowledged_on_bookies_that_the_stored_change_does_not_name"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants import Mutant
 
-_PLAN = "tests/unit/protocol/test_rebalance_plan.py"
+_PLAN = "tests/unit/protocol/repair/test_rebalance_plan.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(
@@ -27,7 +27,7 @@ MUTANTS: list[Mutant] = [
         "{name: load for name, load in loads.items() if name not in self._context.directory.draining}",
         "dict(loads)",
         (
-            "tests/unit/recovery/test_rebalancer.py"
+            "tests/unit/admin/test_rebalancer.py"
             "::test_what_a_draining_bookie_has_is_no_part_of_the_shares_and_is_not_moved_here",
         ),
     ),

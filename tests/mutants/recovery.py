@@ -6,19 +6,19 @@ from typing import Final
 
 from tests.mutants import Mutant
 
-_PLAN: Final = "tests/unit/protocol/test_rereplication.py::"
-_REPAIR: Final = "tests/unit/recovery/test_ledger_repair.py::"
-_DRAIN: Final = "tests/unit/recovery/test_drain_work.py::"
-_HELD: Final = "tests/unit/recovery/test_held_entries.py::"
-_RETURNED: Final = "tests/unit/recovery/test_returned_bookies.py::"
-_WORKER: Final = "tests/unit/recovery/test_worker.py::"
-_INTEGRITY: Final = "tests/unit/recovery/test_integrity.py"
-_IN_PLACE: Final = "tests/unit/recovery/test_mending_in_place.py::"
-_EDGES: Final = "tests/unit/recovery/test_worker_edges.py::"
-_AUDITOR: Final = "tests/unit/recovery/test_auditor.py::"
+_PLAN: Final = "tests/unit/protocol/repair/test_rereplication.py::"
+_REPAIR: Final = "tests/unit/replication/worker/test_ledger_repair.py::"
+_DRAIN: Final = "tests/unit/admin/test_drain_work.py::"
+_HELD: Final = "tests/unit/replication/auditor/test_held_entries.py::"
+_RETURNED: Final = "tests/unit/replication/auditor/test_returned_bookies.py::"
+_WORKER: Final = "tests/unit/replication/worker/test_worker.py::"
+_INTEGRITY: Final = "tests/unit/replication/test_integrity.py"
+_IN_PLACE: Final = "tests/unit/replication/worker/test_mending_in_place.py::"
+_EDGES: Final = "tests/unit/replication/worker/test_worker_edges.py::"
+_AUDITOR: Final = "tests/unit/replication/auditor/test_auditor.py::"
 
-_BACKLOG: Final = "tests/unit/recovery/test_backlog.py::"
-_NODES: Final = "tests/unit/metadata/test_worker_nodes.py::"
+_BACKLOG: Final = "tests/unit/replication/worker/test_backlog.py::"
+_NODES: Final = "tests/unit/metadata/replication/test_worker_nodes.py::"
 _REMOVED: Final = "tests/unit/bookie/test_removed_directories.py::"
 
 MUTANTS: list[Mutant] = [
@@ -154,7 +154,7 @@ MUTANTS: list[Mutant] = [
         "a ledger stays locked until the session ends, and nobody can repair it",
         "*lock.nodes, *self._checks, attempts_max=1)",
         "*lock.nodes, *self._checks, attempts_max=self._attempts_max)",
-        ("tests/unit/metadata/test_marks.py::test_that_both_are_gone_is_said_only_if_it_is_certain",),
+        ("tests/unit/metadata/replication/test_marks.py::test_that_both_are_gone_is_said_only_if_it_is_certain",),
     ),
     Mutant(
         "the lock is kept that went with no mark",
@@ -231,21 +231,27 @@ MUTANTS: list[Mutant] = [
         "appends wait behind every copy that is made",
         "        beside_clients = now - self._changed_at < settings.copy_clients_gone_s\n",
         "        beside_clients = False\n",
-        ("tests/unit/recovery/test_copy_turns.py::test_beside_clients_few_do_and_when_they_have_gone_all_again",),
+        (
+            "tests/unit/replication/worker/test_copy_turns.py::test_beside_clients_few_do_and_when_they_have_gone_all_again",
+        ),
     ),
     Mutant(
         "clients never leave",
         "a cluster that nobody writes to heals as slowly as one that is busy",
         "            self._counted, self._changed_at = count, now\n",
         "            self._changed_at = now\n",
-        ("tests/unit/recovery/test_copy_turns.py::test_beside_clients_few_do_and_when_they_have_gone_all_again",),
+        (
+            "tests/unit/replication/worker/test_copy_turns.py::test_beside_clients_few_do_and_when_they_have_gone_all_again",
+        ),
     ),
     Mutant(
         "copies are appends of clients",
         "workers slow each other down, although nobody else is there",
         "        if not columns.flags & Flags.RECOVERY:\n            self.appended += 1\n",
         "        self.appended += 1\n",
-        ("tests/unit/recovery/test_appends_of_clients.py::test_appends_of_clients_are_counted_and_copies_are_not",),
+        (
+            "tests/unit/replication/worker/test_appends_of_clients.py::test_appends_of_clients_are_counted_and_copies_are_not",
+        ),
     ),
     Mutant(
         "the pause of a ledger that fails for days has no bound",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tests.mutants import Mutant
 
-_RIGHTS = "tests/unit/bookie/test_rights.py"
-_TLS = "tests/unit/bookie/test_tls.py"
-_DISPUTES = "tests/unit/bookie/test_key_disputes.py"
-_MESSAGES = "tests/unit/protocol/test_messages.py"
-_CLOSED = "tests/unit/bookie/test_closed_connections.py"
+_RIGHTS = "tests/unit/bookie/connection/test_rights.py"
+_TLS = "tests/unit/bookie/connection/test_tls.py"
+_DISPUTES = "tests/unit/bookie/connection/test_key_disputes.py"
+_MESSAGES = "tests/unit/protocol/wire/test_messages.py"
+_CLOSED = "tests/unit/bookie/connection/test_closed_connections.py"
 _ACCESS = "tests/unit/protocol/test_access.py"
 
 MUTANTS: list[Mutant] = [
@@ -18,7 +18,7 @@ MUTANTS: list[Mutant] = [
         "    if len(entries) < len(auth) or not entries:",
         "    if auth:",
         (
-            "tests/unit/metadata/zookeeper/test_owners.py::test_a_password_is_listed_as_zookeeper_does_it",
+            "tests/unit/metadata/store/zookeeper/test_owners.py::test_a_password_is_listed_as_zookeeper_does_it",
             "tests/cluster/test_zookeeper_security.py::"
             "test_a_certificate_alone_opens_nothing_that_was_made_with_a_password",
         ),
@@ -91,7 +91,9 @@ MUTANTS: list[Mutant] = [
         "a bookie logs the same mistake again at each look",
         'raise ValueError("it is nested too deeply") from None',
         "raise",
-        ("tests/unit/bookie/test_rights.py::test_an_error_of_the_file_has_the_same_text_wherever_it_is_read",),
+        (
+            "tests/unit/bookie/connection/test_rights.py::test_an_error_of_the_file_has_the_same_text_wherever_it_is_read",
+        ),
     ),
     Mutant(
         "a file of rights that makes no sense gives all rights",
@@ -235,14 +237,14 @@ MUTANTS: list[Mutant] = [
         "any site that an administrator looks at makes bookies work",
         'if "Origin" in headers or headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):',
         'if "Origin" in headers and request.method == "GET":',
-        ("tests/unit/bookie/test_admin_pages.py::test_other_sites_rebound_names_and_proxies_are_refused",),
+        ("tests/unit/bookie/admin/test_admin_pages.py::test_other_sites_rebound_names_and_proxies_are_refused",),
     ),
     Mutant(
         "a bookie answers to any name",
         "a site that makes its name point to a bookie reads its pages",
         'if not is_address(host) and host not in ("localhost",',
         'if not host and host not in ("localhost",',
-        ("tests/unit/bookie/test_admin_pages.py::test_other_sites_rebound_names_and_proxies_are_refused",),
+        ("tests/unit/bookie/admin/test_admin_pages.py::test_other_sites_rebound_names_and_proxies_are_refused",),
     ),
     Mutant(
         "a bookie's files are for all to read",

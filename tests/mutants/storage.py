@@ -17,8 +17,8 @@ _MEMTABLE = f"{_TESTS}/memtable/test_memtable.py"
 _MOVING = f"{_TESTS}/test_moving.py"
 _LOSSES = f"{_TESTS}/test_losses.py"
 _SCRUB = f"{_TESTS}/scrub/test_scrub.py"
-_REBUILD = f"{_TESTS}/rebuild/test_rebuild.py"
-_LIVES = f"{_TESTS}/rebuild/test_lives.py"
+_REBUILD = f"{_TESTS}/tools/rebuild/test_rebuild.py"
+_LIVES = f"{_TESTS}/tools/rebuild/test_lives.py"
 _DURABLE = ("tests/unit/runtime/test_runtime.py::test_a_durable_write_is_on_disk_whole_when_it_returns",)
 
 MUTANTS: list[Mutant] = [
@@ -139,7 +139,7 @@ MUTANTS: list[Mutant] = [
         "what was in a log that is gone is denied",
         "holds_all(txn, found, bookie_id) if _names(found, bookie_id) else ledger_id not in in_limbo",
         "True if _names(found, bookie_id) else ledger_id not in in_limbo",
-        (f"{_TESTS}/rebuild/test_rebuild.py::test_what_was_only_in_a_log_that_is_gone_is_not_denied",),
+        (f"{_TESTS}/tools/rebuild/test_rebuild.py::test_what_was_only_in_a_log_that_is_gone_is_not_denied",),
     ),
     Mutant(
         "a log with damage compacted again and again",
@@ -263,7 +263,7 @@ MUTANTS: list[Mutant] = [
         "a bookie that lost data denies what it acknowledged",
         "return Standing(row.at_risk, row.unknown_in_limbo and not row.unasked, row.limbo_to, in_limbo)",
         'return Standing(b"", False, -1)',
-        (f"{_TESTS}/rebuild/test_rebuild.py::test_limbo_for_what_was_lost_outlives_an_index",),
+        (f"{_TESTS}/tools/rebuild/test_rebuild.py::test_limbo_for_what_was_lost_outlives_an_index",),
     ),
     Mutant(
         "missing states found out before waiting for others",
@@ -432,7 +432,7 @@ MUTANTS: list[Mutant] = [
         "a ledger that lost entries is shown as sound",
         "if row is not None and (row.blocks, row.checksum) != (count, checksum):",
         "if False:",
-        (f"{_TESTS}/inspect/test_inspect.py::test_one_block_row_that_is_gone_is_told",),
+        (f"{_TESTS}/tools/inspect/test_inspect.py::test_one_block_row_that_is_gone_is_told",),
     ),
     Mutant(
         "keys of an index page that no search would find are let pass",
@@ -483,21 +483,21 @@ MUTANTS: list[Mutant] = [
         "a damaged index ends the process, or denies what it holds",
         "await check_indexes(self._runtime, [directory.path for directory in identity.known])",
         "pass",
-        (f"{_TESTS}/rebuild/test_rebuild.py::test_everything_is_found_again_and_fenced",),
+        (f"{_TESTS}/tools/rebuild/test_rebuild.py::test_everything_is_found_again_and_fenced",),
     ),
     Mutant(
         "damage in a log forgotten by a rebuild",
         "entries that were in the damaged bytes are denied",
         "self.lost = self.lost or scan.lost",
         "self.lost = self.lost",
-        (f"{_TESTS}/rebuild/test_rebuild.py::test_damaged_logs_lead_to_unknown_entries",),
+        (f"{_TESTS}/tools/rebuild/test_rebuild.py::test_damaged_logs_lead_to_unknown_entries",),
     ),
     Mutant(
         "old fences forgotten by a rebuild",
         "a writer that was fenced, or whose ledger was deleted, is let in again",
         "add_tombstones_up_to(txn, self._catalog.newest_id)",
         "pass",
-        (f"{_TESTS}/rebuild/test_rebuild.py::test_what_is_not_known_is_fenced_up_to_the_newest_id",),
+        (f"{_TESTS}/tools/rebuild/test_rebuild.py::test_what_is_not_known_is_fenced_up_to_the_newest_id",),
     ),
     Mutant(
         "rows repointed that changed since they were copied",
@@ -749,7 +749,7 @@ MUTANTS: list[Mutant] = [
         "a client without the key ends the writer of a ledger",
         "info.fence_of_limbo = info.limbo  # with the other key goes the fence that was asked for with it",
         "pass",
-        ("tests/unit/storage/rebuild/test_rebuild.py::test_a_fence_with_a_key_that_gave_way_does_not_come_back",),
+        ("tests/unit/storage/tools/rebuild/test_rebuild.py::test_a_fence_with_a_key_that_gave_way_does_not_come_back",),
     ),
     Mutant(
         "only a file system may refuse to exchange names",

@@ -9,14 +9,14 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
+from bkpy.admin.decommission import Decommission
+from bkpy.admin.drain import BookieDrain
+from bkpy.admin.rebalance import Rebalancer
 from bkpy.errors import BookKeeperError, LedgerClosedError
-from bkpy.metadata.by_hand import manual_moves
-from bkpy.metadata.cookies import delete_cookie
-from bkpy.metadata.locks import LedgerLocks
-from bkpy.protocol.ledger_metadata import LedgerState
-from bkpy.recovery.bookie_drain import BookieDrain
-from bkpy.recovery.decommission import Decommission
-from bkpy.recovery.rebalancer import Rebalancer
+from bkpy.metadata.bookies.cookies import delete_cookie
+from bkpy.metadata.replication.locks import LedgerLocks
+from bkpy.metadata.replication.manual import manual_moves
+from bkpy.protocol.ledger.ledger_metadata import LedgerState
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from bkpy.client.client import Client
     from bkpy.config.recovery import RecoverySettings
-    from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
 
 TRY_AGAIN_S = 0.3
 

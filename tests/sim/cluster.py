@@ -23,13 +23,13 @@ from bkpy.config.bookie import BookieSettings
 from bkpy.config.client import client_settings
 from bkpy.errors import BookKeeperError, WouldBlock
 from bkpy.metadata.cluster import init_cluster
-from bkpy.metadata.layout import LONG_HIERARCHICAL
-from bkpy.metadata.store import NoNode
-from bkpy.protocol.collection import ProbeState, probe_state_of
-from bkpy.protocol.ledger_metadata import LedgerMetadata
-from bkpy.protocol.messages import AddColumns, Flags, Op, Status, decode_read_reply, error_of, pack, reply_status
-from bkpy.protocol.records import HEADER_BYTES, walk
-from bkpy.recovery.integrity import IntegrityCheck
+from bkpy.metadata.ledgers.layout import LONG_HIERARCHICAL
+from bkpy.metadata.store.store import NoNode
+from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
+from bkpy.protocol.repair.collection import ProbeState, probe_state_of
+from bkpy.protocol.wire.messages import AddColumns, Flags, Op, Status, decode_read_reply, error_of, pack, reply_status
+from bkpy.protocol.wire.records import HEADER_BYTES, walk
+from bkpy.replication.integrity import IntegrityCheck
 from bkpy.storage import open as opening
 from bkpy.storage.checkpoint import flush
 from bkpy.storage.engine import LedgerStorage

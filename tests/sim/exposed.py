@@ -10,8 +10,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from bkpy.errors import BookieUnavailableError, LedgerFencedError, LedgerRecoveryError, NotEnoughBookiesError
-from bkpy.protocol.messages import Op, Status, decode_read_reply, error_of, pack, reply_status
-from bkpy.protocol.records import HEADER_BYTES, walk
+from bkpy.protocol.wire.messages import Op, Status, decode_read_reply, error_of, pack, reply_status
+from bkpy.protocol.wire.records import HEADER_BYTES, walk
 from tests.hooks import pool_of, settings_of
 
 from .cluster import Cluster

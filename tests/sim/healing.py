@@ -25,16 +25,16 @@ from unittest.mock import patch
 from prometheus_client import CollectorRegistry
 
 from bkpy.bookie.identity import BookieIdentity
-from bkpy.cli.bookie_identity import open_peers
+from bkpy.cli.bookie.identity import open_peers
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import BookKeeperError
 from bkpy.metadata import paths
-from bkpy.metadata.marks import UnderreplicationQueue
-from bkpy.metadata.store import NoNode
-from bkpy.protocol.holdings import holdings
-from bkpy.protocol.ledger_metadata import LedgerState
-from bkpy.recovery.auto_recovery import AutoRecovery
-from bkpy.recovery.ledger_repair import LedgerRepair
+from bkpy.metadata.replication.underreplication import UnderreplicationQueue
+from bkpy.metadata.store.store import NoNode
+from bkpy.protocol.ledger.ledger_metadata import LedgerState
+from bkpy.protocol.repair.holdings import holdings
+from bkpy.replication.auto_recovery import AutoRecovery
+from bkpy.replication.worker.ledger_repair import LedgerRepair
 
 from . import by_hand
 from .buggify import BOOKIE, draw
@@ -59,8 +59,8 @@ if TYPE_CHECKING:
 
     from bkpy.client.client import Client
     from bkpy.client.write.writer import LedgerWriter
-    from bkpy.protocol.ledger_metadata import LedgerMetadata
-    from bkpy.protocol.rereplication import Copy
+    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.repair.rereplication import Copy
 
     from .cluster import Bookie
 

@@ -21,20 +21,20 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from bkpy.metadata import paths
-from bkpy.metadata.layout import LONG_HIERARCHICAL
-from bkpy.metadata.marks import LossReason
-from bkpy.metadata.store import Check, NoNode
-from bkpy.protocol.holdings import holdings
-from bkpy.protocol.ledger_metadata import LedgerMetadata, LedgerState
-from bkpy.protocol.quorum import write_set
-from bkpy.recovery.ledger_repair import LedgerRepair
+from bkpy.metadata.ledgers.layout import LONG_HIERARCHICAL
+from bkpy.metadata.replication.underreplication import LossReason
+from bkpy.metadata.store.store import Check, NoNode
+from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerState
+from bkpy.protocol.ledger.quorum import write_set
+from bkpy.protocol.repair.holdings import holdings
+from bkpy.replication.worker.ledger_repair import LedgerRepair
 
 from .cluster import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from bkpy.metadata.store import Operation
+    from bkpy.metadata.store.store import Operation
 
     from .cluster import Cluster
 

@@ -29,14 +29,14 @@ from bkpy.errors import (
     TruncatedError,
     WouldBlock,
 )
+from bkpy.log.keeper import LogKeeper
 from bkpy.metadata import paths
-from bkpy.metadata.outcome import Done
-from bkpy.protocol.accepted_loss import AcceptedLoss
-from bkpy.protocol.ledger_metadata import LedgerState
-from bkpy.protocol.log_list import LogList
-from bkpy.protocol.log_opening import LEDGER_ENTRIES_MAX
-from bkpy.protocol.records import STAMP_BYTES, ledger_key
-from bkpy.recovery.log_keeper import LogKeeper
+from bkpy.metadata.store.outcome import Done
+from bkpy.protocol.ledger.accepted_loss import AcceptedLoss
+from bkpy.protocol.ledger.ledger_metadata import LedgerState
+from bkpy.protocol.log.log_list import LogList
+from bkpy.protocol.log.log_opening import LEDGER_ENTRIES_MAX
+from bkpy.protocol.wire.records import STAMP_BYTES, ledger_key
 from bkpy.recovery.recoveries import Recoveries
 
 from .cluster import ROOT, Cluster
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 
     from bkpy.client.client import Client
     from bkpy.log.writer import LogWriter
-    from bkpy.protocol.ledger_metadata import LedgerMetadata
-    from bkpy.protocol.log_list import Segment
+    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.log.log_list import Segment
 
 UNREADABLE, DELETED = "a-log-of-others", "a-log-that-was-deleted"  # they come before the log
 FENCED: contextvars.ContextVar[list[int]] = contextvars.ContextVar("fenced")  # ledgers, by a call of open_log

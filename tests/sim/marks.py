@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from bkpy.bookie.keys import Keys
-from bkpy.bookie.waiters import Waiters
-from bkpy.metadata import resolve
-from bkpy.metadata.outcome import Unknown
+from bkpy.bookie.connection.keys import Keys
+from bkpy.bookie.connection.waiters import Waiters
+from bkpy.metadata.store import resolve
+from bkpy.metadata.store.outcome import Unknown
 from bkpy.storage import replay
 from bkpy.storage.checkpoint import flush
 from bkpy.storage.journal.journal import Journal
@@ -24,7 +24,7 @@ from bkpy.storage.scrub.damages import DamageList
 from tests.hooks import GROWN, TAKE_FILE, can_recycle, keys_max, keys_taken, ledgers_of, states_max
 
 if TYPE_CHECKING:
-    from bkpy.storage.check.defects import Defect
+    from bkpy.storage.tools.check.defects import Defect
 
     from .world import World
 

@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
 from bkpy.errors import MetadataUnavailableError, UnauthorizedError
-from bkpy.metadata.memory import MemorySession, MemoryStore
+from bkpy.metadata.store.memory import MemorySession, MemoryStore
 
 if TYPE_CHECKING:
     import random

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import BookKeeperError
-from bkpy.metadata.locks import LedgerLocks
-from bkpy.recovery.copy_rate import CopyRate
-from bkpy.recovery.fragment_copy import CopyCount
-from bkpy.recovery.ledger_repair import LedgerRepair, RepairOutcome
+from bkpy.metadata.replication.locks import LedgerLocks
+from bkpy.replication.worker.copy_rate import CopyRate
+from bkpy.replication.worker.fragment_copy import CopyCount
+from bkpy.replication.worker.ledger_repair import LedgerRepair, RepairOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Collection
     from random import Random
 
     from bkpy.client.client import Client
-    from bkpy.metadata.locks import LedgerLock
-    from bkpy.recovery.ledger_repair import MetadataRead
+    from bkpy.metadata.replication.locks import LedgerLock
+    from bkpy.replication.worker.ledger_repair import MetadataRead
 
 SETTINGS = RecoverySettings(copy_window_bytes=4096)
 

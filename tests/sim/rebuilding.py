@@ -18,14 +18,14 @@ from prometheus_client import CollectorRegistry
 
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import BookKeeperError
-from bkpy.metadata.layout import LONG_HIERARCHICAL
-from bkpy.metadata.marks import UnderreplicationQueue
-from bkpy.protocol.holdings import holdings
-from bkpy.protocol.ledger_metadata import LedgerMetadata
-from bkpy.protocol.messages import Op, Status, decode_read_reply, pack, reply_status
-from bkpy.protocol.quorum import write_set
-from bkpy.protocol.records import walk
-from bkpy.recovery.auto_recovery import AutoRecovery
+from bkpy.metadata.ledgers.layout import LONG_HIERARCHICAL
+from bkpy.metadata.replication.underreplication import UnderreplicationQueue
+from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
+from bkpy.protocol.ledger.quorum import write_set
+from bkpy.protocol.repair.holdings import holdings
+from bkpy.protocol.wire.messages import Op, Status, decode_read_reply, pack, reply_status
+from bkpy.protocol.wire.records import walk
+from bkpy.replication.auto_recovery import AutoRecovery
 from tests.hooks import mender_of, pool_of
 
 from .buggify import BOOKIE, draw

@@ -18,13 +18,13 @@ import errno
 from typing import TYPE_CHECKING, Any
 
 from bkpy.errors import BookKeeperError, StorageFailedError
-from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
-from bkpy.protocol.records import RecordCodec
+from bkpy.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from bkpy.protocol.wire.records import RecordCodec
 from bkpy.storage.cookies import CookieUpdate
 from bkpy.storage.index.index import ledger_rows, trash_rows
 from bkpy.storage.losses import Losses
 from bkpy.storage.open import open_storage
-from bkpy.storage.rebuild.rebuild import Catalog, rebuild_index
+from bkpy.storage.tools.rebuild.rebuild import Catalog, rebuild_index
 from tests.unit.storage.support import (
     INSTANCE,
     KEY,

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bkpy.errors import BookKeeperError, NoSuchEntryError
-from bkpy.metadata.store import Operation, Put
-from bkpy.protocol.ledger_metadata import LedgerMetadata, LedgerState
-from bkpy.protocol.quorum import write_set
+from bkpy.metadata.store.store import Operation, Put
+from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerState
+from bkpy.protocol.ledger.quorum import write_set
 from tests.faults.oracle import Promises, check, check_replicas
 from tests.hooks import cluster_of
 

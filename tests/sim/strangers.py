@@ -11,8 +11,8 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from bkpy.errors import BookKeeperError
-from bkpy.metadata.layout import LONG_HIERARCHICAL, next_id
-from bkpy.protocol.messages import Flags, Op, Status, pack, reply_status
+from bkpy.metadata.ledgers.layout import LONG_HIERARCHICAL, next_id
+from bkpy.protocol.wire.messages import Flags, Op, Status, pack, reply_status
 from tests.hooks import pool_of
 
 from .marks import STRANGER_FIRST

@@ -14,9 +14,9 @@ from unittest.mock import patch
 
 import pytest
 
-from bkpy.bookie.keys import Keys
-from bkpy.metadata import resolve
-from bkpy.metadata.outcome import NotDone, PutOutcome, Unknown
+from bkpy.bookie.connection.keys import Keys
+from bkpy.metadata.store import resolve
+from bkpy.metadata.store.outcome import NotDone, PutOutcome, Unknown
 from bkpy.storage import shard
 from bkpy.storage.checkpoint import flush
 from bkpy.storage.ledgers.ledgers import Ledgers
@@ -25,7 +25,7 @@ from tests.hooks import cache_of, load_states, loading_of, take_for_unseen
 from .runs import Range, play
 
 if TYPE_CHECKING:
-    from bkpy.metadata.store import MetadataStore
+    from bkpy.metadata.store.store import MetadataStore
     from bkpy.storage.ledgers.info import LedgerInfo
 
 Ablation = Callable[[], AbstractContextManager[None]]

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
-from bkpy.metadata.locks import LedgerLock, LedgerLocks
+from bkpy.metadata.replication.locks import LedgerLock, LedgerLocks
 
 from .cluster import Cluster, held_by
 from .marks import SPARE_COLLECTED

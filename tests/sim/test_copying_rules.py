@@ -18,11 +18,11 @@ from unittest.mock import patch
 import pytest
 
 from bkpy.config.recovery import RecoverySettings
-from bkpy.metadata.ledgers import LedgerCatalog
-from bkpy.metadata.locks import LedgerLock, LedgerLocks
-from bkpy.recovery.copy_rate import CopyRate
-from bkpy.recovery.fragment_copy import CopyCount
-from bkpy.recovery.ledger_repair import LedgerRepair
+from bkpy.metadata.ledgers.catalog import LedgerCatalog
+from bkpy.metadata.replication.locks import LedgerLock, LedgerLocks
+from bkpy.replication.worker.copy_rate import CopyRate
+from bkpy.replication.worker.fragment_copy import CopyCount
+from bkpy.replication.worker.ledger_repair import LedgerRepair
 
 from .cluster import Cluster, held_by
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from bkpy.client.client import Client
-    from bkpy.metadata.outcome import PutOutcome
-    from bkpy.protocol.ledger_metadata import LedgerMetadata
-    from bkpy.recovery.ledger_repair import MetadataRead
+    from bkpy.metadata.store.outcome import PutOutcome
+    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
+    from bkpy.replication.worker.ledger_repair import MetadataRead
 
 ENTRIES = 5
 COLLECTING_S = 20.0  # many looks at what is spare

@@ -14,19 +14,19 @@ from unittest.mock import patch
 
 import pytest
 
-from bkpy.bookie import add_handler
+from bkpy.admin.decommission import Decommission
+from bkpy.admin.drain import BookieDrain
+from bkpy.bookie.connection import add_handler
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import BookKeeperError
-from bkpy.metadata import naming
-from bkpy.metadata.cookies import read_cookie
-from bkpy.metadata.locks import LedgerLocks
-from bkpy.protocol.draining import BookieReference, reference_of
+from bkpy.metadata.bookies import naming
+from bkpy.metadata.bookies.cookies import read_cookie
+from bkpy.metadata.replication.locks import LedgerLocks
+from bkpy.protocol.repair.draining import BookieReference, reference_of
 from bkpy.recovery import ledger_recovery
-from bkpy.recovery.bookie_drain import BookieDrain
-from bkpy.recovery.copy_rate import CopyRate
-from bkpy.recovery.decommission import Decommission
-from bkpy.recovery.fragment_copy import CopyCount
-from bkpy.recovery.ledger_repair import LedgerRepair
+from bkpy.replication.worker.copy_rate import CopyRate
+from bkpy.replication.worker.fragment_copy import CopyCount
+from bkpy.replication.worker.ledger_repair import LedgerRepair
 
 from .. import hooks
 from .cluster import Cluster
@@ -34,9 +34,9 @@ from .cluster import Cluster
 if TYPE_CHECKING:
     from bkpy.client.client import Client
     from bkpy.client.write.leaving import Leaving
-    from bkpy.metadata.locks import LedgerLock
-    from bkpy.protocol.ledger_metadata import LedgerMetadata
-    from bkpy.recovery.ledger_repair import MetadataRead
+    from bkpy.metadata.replication.locks import LedgerLock
+    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
+    from bkpy.replication.worker.ledger_repair import MetadataRead
 
 SETTINGS = RecoverySettings(decommission_patience_s=2.0)
 

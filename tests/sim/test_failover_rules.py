@@ -18,9 +18,9 @@ from unittest.mock import patch
 import pytest
 
 from bkpy.errors import LedgerFencedError, LedgerRecoveryError
-from bkpy.protocol.acks import LedgerAcks
-from bkpy.protocol.ledger_metadata import Fragment
-from bkpy.protocol.recovery import Forward, Reply
+from bkpy.protocol.ledger.acks import LedgerAcks
+from bkpy.protocol.ledger.ledger_metadata import Fragment
+from bkpy.protocol.ledger.recovery import Forward, Reply
 from tests.faults.oracle import make_payload
 from tests.hooks import FENCE, FETCH, go_by, metadata_of
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bkpy.protocol.ledger_metadata import LedgerState
+from bkpy.protocol.ledger.ledger_metadata import LedgerState
 
 from .runs import play_all, seeds_of
 

@@ -15,21 +15,22 @@ from unittest.mock import patch
 
 import pytest
 
-from bkpy.metadata.locks import LedgerLock, LedgerLocks
-from bkpy.metadata.marks import UnderreplicationQueue
-from bkpy.metadata.naming import NamingScan
-from bkpy.protocol.ledger_metadata import Fragment, LedgerState
-from bkpy.protocol.rereplication import RepairStep, next_step, plan, swapped
-from bkpy.recovery import auditor, ledger_repair
-from bkpy.recovery.fragment_copy import Copied, FragmentCopy
+from bkpy.metadata.bookies.naming import NamingScan
+from bkpy.metadata.replication.locks import LedgerLock, LedgerLocks
+from bkpy.metadata.replication.underreplication import UnderreplicationQueue
+from bkpy.protocol.ledger.ledger_metadata import Fragment, LedgerState
+from bkpy.protocol.repair.rereplication import RepairStep, next_step, plan, swapped
+from bkpy.replication.auditor import auditor
+from bkpy.replication.worker import ledger_repair
+from bkpy.replication.worker.fragment_copy import Copied, FragmentCopy
 
 from . import healing
 from .runs import Range, play
 
 if TYPE_CHECKING:
-    from bkpy.metadata.marks import UnderreplicationRecord
-    from bkpy.protocol.ledger_metadata import LedgerMetadata
-    from bkpy.protocol.rereplication import Bookies, Copy, Plan
+    from bkpy.metadata.replication.underreplication import UnderreplicationRecord
+    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.repair.rereplication import Bookies, Copy, Plan
 
 Ablation = Callable[[], AbstractContextManager[Any]]
 

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
-from bkpy.storage.rebuild import builder
+from bkpy.storage.tools.rebuild import builder
 
 from .runs import Range, play, play_all, seeds_of
 

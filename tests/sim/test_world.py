@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bkpy.metadata.store import NoNode
+from bkpy.metadata.store.store import NoNode
 
 from .loop import StuckError
 from .world import Host, HostDied, UnhandledError, World

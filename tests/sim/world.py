@@ -14,7 +14,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bkpy.metadata.memory import MemoryStore
+from bkpy.metadata.store.memory import MemoryStore
 
 from .disk import SimDisk, SimulatedCrash
 from .loop import CURRENT, Incarnation, SimLoop

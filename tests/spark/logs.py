@@ -11,7 +11,7 @@ from tests.unit.log.test_given_up import give_up
 from tests.waiting import eventually
 
 import bkpy
-from bkpy.protocol.records import STAMP_BYTES
+from bkpy.protocol.wire.records import STAMP_BYTES
 from bkpy.spark.background import BackgroundLoop
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from tests.spark.test_spark_sink import Written
 from tests.waiting import eventually_here
 
 import bkpy
-from bkpy.metadata.log_maintenance import LogMaintenance, Swept
+from bkpy.metadata.logs.maintenance import LogMaintenance, Swept
 
 if TYPE_CHECKING:
     import subprocess

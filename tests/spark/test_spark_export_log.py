@@ -12,7 +12,7 @@ import pytest
 from tests.spark.logs import TestLog, assert_exactly
 
 from bkpy.errors import ConfigError, CorruptDataError, TruncatedError
-from bkpy.protocol.log_opening import LEDGER_ENTRIES_MAX
+from bkpy.protocol.log.log_opening import LEDGER_ENTRIES_MAX
 from bkpy.spark.export import Exporter, ExportRequest, ExportSummary, export_log
 from bkpy.spark.export_directory import look
 from bkpy.spark.export_job import Job

@@ -21,7 +21,7 @@ from bkpy.errors import (
     NoSuchLogError,
     UnauthorizedError,
 )
-from bkpy.metadata.log_maintenance import LOG_UID
+from bkpy.metadata.logs.maintenance import LOG_UID
 from bkpy.spark.sink import Attempt, LogBatchWriter, LogStreamWriter
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from tests.spark.conftest import Ledgers
 
-    from bkpy.protocol.log_list import LogList
+    from bkpy.protocol.log.log_list import LogList
 
 pytestmark = pytest.mark.timeout(900)
 

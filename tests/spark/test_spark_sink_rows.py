@@ -18,8 +18,8 @@ from tests.spark.test_spark_stream import stream
 import bkpy
 from bkpy.config.client import ClientSettings
 from bkpy.errors import ConfigError, FrameTooLargeError
-from bkpy.metadata.log_maintenance import LogMaintenance
-from bkpy.protocol.records import STAMP_BYTES
+from bkpy.metadata.logs.maintenance import LogMaintenance
+from bkpy.protocol.wire.records import STAMP_BYTES
 from bkpy.spark.sink import LogStreamWriter
 from bkpy.spark.sink_options import SinkOptions
 

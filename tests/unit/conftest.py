@@ -13,11 +13,13 @@ if TYPE_CHECKING:
 
 
 VIRTUAL = (  # folders of tests
+    "admin",
     "bookie",
     "client",
     "log",
     "metadata",
     "recovery",
+    "replication",
 )
 
 

@@ -34,12 +34,28 @@ LAYERS = {
     "metadata": {"protocol", *BASE},
     "storage": {"metadata", "protocol", *BASE},
     "client": {"metadata", "protocol", *BASE},
-    "client/client": {"client", "log", "recovery", "metadata", "protocol", *BASE},  # assembles the parts
+    "client/client": {
+        "client",
+        "log",
+        "recovery",
+        "replication/context",
+        "metadata",
+        "protocol",
+        *BASE,
+    },  # assembles the parts
     "client/connecting": {"client", "client/client", "metadata", "protocol", *BASE},
     "bookie": {"storage", "metadata", "protocol", *BASE},
     "recovery": {"client", "metadata", "protocol", *BASE},
-    "recovery/integrity": {"recovery", "client", "client/client", "metadata", "protocol", *BASE},  # the same
-    "recovery/auto_recovery": {"recovery", "client", "client/client", "metadata", "protocol", *BASE},  # the same
+    "replication/context": {"recovery", "client", "metadata", "protocol", *BASE},  # what a client gives to the others
+    "replication": {"replication/context", "recovery", "client", "metadata", "protocol", *BASE},
+    "replication/integrity": {
+        *("replication", "replication/context", "recovery", "client", "client/client", "metadata", "protocol", *BASE)
+    },
+    "replication/auto_recovery": {
+        *("replication", "replication/integrity", "recovery", "client", "client/client", "log"),
+        *("metadata", "protocol", *BASE),
+    },
+    "admin": {"replication", "replication/context", "recovery", "client", "metadata", "protocol", *BASE},
     "log": {"client", "metadata", "protocol", *BASE},
 }
 
@@ -52,7 +68,7 @@ LIBRARIES_OUTSIDE = {"aiofiles", "aiozk", "lmdb", "requests"}
 
 # The seam itself, the adapter that speaks to ZooKeeper, the module that makes a bookie a process, the one that sets the
 # kernel's options of a connection. Settings are read from a file before there is a runtime.
-SEAM_EXEMPT = ("runtime/", "config/", "metadata/zookeeper/", "bookie/process.py", "bookie/sockets.py")
+SEAM_EXEMPT = ("runtime/", "config/", "metadata/store/zookeeper/", "bookie/process.py", "bookie/connection/sockets.py")
 
 # Calls that reach outside without an import that says so.
 AROUND = {"open", "print", "input", "datetime.now", "datetime.utcnow", "asyncio.to_thread", "asyncio.run"}
@@ -150,11 +166,12 @@ def test_the_protocol_is_pure() -> None:
 
 # --- outcomes -------------------------------------------------------------------------------------------------------
 
-RESOLVING = PACKAGE / "metadata" / "resolve.py"
+RESOLVING = PACKAGE / "metadata" / "store" / "resolve.py"
 OUTCOMES = [
     path
     for path in LAYERED
-    if part_of(path) in {"metadata", "client", "client/client", "recovery", "bookie"} and path != RESOLVING
+    if part_of(path).split("/")[0] in {"metadata", "client", "recovery", "replication", "admin", "bookie"}
+    and path != RESOLVING
 ]
 # The writer's error, on its way to those who append: it was made there, and not told by a metadata store.
 COPIES_ITS_OWN = {("client/write/replication.py", "failure")}
@@ -185,7 +202,7 @@ def test_only_one_module_sends_writes_to_a_metadata_store() -> None:
         for path in OUTCOMES:
             calls = [(n, *receiver(n)) for n in ast.walk(tree_of(path))]
             if writes := [n.lineno for n, of, name in calls if of == "store" and name in STORE_WRITES]:
-                yield f"{name_of(path)} must leave the writes in lines {writes} to metadata/resolve.py"
+                yield f"{name_of(path)} must leave the writes in lines {writes} to metadata/store/resolve.py"
 
     assert_none(offences())
 
@@ -258,80 +275,89 @@ CONSTANTS = {
     },
     "bookie/identity.py": {"_NAMED_MAX": OF_A_TEXT},
     "bookie/collector.py": {"_NAMED_MAX": OF_A_TEXT},
-    "bookie/keys.py": {"_FREE_KEYS": OF_MEMORY, "_KEY_MEMORY_BYTES": OF_MEMORY},
+    "bookie/connection/keys.py": {"_FREE_KEYS": OF_MEMORY, "_KEY_MEMORY_BYTES": OF_MEMORY},
     "bookie/process.py": {"SWITCH_INTERVAL_S": "is the interpreter's, of the whole process"},
     "bookie/node.py": {"_FREE_CHANGE_MIN": "is a share of a value that only weights choices"},
     "client/arguments.py": {"LEDGERS_MAX": "bounds what a command or a query names, and no setting of a client"},
-    "protocol/accepted_loss.py": {"HOLES_MAX": "is of a stored value, which many versions read"},
-    "recovery/auditor.py": {"_STALLED_AFTER_DELAYS": "is a factor of lost_bookie_recovery_delay_s"},
+    "protocol/ledger/accepted_loss.py": {"HOLES_MAX": "is of a stored value, which many versions read"},
+    "replication/auditor/auditor.py": {"_STALLED_AFTER_DELAYS": "is a factor of lost_bookie_recovery_delay_s"},
     "client/read/block.py": {"_SMALL_BYTES": OF_THE_CPU},
     "client/bookies/pool.py": {"_LINGER_PAUSE_S": "is within close_linger_s"},
     "client/client.py": {"_SHOWN_MAX": OF_A_TEXT},
     "client/write/batch.py": {"NEVER": A_MARK},
-    "recovery/decommission.py": {"_ANY_LEDGER": "is any id"},
-    "metadata/by_hand.py": {"_TOKEN_BYTES": "is how unlike others a name is"},
-    "metadata/draining.py": {"DRAIN_VERSION": ON_DISK, "_TOKEN_BYTES": "is how unlike others a name is"},
+    "admin/decommission.py": {"_ANY_LEDGER": "is any id"},
+    "metadata/replication/manual.py": {"_TOKEN_BYTES": "is how unlike others a name is"},
+    "metadata/bookies/draining.py": {"DRAIN_VERSION": ON_DISK, "_TOKEN_BYTES": "is how unlike others a name is"},
     "metadata/cluster.py": {"LAYOUT_VERSION": ON_DISK},
-    "metadata/layout.py": {"SEQUENCE_BITS": OF_ANOTHER},
-    "metadata/locks.py": {"LOCK_VERSION": ON_DISK},
-    "metadata/retired.py": {"RETIRED_VERSION": ON_DISK},
-    "metadata/audit_record.py": {"RECORD_VERSION": ON_DISK},
-    "metadata/check_record.py": {"RECORD_VERSION": ON_DISK},
-    "metadata/election.py": {"CANDIDATE_VERSION": ON_DISK, "_TOKEN_BYTES": "is how unlike others a name is"},
-    "metadata/log_consumers.py": {"CONSUMER_VERSION": ON_DISK},
-    "metadata/log_deletions.py": {"DELETION_VERSION": ON_DISK},
-    "metadata/logs.py": {
+    "metadata/ledgers/layout.py": {"SEQUENCE_BITS": OF_ANOTHER},
+    "metadata/replication/locks.py": {"LOCK_VERSION": ON_DISK},
+    "metadata/bookies/retired.py": {"RETIRED_VERSION": ON_DISK},
+    "metadata/replication/audit_record.py": {"RECORD_VERSION": ON_DISK},
+    "metadata/replication/check_record.py": {"RECORD_VERSION": ON_DISK},
+    "metadata/replication/election.py": {
+        "CANDIDATE_VERSION": ON_DISK,
+        "_TOKEN_BYTES": "is how unlike others a name is",
+    },
+    "metadata/logs/consumers.py": {"CONSUMER_VERSION": ON_DISK},
+    "metadata/logs/deletions.py": {"DELETION_VERSION": ON_DISK},
+    "metadata/logs/catalog.py": {
         "LEASE_VERSION": ON_DISK,
         "_TOKEN_BYTES": "is how unlike others a name is",
         "_WARNED_PERCENT": "is a part of log_list_bytes_max",
     },
-    "metadata/marks.py": {"MARK_VERSION": ON_DISK, "_TOKEN_BYTES": "is how unlike others a name is"},
-    "metadata/registration.py": {
+    "metadata/replication/underreplication.py": {
+        "MARK_VERSION": ON_DISK,
+        "_TOKEN_BYTES": "is how unlike others a name is",
+    },
+    "metadata/bookies/registration.py": {
         "REGISTRATION_VERSION": ON_DISK,
         "TAKEOVER_TIMEOUTS": "is how ZooKeeper counts, in session timeouts, which are a setting",
     },
-    "metadata/worker_nodes.py": {"WORKER_VERSION": ON_DISK, "_TOKEN_BYTES": "is how unlike others a name is"},
+    "metadata/replication/worker_nodes.py": {
+        "WORKER_VERSION": ON_DISK,
+        "_TOKEN_BYTES": "is how unlike others a name is",
+    },
     "metadata/uri.py": {"DEFAULT_PORT": OF_ANOTHER},
-    "metadata/zookeeper/connection.py": {"REQUEST_BYTES_MAX": OF_ANOTHER, "XID_MAX": ON_THE_WIRE},
-    "metadata/zookeeper/store.py": {"_API_ERRORS_FROM": ON_THE_WIRE, "_ANY_VERSION": ON_THE_WIRE},
-    "metadata/zookeeper/watches.py": {"SET_WATCHES_BYTES_MAX": OF_ANOTHER},
+    "metadata/store/zookeeper/connection.py": {"REQUEST_BYTES_MAX": OF_ANOTHER, "XID_MAX": ON_THE_WIRE},
+    "metadata/store/zookeeper/store.py": {"_API_ERRORS_FROM": ON_THE_WIRE, "_ANY_VERSION": ON_THE_WIRE},
+    "metadata/store/zookeeper/watches.py": {"SET_WATCHES_BYTES_MAX": OF_ANOTHER},
     "runtime/process.py": {"_HOST_CHARS_MAX": OF_ANOTHER},
     "protocol/access.py": {
         "_NAMES_SHOWN": "is how much of an error's text",
         "_NAME_CHARS_SHOWN": "is how much of an error's text",
     },
-    "protocol/block_scan.py": {
+    "protocol/wire/block_scan.py": {
         "_HEADER_BYTES": ON_THE_WIRE,
         "_STORED_AT": ON_THE_WIRE,
         "_BODY_AT": ON_THE_WIRE,
         "_ONES": ON_THE_WIRE,
     },
-    "protocol/frame.py": {
+    "protocol/wire/frame.py": {
         "PREFIX_BYTES": ON_THE_WIRE,
         "VERSION": ON_THE_WIRE,
         "REPLY": ON_THE_WIRE,
         "KEEP_INTERPRETER": OF_THE_CPU,
     },
-    "protocol/log_retention.py": {"_MS": "is a unit"},
-    "protocol/log_opening.py": {
+    "protocol/log/log_retention.py": {"_MS": "is a unit"},
+    "protocol/log/log_opening.py": {
         "LABEL_CHARS_MAX": "is what the parts of a label may have together",
         "LEDGER_ENTRIES_MAX": ON_DISK,
         "LENGTH_MAX": ON_DISK,
         "TOKEN_CHARS": ON_DISK,
         "TIME_MAX_MS": A_MARK,
     },
-    "protocol/log_list.py": {
+    "protocol/log/log_list.py": {
         "LIST_VERSION": ON_DISK,
         "OPEN_MAX": "is what the proof of takeovers stands on",
         "UNSEALED": A_MARK,
     },
-    "protocol/ledger_metadata.py": {
+    "protocol/ledger/ledger_metadata.py": {
         "FORMAT_VERSION": ON_DISK,
         "LEDGER_KEY_BYTES": ON_DISK,
         "LEDGER_ID_MAX": ON_DISK,
         "ENTRY_ID_MAX": ON_DISK,
     },
-    "protocol/messages.py": {
+    "protocol/wire/messages.py": {
         "_CLAIMED_MAX": OF_THE_CPU,
         "_LONG_ARRAYS_MAX": OF_THE_CPU,
         "_SPARSE": OF_THE_CPU,
@@ -343,7 +369,7 @@ CONSTANTS = {
         "_BATCH_HEAD_BYTES": ON_THE_WIRE,
         "_REQUEST_BYTES": ON_THE_WIRE,
     },
-    "protocol/records.py": {
+    "protocol/wire/records.py": {
         "HEADER_BYTES": ON_THE_WIRE,
         "MAC_BYTES": ON_THE_WIRE,
         "STAMP_BYTES": ON_THE_WIRE,
@@ -352,12 +378,12 @@ CONSTANTS = {
         "_BLOCK_ENTRIES_MIN": OF_THE_CPU,
         "_BLOCK_RECORD_BYTES_MAX": OF_THE_CPU,
     },
-    "recovery/ledger_repair.py": {"_SHOWN_MAX": OF_A_TEXT},
-    "recovery/ledger_scan.py": {"_SHOWN_MAX": OF_A_TEXT},
-    "recovery/overview.py": {"_FRAGMENTS_SHOWN_MAX": OF_A_TEXT, "_SHOWN_MAX": OF_A_TEXT},
-    "recovery/worker_report.py": {"_REASON_CHARACTERS_MAX": OF_A_TEXT},
-    "recovery/remembered_ledgers.py": {"_IN_A_SET": OF_MEMORY},
-    "recovery/worker.py": {"_SHOWN_MAX": OF_A_TEXT},
+    "replication/worker/ledger_repair.py": {"_SHOWN_MAX": OF_A_TEXT},
+    "replication/auditor/ledger_scan.py": {"_SHOWN_MAX": OF_A_TEXT},
+    "replication/overview.py": {"_FRAGMENTS_SHOWN_MAX": OF_A_TEXT, "_SHOWN_MAX": OF_A_TEXT},
+    "replication/worker/worker_report.py": {"_REASON_CHARACTERS_MAX": OF_A_TEXT},
+    "replication/auditor/remembered_ledgers.py": {"_IN_A_SET": OF_MEMORY},
+    "replication/worker/worker.py": {"_SHOWN_MAX": OF_A_TEXT},
     "runtime/lmdb_pages.py": {
         "DAMAGED": "is an exit status, between a parent and its child",
         "_BIG": ON_DISK,
@@ -410,9 +436,9 @@ CONSTANTS = {
         "BOOT_ID_BYTES": ON_DISK,
         "U64_END": ON_DISK,
     },
-    "storage/inspect/entry_log.py": {"_EVERYWHERE": A_MARK},
-    "storage/inspect/finding.py": {"SHOWN_MAX": OF_A_TEXT},
-    "storage/inspect/ledger.py": {"_ID_END": ON_DISK},
+    "storage/tools/inspect/entry_log.py": {"_EVERYWHERE": A_MARK},
+    "storage/tools/inspect/finding.py": {"SHOWN_MAX": OF_A_TEXT},
+    "storage/tools/inspect/ledger.py": {"_ID_END": ON_DISK},
     "storage/journal/format.py": {
         "PAGE_BYTES": ON_DISK,
         "VERSION": ON_DISK,
@@ -546,7 +572,7 @@ INHERITED = {
     "errors.ClusterError": "what is caught says how much is",
     "errors.DiskError": "what is caught says how much is",
     "errors.LedgerFencedError": "what is caught says how much is",
-    "metadata.store.StoreRefusal": "what is caught says how much is",
+    "metadata.store.store.StoreRefusal": "what is caught says how much is",
     "config.base.Settings": "checks and describes the fields of whoever inherits",
     "config.base.MetadataSettings": "has the fields that clients and bookies share",
     "config.recovery.RecoverySettings": "has the fields that bookies share with what recovers alone",

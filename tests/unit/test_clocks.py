@@ -107,11 +107,11 @@ ALLOWED = {
         "test_it_is_said_when_no_file_can_be_opened_any_more",
     ): "how long nothing must happen, where only real time shows it",
     (
-        "unit/bookie/test_tls.py",
+        "unit/bookie/connection/test_tls.py",
         "test_a_bookie_says_when_its_certificate_ends_and_what_is_wrong_with_it",
     ): "a date, to within a minute",
     (
-        "unit/bookie/test_tls.py",
+        "unit/bookie/connection/test_tls.py",
         "test_what_is_not_read_from_a_client_waits_in_its_own_socket",
     ): "how long nothing must happen, where only real time shows it",
     (

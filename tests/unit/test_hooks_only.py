@@ -32,7 +32,7 @@ EXCEPTIONS = {
         *("_FlowControlMixin", "_loop", "_maybe_pause_protocol", "_maybe_resume_protocol", "_protocol_paused"),
     },
     "unit/local/test_free_ports.py": {"_exit"},
-    "unit/storage/inspect/test_inspect.py": {"_exit"},
+    "unit/storage/tools/inspect/test_inspect.py": {"_exit"},
 }
 
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 UNIT = Path(__file__).parent
 REAL = {
-    "bookie/test_admin_pages.py": "HTTP needs sockets of the kernel",
-    "bookie/test_closed_connections.py": "transports of the kernel's sockets are freed",
+    "bookie/admin/test_admin_pages.py": "HTTP needs sockets of the kernel",
+    "bookie/connection/test_closed_connections.py": "transports of the kernel's sockets are freed",
     "bookie/test_collector.py::test_a_run_over_http": "HTTP needs sockets of the kernel",
     "bookie/test_collector.py::test_bodies_that_make_no_sense": "HTTP needs sockets of the kernel",
     "bookie/test_collector.py::test_strangers_are_refused": "HTTP needs sockets of the kernel",
@@ -23,13 +23,13 @@ REAL = {
     "bookie/test_moved_directories.py": "directories of a real file system move",
     "bookie/test_read_only.py": "free space is asked for in threads",
     "bookie/test_removed_directories.py": "directories of a real file system go",
-    "bookie/test_rights.py": "certificates need TLS, and that needs sockets of the kernel",
-    "bookie/test_strangers.py": "raw sockets",
-    "bookie/test_tls.py": "TLS needs sockets of the kernel",
+    "bookie/connection/test_rights.py": "certificates need TLS, and that needs sockets of the kernel",
+    "bookie/connection/test_strangers.py": "raw sockets",
+    "bookie/connection/test_tls.py": "TLS needs sockets of the kernel",
     "client/bookies/test_connections.py::test_the_end_of_file_descriptors_is_named": "sockets take file descriptors",
     "client/test_threads.py": "threads",
     "client/write/test_idle_writers.py::test_an_idle_writer_is_small": "what objects of the real loop take",
-    "metadata/zookeeper/test_writes_without_answer.py": "a server on a socket of the kernel",
+    "metadata/store/zookeeper/test_writes_without_answer.py": "a server on a socket of the kernel",
 }
 
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
-    from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
     from bkpy.storage.losses import Losses
 
 

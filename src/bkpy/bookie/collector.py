@@ -3,8 +3,8 @@
 A run begins with a look at the highest ledger that is here, or at one with entries if that one has none and is still to
 be made: that tells most of how old the metadata store is. Then it goes through the ledgers in pages of
 `gc_page_ledgers`. Of each page the local list is taken first; then the metadata are listed for its range of ids; then
-what the listing lacks is looked at one by one, and deleted where `protocol/collection.py` says so. A copy that no
-ensemble names is deleted under its ledger's re-replication lock.
+what the listing misses is looked at one by one, and deleted where `protocol/repair/collection.py` says so. A copy that
+no ensemble names is deleted under its ledger's re-replication lock.
 
 Invariants: a listing that fails, in whatever partition, collects nothing of its page, and ends the run; so does a look
 that was not sure. What was hidden is deleted or seen again, however a run ends. There is one run at a time, with
@@ -22,8 +22,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from bkpy.errors import BookKeeperError, CorruptDataError, NoSuchLedgerError, UnauthorizedError
-from bkpy.metadata.outcome import Exists, NotDone
-from bkpy.protocol.collection import (
+from bkpy.metadata.store.outcome import Exists, NotDone
+from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
+from bkpy.protocol.repair.collection import (
     Action,
     ProbeState,
     Step,
@@ -33,16 +34,15 @@ from bkpy.protocol.collection import (
     probe_state_of,
     unlisted,
 )
-from bkpy.protocol.ledger_metadata import UnsupportedVersionError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
 
     from bkpy.bookie.collection_metrics import CollectionMetrics
     from bkpy.config.bookie import BookieSettings
-    from bkpy.metadata.ledgers import LedgerCatalog
-    from bkpy.metadata.locks import LedgerLock, LedgerLocks
-    from bkpy.metadata.metadata_probe import MetadataProbe, ProbeResult
+    from bkpy.metadata.ledgers.catalog import LedgerCatalog
+    from bkpy.metadata.ledgers.metadata_probe import MetadataProbe, ProbeResult
+    from bkpy.metadata.replication.locks import LedgerLock, LedgerLocks
     from bkpy.runtime.interfaces import Runtime
     from bkpy.storage.engine import LedgerStorage
     from bkpy.storage.space.hiding import Hidden

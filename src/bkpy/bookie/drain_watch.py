@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, assert_never
 
 from bkpy.errors import ClientClosedError, MetadataUnavailableError
 from bkpy.metadata import paths
-from bkpy.metadata.cookies import read_cookie
-from bkpy.metadata.draining import Drains
-from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Superseded, Unknown, to_error
-from bkpy.protocol.draining import Tenure, tenure
+from bkpy.metadata.bookies.cookies import read_cookie
+from bkpy.metadata.bookies.draining import Drains
+from bkpy.metadata.store.outcome import Changed, Done, Missing, NotDone, Superseded, Unknown, to_error
+from bkpy.protocol.repair.draining import Tenure, tenure
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from bkpy.config.bookie import BookieSettings
-    from bkpy.metadata.draining import Drain
-    from bkpy.metadata.store import MetadataStore
+    from bkpy.metadata.bookies.draining import Drain
+    from bkpy.metadata.store.store import MetadataStore
     from bkpy.runtime.interfaces import Runtime
 
 log = logging.getLogger("bkpy.bookie")

@@ -16,12 +16,12 @@ from bkpy.bookie.cookie import encode_cookie, storage_part
 from bkpy.config.address import split_address
 from bkpy.errors import BookKeeperError, IdentityError
 from bkpy.metadata import paths
+from bkpy.metadata.bookies.cookies import delete_cookie, instance_of, read_cookie, storage_instance, write_cookie
+from bkpy.metadata.bookies.naming import NamingScan
+from bkpy.metadata.bookies.retired import RetiredBy, read_retired, retire
 from bkpy.metadata.cluster import open_cluster
-from bkpy.metadata.cookies import delete_cookie, instance_of, read_cookie, storage_instance, write_cookie
-from bkpy.metadata.naming import NamingScan
-from bkpy.metadata.outcome import NotDone, to_error
-from bkpy.metadata.resolve import read_certainly
-from bkpy.metadata.retired import RetiredBy, read_retired, retire
+from bkpy.metadata.store.outcome import NotDone, to_error
+from bkpy.metadata.store.resolve import read_certainly
 from bkpy.storage.cookies import CookieUpdate, FoundCookie, UpdatePlan, look_for_cookie, metadata_cookie
 from bkpy.storage.identity import Directories, locked
 from bkpy.storage.open import initialise_storage
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from bkpy.bookie.background_services import OpenPeers, Peers
     from bkpy.config.bookie import BookieSettings
     from bkpy.metadata.cluster import Cluster
-    from bkpy.metadata.store import MetadataStore
-    from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.metadata.store.store import MetadataStore
+    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
     from bkpy.runtime.interfaces import DiskRuntime
 
 _NAMED_MAX: Final = 10  # ledgers that a message names

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from bkpy._version import VERSION
 from bkpy.bookie.metric_set import Buckets, Counter, MetricSet
-from bkpy.protocol.messages import AddColumns, Flags, Op, Status
+from bkpy.protocol.wire.messages import AddColumns, Flags, Op, Status
 from bkpy.runtime.tls import Failure
 
 if TYPE_CHECKING:

@@ -24,14 +24,14 @@ from bkpy.bookie.server import BookieServer
 from bkpy.bookie.service import BookieService
 from bkpy.config.address import split_address
 from bkpy.errors import IdentityError, MetadataUnavailableError
+from bkpy.metadata.bookies.cookies import read_cookie, write_cookie
+from bkpy.metadata.bookies.registration import TAKEOVER_TIMEOUTS, BookieDirectory, BookieInfo, Registration
+from bkpy.metadata.bookies.retired import read_retired
 from bkpy.metadata.cluster import open_cluster
-from bkpy.metadata.cookies import read_cookie, write_cookie
-from bkpy.metadata.locks import LedgerLocks
-from bkpy.metadata.metadata_probe import MetadataProbe
-from bkpy.metadata.registration import TAKEOVER_TIMEOUTS, BookieDirectory, BookieInfo, Registration
-from bkpy.metadata.retired import read_retired
-from bkpy.metadata.store import MetadataStore, SessionState
-from bkpy.protocol.draining import Tenure
+from bkpy.metadata.ledgers.metadata_probe import MetadataProbe
+from bkpy.metadata.replication.locks import LedgerLocks
+from bkpy.metadata.store.store import MetadataStore, SessionState
+from bkpy.protocol.repair.draining import Tenure
 from bkpy.storage import at_risk
 from bkpy.storage.identity import decode_cookie
 from bkpy.storage.losses import Losses
@@ -41,13 +41,13 @@ from bkpy.storage.space.disk_monitor import DiskMonitor
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from bkpy.bookie.admin.pages import ServedPages
     from bkpy.bookie.background_services import (
         BackgroundService,
         IntegrityChecker,
         NewBackgroundService,
         NewIntegrityChecker,
     )
-    from bkpy.bookie.pages import ServedPages
     from bkpy.config.bookie import BookieSettings
     from bkpy.metadata.cluster import Cluster
     from bkpy.runtime.interfaces import DiskRuntime
@@ -457,7 +457,7 @@ class BookieNode:
         if settings.metrics_port < 0:
             return
         # They take a third of the time to load a bookie, and most have no page.
-        from bkpy.bookie.pages import ServedPages
+        from bkpy.bookie.admin.pages import ServedPages
         from bkpy.runtime.metrics_page import metrics_page
 
         self._pages = ServedPages(settings, credentials, self._unready)

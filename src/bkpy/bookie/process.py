@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import uvloop
 
-from bkpy.bookie.complaint import Complaint
+from bkpy.bookie.connection.complaint import Complaint
 from bkpy.bookie.files import fit_files
 from bkpy.bookie.node import BookieNode
 from bkpy.errors import BookKeeperError
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from bkpy.bookie.background_services import BackgroundService, IntegrityChecker
     from bkpy.config.bookie import BookieSettings
-    from bkpy.metadata.store import MetadataStore
+    from bkpy.metadata.store.store import MetadataStore
     from bkpy.runtime.interfaces import Clock, DiskRuntime
     from bkpy.storage.losses import Losses
 

@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING
 
 from bkpy.bookie.cookie import storage_part, with_storage
 from bkpy.errors import CorruptDataError, IdentityError, NoSuchLedgerError
+from bkpy.metadata.bookies.cookies import read_cookie, write_cookie
 from bkpy.metadata.cluster import open_cluster
-from bkpy.metadata.cookies import read_cookie, write_cookie
-from bkpy.metadata.outcome import NotDone
-from bkpy.protocol.ledger_metadata import UnsupportedVersionError
+from bkpy.metadata.store.outcome import NotDone
+from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 from bkpy.storage.cookies import look_for_cookie
 from bkpy.storage.entry_log.entry_log import log_id_of
 from bkpy.storage.identity import Directories
-from bkpy.storage.rebuild.rebuild import Catalog, Rebuilt, rebuild_index
+from bkpy.storage.tools.rebuild.rebuild import Catalog, Rebuilt, rebuild_index
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from bkpy.config.bookie import BookieSettings
-    from bkpy.metadata.store import MetadataStore
-    from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.metadata.store.store import MetadataStore
+    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
     from bkpy.runtime.interfaces import DiskRuntime, Files
     from bkpy.storage.observer import StorageObserver
 

@@ -11,12 +11,12 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from bkpy.bookie.connection import Connection
-from bkpy.bookie.handshakes import Handshakes
+from bkpy.bookie.connection.connection import Connection
+from bkpy.bookie.connection.handshakes import Handshakes
 from bkpy.config.address import split_address
 from bkpy.errors import ConfigError
 from bkpy.protocol.access import Right
-from bkpy.protocol.messages import Hello, Status
+from bkpy.protocol.wire.messages import Hello, Status
 
 if TYPE_CHECKING:
     from bkpy.bookie.credentials import Credentials

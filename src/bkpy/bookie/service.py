@@ -10,19 +10,19 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from bkpy.bookie.answers import Answers
-from bkpy.bookie.chunks import BookieChunks
-from bkpy.bookie.complaint import Complaint
-from bkpy.bookie.keys import KeyAuthority, KeyMemory
-from bkpy.bookie.waiters import Waiters
-from bkpy.protocol.receive_buffer import ReceiveBudget
+from bkpy.bookie.connection.answers import Answers
+from bkpy.bookie.connection.chunks import BookieChunks
+from bkpy.bookie.connection.complaint import Complaint
+from bkpy.bookie.connection.keys import KeyAuthority, KeyMemory
+from bkpy.bookie.connection.waiters import Waiters
+from bkpy.protocol.wire.receive_buffer import ReceiveBudget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from bkpy.bookie.metrics import BookieMetrics
     from bkpy.config.bookie import BookieSettings
-    from bkpy.metadata.metadata_probe import MetadataProbe
+    from bkpy.metadata.ledgers.metadata_probe import MetadataProbe
     from bkpy.runtime.interfaces import Runtime
     from bkpy.storage.engine import LedgerStorage
 

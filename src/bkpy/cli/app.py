@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bkpy.cli.common import given_settings, set_client_settings
-from bkpy.cli.statuses import INTERRUPTED, OUTPUT_CLOSED
+from bkpy.cli.output.statuses import INTERRUPTED, OUTPUT_CLOSED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 _TOP: Mapping[str, tuple[str, str]] = {
     "local": ("bkpy.cli.local:local", "Run a whole cluster on this machine."),
     "demo": ("bkpy.cli.demo:demo", "Store a year of flights, query and stream them with Spark."),
-    "ledger": ("bkpy.cli.ledger:ledger", "Write, read and look at ledgers."),
-    "log": ("bkpy.cli.log:log", "Write, read and look after logs that never end."),
-    "bookie": ("bkpy.cli.bookie:bookie", "Run a storage node, and look after one."),
-    "bookies": ("bkpy.cli.cluster:bookies", "Look at the cluster's bookies."),
+    "ledger": ("bkpy.cli.ledger.group:ledger", "Write, read and look at ledgers."),
+    "log": ("bkpy.cli.log.group:log", "Write, read and look after logs that never end."),
+    "bookie": ("bkpy.cli.bookie.group:bookie", "Run a storage node, and look after one."),
+    "bookies": ("bkpy.cli.cluster.group:bookies", "Look at the cluster's bookies."),
     "inspect": ("bkpy.cli.inspect:inspect", "Look into a bookie's files, whether it runs or not."),
     "bench": ("bkpy.cli.bench:bench", "Measure appends and reads."),
-    "autorecovery": ("bkpy.cli.autorecovery:autorecovery", "See and control how lost copies are made anew."),
-    "cluster": ("bkpy.cli.cluster:cluster", "Initialise and look at a cluster."),
+    "autorecovery": ("bkpy.cli.cluster.autorecovery:autorecovery", "See and control how lost copies are made anew."),
+    "cluster": ("bkpy.cli.cluster.group:cluster", "Initialise and look at a cluster."),
     "export": ("bkpy.cli.export:export", "Write closed ledgers to files, with Spark."),
 }
 

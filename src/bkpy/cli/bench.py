@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bkpy.cli.common import connect, json_option, print_table, progress, run, security_settings
-from bkpy.cli.interrupts import interruptible
+from bkpy.cli.output.interrupts import interruptible
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from bkpy.cli.formats import printable_lines
+from bkpy.cli.output.formats import printable_lines
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from bkpy.config.base import MetadataSettings
     from bkpy.config.client import ClientSettings
     from bkpy.errors import BookKeeperError
-    from bkpy.metadata.store import MetadataStore
+    from bkpy.metadata.store.store import MetadataStore
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])

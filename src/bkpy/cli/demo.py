@@ -15,7 +15,7 @@ import click
 
 from bkpy.cli.common import human_bytes, live_table, print_table, progress, run, say, security_settings
 from bkpy.cli.demo_streaming import show_stream
-from bkpy.cli.interrupts import interruptible
+from bkpy.cli.output.interrupts import interruptible
 from bkpy.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bkpy.cli.common import connect_option, human_bytes, json_option, print_json, progress, say, security_settings
-from bkpy.cli.interrupts import TERMINATED, interruptible
+from bkpy.cli.output.interrupts import TERMINATED, interruptible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from bkpy.cli.common import ledger_argument, one_ledger
-from bkpy.cli.statuses import TERMINATED
+from bkpy.cli.output.statuses import TERMINATED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from bkpy.runtime.interfaces import Files, OrderedStore
-    from bkpy.storage.inspect.entry_log import Living
-    from bkpy.storage.inspect.finding import Finding
     from bkpy.storage.journal.format import Mark
+    from bkpy.storage.tools.inspect.entry_log import Living
+    from bkpy.storage.tools.inspect.finding import Finding
 
 _JOURNAL_FILE = ".txn"
 _LOG_FILE = ".log"
@@ -66,8 +66,8 @@ def journal(where: str, ledger_id: int | None, offset: int, limit: int, as_json:
     target = _target(where, offset)
 
     def findings(bookie: _Bookie) -> Iterator[Finding]:
-        from bkpy.storage.inspect.journal import JournalInspection
         from bkpy.storage.journal.format import file_id_of
+        from bkpy.storage.tools.inspect.journal import JournalInspection
 
         for directory, number in _journals(target):
             yield from JournalInspection(
@@ -96,9 +96,9 @@ def entry_log(where: str, ledger_id: int | None, offset: int, limit: int, as_jso
 
     def findings(bookie: _Bookie) -> Iterator[Finding]:
         from bkpy.storage.entry_log.entry_log import KEPT, log_id_of
-        from bkpy.storage.inspect.entry_log import LogInspection
-        from bkpy.storage.inspect.missing_logs import missing_logs
-        from bkpy.storage.inspect.stored import inspect_kept_file
+        from bkpy.storage.tools.inspect.entry_log import LogInspection
+        from bkpy.storage.tools.inspect.missing_logs import missing_logs
+        from bkpy.storage.tools.inspect.stored import inspect_kept_file
 
         for directory in _ledgers(target):
             names = [target.file] if target.file else bookie.files.listdir(directory)
@@ -131,7 +131,7 @@ def index(where: str, ledger_id: int | None, limit: int, as_json: bool) -> int:
     target = _target(where)
 
     def findings(bookie: _Bookie) -> Iterator[Finding]:
-        from bkpy.storage.inspect.index import IndexInspection
+        from bkpy.storage.tools.inspect.index import IndexInspection
 
         for directory in _ledgers(target):
             store = bookie.indexes.get(directory)
@@ -152,7 +152,7 @@ def ledger(where: str, ledger_id: int, limit: int, as_json: bool) -> int:
     target = _target(where)
 
     def findings(bookie: _Bookie) -> Iterator[Finding]:
-        from bkpy.storage.inspect.ledger import LedgerInspection
+        from bkpy.storage.tools.inspect.ledger import LedgerInspection
 
         yield from LedgerInspection(
             bookie.files,
@@ -176,7 +176,7 @@ def marks(where: str, limit: int, as_json: bool) -> int:
     target = _target(where)
 
     def findings(bookie: _Bookie) -> Iterator[Finding]:
-        from bkpy.storage.inspect.marks import inspect_marks
+        from bkpy.storage.tools.inspect.marks import inspect_marks
 
         yield from inspect_marks(bookie.files, bookie.indexes, target.journals, read_bytes=bookie.read_bytes)
 
@@ -245,13 +245,13 @@ class _Bookie:
         self.read_bytes = read_bytes
 
     def mark(self, number: int | None) -> Mark | None:
-        from bkpy.storage.inspect.marks import lowest_mark, read_marks
+        from bkpy.storage.tools.inspect.marks import lowest_mark, read_marks
 
         return None if number is None else lowest_mark(read_marks(self.indexes)[0], number)
 
     def living(self, directory: str) -> Living | None:
         """Looks up what rows say to live in a part of a log; None if there is no index to ask."""
-        from bkpy.storage.inspect.index import living_at
+        from bkpy.storage.tools.inspect.index import living_at
 
         store = self.indexes.get(directory)
         if store is None:
@@ -271,7 +271,7 @@ def _opened(target: Target) -> Iterator[tuple[_Bookie, list[Finding]]]:
     from bkpy.runtime.ordered_store import LmdbStores
     from bkpy.runtime.system import RealFiles
     from bkpy.storage.file_names import INDEX_NAME
-    from bkpy.storage.inspect.finding import damage
+    from bkpy.storage.tools.inspect.finding import damage
 
     fields = BookieSettings.model_fields
     problems: list[Finding] = []
@@ -304,7 +304,7 @@ def _tell(target: Target, findings: Callable[[_Bookie], Iterator[Finding]], limi
         _, status = os.waitpid(child, 0)
         if not os.WIFSIGNALED(status):
             return os.waitstatus_to_exitcode(status)
-        from bkpy.storage.inspect.finding import COPIES, damage
+        from bkpy.storage.tools.inspect.finding import COPIES, damage
 
         name = signal.Signals(os.WTERMSIG(status)).name
         what = f"the library that reads the index ended with {name}: the file of one of these is damaged"
@@ -322,7 +322,7 @@ def _tell(target: Target, findings: Callable[[_Bookie], Iterator[Finding]], limi
                     return TERMINATED
                 printer.print(finding)
         except OSError as e:
-            from bkpy.storage.inspect.finding import COPIES, damage
+            from bkpy.storage.tools.inspect.finding import COPIES, damage
 
             advice = (
                 f"{COPIES}; `bkpy bookie check` tells whether the index has to be made anew, with the bookie stopped"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bkpy.config.base import encodes
 from bkpy.config.password_file import PASSWORD_BYTES_MAX
 from bkpy.errors import ConfigError
-from bkpy.protocol.ledger_metadata import ENTRY_ID_MAX, LEDGER_ID_MAX
+from bkpy.protocol.ledger.ledger_metadata import ENTRY_ID_MAX, LEDGER_ID_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

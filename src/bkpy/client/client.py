@@ -29,14 +29,14 @@ from bkpy.log.client import open_log
 from bkpy.log.opening import new_ledger
 from bkpy.log.parts import LogParts
 from bkpy.log.reading import LogReading
+from bkpy.metadata.bookies.registration import BookieDirectory, BookieInfo
 from bkpy.metadata.cluster import Cluster, open_cluster
-from bkpy.metadata.log_maintenance import LogMaintenance
-from bkpy.metadata.logs import LogStore
-from bkpy.metadata.registration import BookieDirectory, BookieInfo
-from bkpy.protocol.quorum import check_sizes
-from bkpy.protocol.records import DIGESTS, RecordCodec, digest_key, ledger_key
+from bkpy.metadata.logs.catalog import LogStore
+from bkpy.metadata.logs.maintenance import LogMaintenance
+from bkpy.protocol.ledger.quorum import check_sizes
+from bkpy.protocol.wire.records import DIGESTS, RecordCodec, digest_key, ledger_key
 from bkpy.recovery.recoveries import Recoveries
-from bkpy.recovery.replication_context import ReplicationContext
+from bkpy.replication.context import ReplicationContext
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
     from bkpy.config.client import ClientSettings
     from bkpy.log.reader import LogReader
     from bkpy.log.writer import LogWriter
-    from bkpy.metadata.ledgers import Created
-    from bkpy.metadata.store import MetadataStore
-    from bkpy.protocol.ledger_metadata import LedgerMetadata
-    from bkpy.protocol.log_list import LogList
+    from bkpy.metadata.ledgers.catalog import Created
+    from bkpy.metadata.store.store import MetadataStore
+    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.log.log_list import LogList
     from bkpy.recovery.write_back import WriteBack
     from bkpy.runtime.interfaces import Runtime
     from bkpy.runtime.tls import TlsContext

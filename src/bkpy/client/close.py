@@ -12,14 +12,14 @@ from bkpy.errors import (
     MetadataConflictError,
     NoSuchLedgerError,
 )
-from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Superseded, Unknown, escalate_unknown, to_error
-from bkpy.protocol.close_conflict import CLOSE_ACTIONS, CloseAction, Closer, fresh_state
+from bkpy.metadata.store.outcome import Changed, Done, Missing, NotDone, Superseded, Unknown, escalate_unknown, to_error
+from bkpy.protocol.ledger.close_conflict import CLOSE_ACTIONS, CloseAction, Closer, fresh_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bkpy.metadata.ledgers import LedgerCatalog
-    from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.metadata.ledgers.catalog import LedgerCatalog
+    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
 
 
 @dataclass(frozen=True, slots=True)

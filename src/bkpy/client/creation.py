@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from bkpy.metadata.ledgers import Created
-from bkpy.metadata.outcome import to_error
-from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from bkpy.metadata.ledgers.catalog import Created
+from bkpy.metadata.store.outcome import to_error
+from bkpy.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from bkpy.client.bookies.ensembles import Ensembles
-    from bkpy.metadata.ledgers import LedgerCatalog
+    from bkpy.metadata.ledgers.catalog import LedgerCatalog
     from bkpy.runtime.interfaces import Runtime
 
 
 class NewLedger(NamedTuple):
-    """What a ledger is to be. `key` is made of its password by `bkpy.protocol.records.ledger_key`."""
+    """What a ledger is to be. `key` is made of its password by `bkpy.protocol.wire.records.ledger_key`."""
 
     ensemble_size: int
     write_quorum: int

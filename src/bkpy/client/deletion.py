@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, assert_never
 
 from bkpy.errors import CorruptDataError, MetadataConflictError, NoSuchLedgerError
-from bkpy.metadata.log_maintenance import LogMaintenance
-from bkpy.metadata.outcome import Changed, Gone, Missing, NotDone, Superseded, Unknown, to_error
-from bkpy.protocol.ledger_metadata import UnsupportedVersionError
+from bkpy.metadata.logs.maintenance import LogMaintenance
+from bkpy.metadata.store.outcome import Changed, Gone, Missing, NotDone, Superseded, Unknown, to_error
+from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 
 if TYPE_CHECKING:
-    from bkpy.metadata.ledgers import LedgerCatalog
-    from bkpy.metadata.logs import LogStore
-    from bkpy.metadata.outcome import DeleteOutcome
+    from bkpy.metadata.ledgers.catalog import LedgerCatalog
+    from bkpy.metadata.logs.catalog import LogStore
+    from bkpy.metadata.store.outcome import DeleteOutcome
 
 
 async def delete_ledger(ledger_id: int, catalog: LedgerCatalog, logs: LogStore) -> None:

@@ -6,13 +6,13 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from bkpy.errors import BookKeeperError
-from bkpy.protocol import messages as m
-from bkpy.protocol.lac_reply import unverified_last_entry
-from bkpy.protocol.messages import Op
+from bkpy.protocol.wire import messages as m
+from bkpy.protocol.wire.lac_reply import unverified_last_entry
+from bkpy.protocol.wire.messages import Op
 
 if TYPE_CHECKING:
     from bkpy.client.bookies.pool import BookiePool
-    from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
 
 
 async def last_entries(

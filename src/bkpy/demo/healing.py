@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 import bkpy
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import BookieUnavailableError, BookKeeperError
-from bkpy.protocol import messages as m
-from bkpy.protocol.holdings import holdings
-from bkpy.protocol.messages import Op, Status
-from bkpy.protocol.records import RecordCodec
-from bkpy.recovery.overview import overview
+from bkpy.protocol.repair.holdings import holdings
+from bkpy.protocol.wire import messages as m
+from bkpy.protocol.wire.messages import Op, Status
+from bkpy.protocol.wire.records import RecordCodec
+from bkpy.replication.overview import overview
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -31,11 +31,11 @@ from bkpy.local.process import (
 )
 from bkpy.local.zookeeper import ZooKeeperServer
 from bkpy.metadata import paths
+from bkpy.metadata.bookies.cookies import read_cookie
+from bkpy.metadata.bookies.retired import read_retired
 from bkpy.metadata.cluster import init_cluster, open_cluster
 from bkpy.metadata.connect import connect_store
-from bkpy.metadata.cookies import read_cookie
-from bkpy.metadata.retired import read_retired
-from bkpy.metadata.store import MetadataStore, NoNode
+from bkpy.metadata.store.store import MetadataStore, NoNode
 from bkpy.runtime.process import process_runtime
 from bkpy.storage.identity import COOKIE_NAME, Cookie, decode_cookie
 

@@ -27,7 +27,7 @@ from bkpy.errors import (
     NoSuchLedgerError,
     WouldBlock,
 )
-from bkpy.protocol.records import STAMP_BYTES
+from bkpy.protocol.wire.records import STAMP_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,16 +10,16 @@ from bkpy.errors import ConfigError, MetadataUnavailableError, NoSuchLogError
 from bkpy.log.opening import Opening
 from bkpy.log.rolling import RollLimits
 from bkpy.log.writer import LogWriter
-from bkpy.metadata.logs import HeldBy, Taken
-from bkpy.metadata.outcome import Done, Exists, NotDone, Unknown, to_error
-from bkpy.protocol.log_list import LogList, checked_name
-from bkpy.protocol.quorum import check_sizes
-from bkpy.protocol.records import DIGESTS, ledger_key
+from bkpy.metadata.logs.catalog import HeldBy, Taken
+from bkpy.metadata.store.outcome import Done, Exists, NotDone, Unknown, to_error
+from bkpy.protocol.ledger.quorum import check_sizes
+from bkpy.protocol.log.log_list import LogList, checked_name
+from bkpy.protocol.wire.records import DIGESTS, ledger_key
 
 if TYPE_CHECKING:
     from bkpy.log.opening import Opened
     from bkpy.log.parts import LogParts
-    from bkpy.metadata.logs import LogStore
+    from bkpy.metadata.logs.catalog import LogStore
 
 log = logging.getLogger("bkpy.client")
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from bkpy.client.arguments import check_position
 from bkpy.client.lifetime import refuse_pickling
-from bkpy.metadata.log_consumers import LogConsumers
+from bkpy.metadata.logs.consumers import LogConsumers
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from bkpy.metadata.log_consumers import ConsumerState
-    from bkpy.metadata.logs import LogStore
+    from bkpy.metadata.logs.catalog import LogStore
+    from bkpy.metadata.logs.consumers import ConsumerState
 
 
 class LogConsumer:

@@ -6,7 +6,7 @@ from array import array
 from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.errors import NoSuchEntryError
-from bkpy.protocol.records import stamp_at
+from bkpy.protocol.wire.records import stamp_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -25,11 +25,11 @@ from bkpy.errors import (
     NoSuchLogError,
     UnauthorizedError,
 )
-from bkpy.metadata.log_deletions import LogDeletions
-from bkpy.metadata.log_maintenance import LOG_NAME, LOG_UID
-from bkpy.metadata.logs import HeldBy, Taken
-from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Superseded, Unknown, to_error
-from bkpy.protocol.log_opening import (
+from bkpy.metadata.logs.catalog import HeldBy, Taken
+from bkpy.metadata.logs.deletions import LogDeletions
+from bkpy.metadata.logs.maintenance import LOG_NAME, LOG_UID
+from bkpy.metadata.store.outcome import Changed, Done, Missing, NotDone, Superseded, Unknown, to_error
+from bkpy.protocol.log.log_opening import (
     AFTER_OPENING,
     ListState,
     ListWrite,
@@ -40,16 +40,16 @@ from bkpy.protocol.log_opening import (
     longest_opened,
     settled,
 )
-from bkpy.protocol.records import RecordCodec, digest_key, ledger_key, stamp_at
+from bkpy.protocol.wire.records import RecordCodec, digest_key, ledger_key, stamp_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from bkpy.log.parts import LogParts
-    from bkpy.metadata.ledgers import Created
-    from bkpy.metadata.logs import LogStore
-    from bkpy.metadata.outcome import PutOutcome
-    from bkpy.protocol.log_list import LogList, Segment
+    from bkpy.metadata.ledgers.catalog import Created
+    from bkpy.metadata.logs.catalog import LogStore
+    from bkpy.metadata.store.outcome import PutOutcome
+    from bkpy.protocol.log.log_list import LogList, Segment
 
 log = logging.getLogger("bkpy.client")
 

@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from bkpy.client.creation import NewLedger
     from bkpy.client.write.interfaces import AppendsOwner, ReplicationParts
     from bkpy.client.write.writer import LedgerWriter
-    from bkpy.metadata.ledgers import Created, LedgerCatalog
-    from bkpy.metadata.logs import LogStore
-    from bkpy.protocol.ledger_metadata import LedgerMetadata
-    from bkpy.protocol.records import RecordCodec
+    from bkpy.metadata.ledgers.catalog import Created, LedgerCatalog
+    from bkpy.metadata.logs.catalog import LogStore
+    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.wire.records import RecordCodec
 
 
 class LogParts(NamedTuple):

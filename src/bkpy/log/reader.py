@@ -19,7 +19,7 @@ from bkpy.log.entries import past_the_end
 from bkpy.log.scan import SegmentScan
 from bkpy.log.search import position_at
 from bkpy.log.tail import LogTail
-from bkpy.protocol.log_reading import ranges_of
+from bkpy.protocol.log.log_reading import ranges_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from bkpy.log.entries import LogBlock, LogEntry
     from bkpy.log.segments import Segments
     from bkpy.log.snapshot import LogSnapshot
-    from bkpy.metadata.logs import LogStore
-    from bkpy.protocol.log_reading import SegmentRange
+    from bkpy.metadata.logs.catalog import LogStore
+    from bkpy.protocol.log.log_reading import SegmentRange
     from bkpy.runtime.interfaces import Runtime
 
 T = TypeVar("T")

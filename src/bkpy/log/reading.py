@@ -9,14 +9,14 @@ from bkpy.errors import UnauthorizedError
 from bkpy.log.reader import LogReader
 from bkpy.log.segments import Segments
 from bkpy.log.snapshot import LogSnapshot
-from bkpy.protocol.log_list import checked_name
-from bkpy.protocol.records import ledger_key
+from bkpy.protocol.log.log_list import checked_name
+from bkpy.protocol.wire.records import ledger_key
 
 if TYPE_CHECKING:
     from bkpy.client.bookies.pool import BookiePool
     from bkpy.config.client import ClientSettings
-    from bkpy.metadata.ledgers import LedgerCatalog
-    from bkpy.metadata.logs import LogStore
+    from bkpy.metadata.ledgers.catalog import LedgerCatalog
+    from bkpy.metadata.logs.catalog import LogStore
     from bkpy.runtime.interfaces import Runtime
 
 

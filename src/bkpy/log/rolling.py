@@ -26,10 +26,10 @@ from bkpy.errors import (
 )
 from bkpy.log.appends import LogAppends, log_fenced
 from bkpy.log.opening import discard, drop_lease, list_write_of, new_ledger
-from bkpy.metadata.log_maintenance import LogMaintenance
-from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Superseded, Unknown, escalate_unknown, to_error
-from bkpy.protocol.ledger_metadata import LedgerState
-from bkpy.protocol.log_opening import (
+from bkpy.metadata.logs.maintenance import LogMaintenance
+from bkpy.metadata.store.outcome import Changed, Done, Missing, NotDone, Superseded, Unknown, escalate_unknown, to_error
+from bkpy.protocol.ledger.ledger_metadata import LedgerState
+from bkpy.protocol.log.log_opening import (
     AFTER_ROLLING,
     ListState,
     OpeningStep,
@@ -41,7 +41,7 @@ from bkpy.protocol.log_opening import (
     sealed,
     with_room,
 )
-from bkpy.protocol.records import RecordCodec, digest_key
+from bkpy.protocol.wire.records import RecordCodec, digest_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from bkpy.client.write.writer import LedgerWriter
     from bkpy.log.opening import Opened
     from bkpy.log.parts import LogParts
-    from bkpy.metadata.ledgers import Created
-    from bkpy.protocol.log_list import LogList
+    from bkpy.metadata.ledgers.catalog import Created
+    from bkpy.protocol.log.log_list import LogList
     from bkpy.runtime.interfaces import Clock
 
 log = logging.getLogger("bkpy.client")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bkpy.client.read.block import Block
     from bkpy.client.read.reader import LedgerReader
     from bkpy.config.client import ClientSettings
-    from bkpy.protocol.log_reading import SegmentRange
+    from bkpy.protocol.log.log_reading import SegmentRange
     from bkpy.runtime.interfaces import Runtime
 
 

@@ -6,14 +6,14 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from bkpy.log.entries import LogBlock
-from bkpy.protocol.log_reading import index_before, ranges_of
+from bkpy.protocol.log.log_reading import index_before, ranges_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from bkpy.client.read.reader import LedgerReader
     from bkpy.log.snapshot import LogSnapshot
-    from bkpy.protocol.log_reading import SegmentRange
+    from bkpy.protocol.log.log_reading import SegmentRange
 
 
 async def position_at(

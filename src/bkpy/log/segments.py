@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bkpy.client.read.reader import LedgerReader
-from bkpy.protocol.records import RecordCodec, digest_key
+from bkpy.protocol.wire.records import RecordCodec, digest_key
 
 if TYPE_CHECKING:
     from bkpy.client.bookies.pool import BookiePool
     from bkpy.config.client import ClientSettings
-    from bkpy.metadata.ledgers import LedgerCatalog
+    from bkpy.metadata.ledgers.catalog import LedgerCatalog
     from bkpy.runtime.interfaces import Runtime
 
 
 class Segments:
-    """Readers of ledgers whose entries have stamps: `bkpy.protocol.records.stamp_at` gives the one of an entry."""
+    """Readers of ledgers whose entries have stamps: `bkpy.protocol.wire.records.stamp_at` gives the one of an entry."""
 
     def __init__(self, catalog: LedgerCatalog, pool: BookiePool, settings: ClientSettings, runtime: Runtime) -> None:
         self._catalog = catalog

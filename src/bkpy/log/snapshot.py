@@ -10,11 +10,11 @@ import logging
 from typing import TYPE_CHECKING
 
 from bkpy.errors import NoSuchLogError, TruncatedError
-from bkpy.protocol.log_reading import segment_for
+from bkpy.protocol.log.log_reading import segment_for
 
 if TYPE_CHECKING:
-    from bkpy.metadata.logs import LogStore
-    from bkpy.protocol.log_list import LogList, Segment
+    from bkpy.metadata.logs.catalog import LogStore
+    from bkpy.protocol.log.log_list import LogList, Segment
 
 log = logging.getLogger("bkpy.client")
 
@@ -51,7 +51,7 @@ class LogSnapshot:
             self._closed[segment.ledger_id] = entries
 
     def segment_for(self, position: int) -> Segment | None:
-        """See `bkpy.protocol.log_reading.segment_for`."""
+        """See `bkpy.protocol.log.log_reading.segment_for`."""
         return segment_for(self.list, position, self._closed)
 
     def behind(self, position: int) -> int:

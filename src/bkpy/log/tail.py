@@ -19,7 +19,7 @@ from bkpy.client.iteration import ResumableIterator, alone
 from bkpy.errors import ClientClosedError, MetadataUnavailableError, NoSuchLedgerError
 from bkpy.log.entries import LogBlock
 from bkpy.log.scan import SegmentScan
-from bkpy.protocol.log_reading import ranges_of
+from bkpy.protocol.log.log_reading import ranges_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from bkpy.client.read.reader import LedgerReader
     from bkpy.config.client import ClientSettings
     from bkpy.log.snapshot import LogSnapshot
-    from bkpy.metadata.logs import LogStore
-    from bkpy.protocol.log_list import Segment
-    from bkpy.protocol.log_reading import SegmentRange
+    from bkpy.metadata.logs.catalog import LogStore
+    from bkpy.protocol.log.log_list import Segment
+    from bkpy.protocol.log.log_reading import SegmentRange
     from bkpy.runtime.interfaces import Runtime
 
 

@@ -12,7 +12,7 @@ from bkpy.client.lifetime import refuse_pickling
 from bkpy.errors import ClientClosedError
 from bkpy.log.consumer import registered
 from bkpy.log.rolling import Roller
-from bkpy.protocol.records import STAMP_BYTES
+from bkpy.protocol.wire.records import STAMP_BYTES
 
 if TYPE_CHECKING:
     import asyncio

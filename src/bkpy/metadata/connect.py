@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from bkpy.config.base import MetadataSettings
 from bkpy.config.password_file import read_user_and_password
+from bkpy.metadata.store.zookeeper.store import ZooKeeperStore
 from bkpy.metadata.uri import parse_uri
-from bkpy.metadata.zookeeper.store import ZooKeeperStore
 from bkpy.runtime.tls import Certificates, Side, TlsFiles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bkpy.metadata.store import MetadataStore
+    from bkpy.metadata.store.store import MetadataStore
     from bkpy.runtime.interfaces import Runtime
     from bkpy.runtime.tls import TlsContext
 

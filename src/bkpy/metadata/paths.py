@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from bkpy.errors import ConfigError
-from bkpy.protocol.log_list import checked_name
+from bkpy.protocol.log.log_list import checked_name
 
 LAYOUT = "LAYOUT"
 INSTANCE_ID = "INSTANCEID"

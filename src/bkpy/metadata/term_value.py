@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, assert_never
 
 from bkpy.errors import MetadataConflictError
-from bkpy.metadata.outcome import Changed, Done, Exists, Missing, NotDone, Superseded, Unknown, to_error
-from bkpy.metadata.resolve import create_certainly, put_certainly, read_certainly
-from bkpy.metadata.store import Check, Create, MetadataStore
+from bkpy.metadata.store.outcome import Changed, Done, Exists, Missing, NotDone, Superseded, Unknown, to_error
+from bkpy.metadata.store.resolve import create_certainly, put_certainly, read_certainly
+from bkpy.metadata.store.store import Check, Create, MetadataStore
 
 if TYPE_CHECKING:
-    from bkpy.metadata.outcome import CreateOutcome, PutOutcome
+    from bkpy.metadata.store.outcome import CreateOutcome, PutOutcome
 
 
 class TermValue:

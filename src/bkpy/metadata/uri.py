@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bkpy.config.base import encodes
 from bkpy.errors import ConfigError
-from bkpy.metadata.store import check_path
+from bkpy.metadata.store.store import check_path
 
 DEFAULT_PORT = 2181
 DEFAULT_ROOT = "/ledgers"

@@ -10,7 +10,7 @@ import enum
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from bkpy.protocol.messages import Op
+from bkpy.protocol.wire.messages import Op
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

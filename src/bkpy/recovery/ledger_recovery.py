@@ -32,24 +32,24 @@ from bkpy.errors import (
     NoSuchLedgerError,
     UnauthorizedError,
 )
-from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Superseded, Unknown, to_error
-from bkpy.protocol import messages as m
-from bkpy.protocol.accepted_loss import AcceptedLoss
-from bkpy.protocol.close_conflict import Closer, rebased
-from bkpy.protocol.giving_up import length_candidates
-from bkpy.protocol.lac_reply import parse_lac_reply
-from bkpy.protocol.ledger_metadata import ENTRY_ID_MAX, LedgerMetadata, LedgerState
-from bkpy.protocol.messages import Flags, Op, Status
-from bkpy.protocol.quorum import stripe_bookies
-from bkpy.protocol.records import RecordCodec, walk
-from bkpy.protocol.recovery import EntryAnswer, EntryStatus, Fencing, Forward, Reply
+from bkpy.metadata.store.outcome import Changed, Done, Missing, NotDone, Superseded, Unknown, to_error
+from bkpy.protocol.ledger.accepted_loss import AcceptedLoss
+from bkpy.protocol.ledger.close_conflict import Closer, rebased
+from bkpy.protocol.ledger.giving_up import length_candidates
+from bkpy.protocol.ledger.ledger_metadata import ENTRY_ID_MAX, LedgerMetadata, LedgerState
+from bkpy.protocol.ledger.quorum import stripe_bookies
+from bkpy.protocol.ledger.recovery import EntryAnswer, EntryStatus, Fencing, Forward, Reply
+from bkpy.protocol.wire import messages as m
+from bkpy.protocol.wire.lac_reply import parse_lac_reply
+from bkpy.protocol.wire.messages import Flags, Op, Status
+from bkpy.protocol.wire.records import RecordCodec, walk
 from bkpy.recovery.write_back import RecoveredEntry, WriteBack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bkpy.client.write.interfaces import ReplicationParts
-    from bkpy.metadata.ledgers import LedgerCatalog
+    from bkpy.metadata.ledgers.catalog import LedgerCatalog
 
 
 class _RangeEntries(NamedTuple):

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bkpy.protocol.ledger_metadata import LedgerState
-from bkpy.protocol.records import RecordCodec, digest_key
+from bkpy.protocol.ledger.ledger_metadata import LedgerState
+from bkpy.protocol.wire.records import RecordCodec, digest_key
 from bkpy.recovery.ledger_recovery import GivingUp, LedgerRecovery
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bkpy.client.write.interfaces import ReplicationParts
-    from bkpy.metadata.ledgers import LedgerCatalog
-    from bkpy.metadata.registration import BookieDirectory
-    from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.metadata.bookies.registration import BookieDirectory
+    from bkpy.metadata.ledgers.catalog import LedgerCatalog
+    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
     from bkpy.recovery.write_back import WriteBack
 
 

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.client.write.replication import Replication
 from bkpy.errors import BookKeeperError, ClientClosedError, LedgerRecoveryError
-from bkpy.protocol.acks import BareBatch
-from bkpy.protocol.messages import Flags
+from bkpy.protocol.ledger.acks import BareBatch
+from bkpy.protocol.wire.messages import Flags
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from bkpy.client.write.interfaces import OpenFragment, ReplicationParts
-    from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
 
 
 class RecoveredEntry(NamedTuple):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from bkpy.protocol.records import STAMP_BYTES
+from bkpy.protocol.wire.records import STAMP_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

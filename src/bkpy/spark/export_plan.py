@@ -25,7 +25,7 @@ from bkpy.spark.planning import load_ledgers, plan
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
     from bkpy.spark.options import SourceOptions
     from bkpy.spark.planning import EntryRange
 

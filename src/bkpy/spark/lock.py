@@ -28,9 +28,9 @@ from urllib.parse import unquote, urlsplit
 from bkpy.config.client import ClientSettings
 from bkpy.errors import BookKeeperError, ConfigError
 from bkpy.metadata.connect import connect_store
-from bkpy.metadata.outcome import Done, Exists, Missing, NotDone, Superseded, Unknown, to_error
-from bkpy.metadata.resolve import create_certainly, ensure_path, read_if_there
-from bkpy.metadata.store import Create, MetadataStore, SessionState
+from bkpy.metadata.store.outcome import Done, Exists, Missing, NotDone, Superseded, Unknown, to_error
+from bkpy.metadata.store.resolve import create_certainly, ensure_path, read_if_there
+from bkpy.metadata.store.store import Create, MetadataStore, SessionState
 from bkpy.runtime.process import process_runtime
 
 if TYPE_CHECKING:

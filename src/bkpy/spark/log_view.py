@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from bkpy.errors import ConfigError, TruncatedError
 from bkpy.log.entries import past_the_end
-from bkpy.protocol.records import HEADER_BYTES
+from bkpy.protocol.wire.records import HEADER_BYTES
 from bkpy.spark.options import EARLIEST, LATEST
 from bkpy.spark.planning import EntryRange, Origin, cut
 

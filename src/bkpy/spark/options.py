@@ -17,8 +17,8 @@ from bkpy.config import password_file
 from bkpy.config.base import GIB, MIB
 from bkpy.errors import ConfigError
 from bkpy.metadata.uri import parse_uri
-from bkpy.protocol.ledger_metadata import LEDGER_ID_MAX
-from bkpy.protocol.log_list import checked_name
+from bkpy.protocol.ledger.ledger_metadata import LEDGER_ID_MAX
+from bkpy.protocol.log.log_list import checked_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

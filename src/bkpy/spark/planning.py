@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import bkpy
 from bkpy.client.arguments import format_ledger_ids
 from bkpy.errors import ConfigError, NoSuchEntryError, NoSuchLedgerError, UnauthorizedError
-from bkpy.metadata.log_maintenance import LOG_NAME
-from bkpy.protocol.ledger_metadata import LedgerMetadata, LedgerState
-from bkpy.protocol.records import HEADER_BYTES, MAC_BYTES
+from bkpy.metadata.logs.maintenance import LOG_NAME
+from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerState
+from bkpy.protocol.wire.records import HEADER_BYTES, MAC_BYTES
 from bkpy.spark.id_runs import NOTHING, Runs
 from bkpy.spark.options import CLOSED, SourceOptions
 

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from bkpy.protocol.ledger_metadata import LEDGER_ID_MAX
+from bkpy.protocol.ledger.ledger_metadata import LEDGER_ID_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from bkpy.protocol.log_sinks import BatchPart
+    from bkpy.protocol.log.log_sinks import BatchPart
 
 PAYLOAD = "payload"
 

@@ -28,12 +28,12 @@ from bkpy.errors import (
     NoSuchLedgerError,
     UnauthorizedError,
 )
-from bkpy.metadata.log_maintenance import LOG_UID, LogMaintenance
-from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Superseded, Unknown, to_error
-from bkpy.protocol.ledger_metadata import LedgerState
-from bkpy.protocol.log_opening import SegmentEnd, longest, longest_opened, settled
-from bkpy.protocol.log_sinks import BatchPart, BatchStanding, standing, with_batch
-from bkpy.protocol.records import STAMP_BYTES, ledger_key, stamp_at
+from bkpy.metadata.logs.maintenance import LOG_UID, LogMaintenance
+from bkpy.metadata.store.outcome import Changed, Done, Missing, NotDone, Superseded, Unknown, to_error
+from bkpy.protocol.ledger.ledger_metadata import LedgerState
+from bkpy.protocol.log.log_opening import SegmentEnd, longest, longest_opened, settled
+from bkpy.protocol.log.log_sinks import BatchPart, BatchStanding, standing, with_batch
+from bkpy.protocol.wire.records import STAMP_BYTES, ledger_key, stamp_at
 from bkpy.spark.background import BackgroundLoop
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
     from bkpy.client.client import Client
     from bkpy.client.write.writer import LedgerWriter
-    from bkpy.metadata.store import Check
-    from bkpy.protocol.log_list import LogList, Segment
+    from bkpy.metadata.store.store import Check
+    from bkpy.protocol.log.log_list import LogList, Segment
     from bkpy.spark.sink_options import SinkOptions
 
 log = logging.getLogger(__name__)

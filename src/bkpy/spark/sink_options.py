@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from bkpy.errors import ConfigError
-from bkpy.protocol.ledger_metadata import LEDGER_ID_MAX
-from bkpy.protocol.log_list import checked_name
+from bkpy.protocol.ledger.ledger_metadata import LEDGER_ID_MAX
+from bkpy.protocol.log.log_list import checked_name
 from bkpy.spark.options import SECURITY, checked_values, metadata_uri, read_password, seconds, whole
 
 if TYPE_CHECKING:

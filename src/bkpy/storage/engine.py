@@ -12,7 +12,7 @@ import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.errors import BookKeeperError, StorageFailedError
-from bkpy.protocol.messages import Status
+from bkpy.protocol.wire.messages import Status
 from bkpy.storage.at_risk import NOTHING, put_mark
 from bkpy.storage.held_entries import HeldEntries
 from bkpy.storage.journal.acknowledgements import Acknowledgements
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from bkpy.buffers import Bytes
     from bkpy.config.bookie import BookieSettings
-    from bkpy.protocol.messages import AddColumns
+    from bkpy.protocol.wire.messages import AddColumns
     from bkpy.runtime.interfaces import DiskRuntime
     from bkpy.storage.journal.format import Mark
     from bkpy.storage.journal.journal import Journal, JournalWriter, Position

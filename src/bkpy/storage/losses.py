@@ -1,7 +1,7 @@
 """What a bookie has lost, and how its limbo ends: ledger by ledger, and then for ledgers that it has never seen.
 
 Whoever mends the bookie asks here what a ledger lacks, stores it as anybody stores a copy, flushes, and says that the
-ledger's limbo may end. What may be believed is decided in `protocol/integrity.py`.
+ledger's limbo may end. What may be believed is decided in `protocol/repair/integrity.py`.
 
 Invariants: what lacks is judged by the index as it is committed, and by nothing that is only in memory or a journal; a
 ledger leaves limbo in a transaction that finds all of its block rows sound, and every id that its metadata want here
@@ -15,8 +15,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bkpy.errors import CorruptDataError
-from bkpy.protocol.holdings import holdings
-from bkpy.protocol.integrity import LimboEvidence, MissingRange, demand_of, ends_limbo
+from bkpy.protocol.repair.holdings import holdings
+from bkpy.protocol.repair.integrity import LimboEvidence, MissingRange, demand_of, ends_limbo
 from bkpy.storage.entry_log.entry_log import log_id_of
 from bkpy.storage.index.ids import SPAN_MAX, Ids
 from bkpy.storage.index.index import (
@@ -34,14 +34,14 @@ from bkpy.storage.index.index import (
     scan_blocks,
 )
 from bkpy.storage.ledgers.ledgers import checkpoint_errors
-from bkpy.storage.rebuild.settle import holds_all
+from bkpy.storage.tools.rebuild.settle import holds_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from bkpy.config.bookie import BookieSettings
-    from bkpy.protocol.holdings import Share
-    from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.repair.holdings import Share
     from bkpy.runtime.interfaces import OrderedStore, Runtime
     from bkpy.storage.engine import LedgerStorage
     from bkpy.storage.index.index import ShardRow

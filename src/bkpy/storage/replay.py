@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bkpy.errors import CorruptDataError, ProtocolError
-from bkpy.protocol.messages import decode_add
+from bkpy.protocol.wire.messages import decode_add
 from bkpy.storage.journal.format import Record, RecordKind, decode_ledger, decode_records, file_name
 from bkpy.storage.journal.reader import (
     Damage,

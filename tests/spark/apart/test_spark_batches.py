@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from bkpy.client.read.block import Block
-from bkpy.protocol.records import RecordCodec
+from bkpy.protocol.wire.records import RecordCodec
 from bkpy.spark.batches import arrow_schema, batches
 from bkpy.spark.options import COLUMNS, LOG_COLUMNS
 from bkpy.spark.planning import Origin

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual, Not
 
 from bkpy.errors import ConfigError, NoSuchEntryError, UnauthorizedError
-from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
-from bkpy.protocol.records import HEADER_BYTES, ledger_key
+from bkpy.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from bkpy.protocol.wire.records import HEADER_BYTES, ledger_key
 from bkpy.spark.log_view import grouped
 from bkpy.spark.options import SourceOptions
 from bkpy.spark.planning import EntryRange, Selection, plan, select

@@ -11,19 +11,19 @@ import aiohttp
 import pytest
 from tests.hooks import backup_of, catalog_of, cluster_of, collector_of, lookout_of, metrics_of, pool_of
 from tests.in_process import DEADLINE_S, ROOT, InProcess, rewrite, runtime_here, stored
-from tests.unit.metadata.troubled import AWAY, Troubled
+from tests.unit.metadata.store.troubled import AWAY, Troubled
 from tests.waiting import eventually
 
-from bkpy.bookie.admin import is_local
+from bkpy.bookie.admin.handlers import is_local
 from bkpy.bookie.collector import CHANGED, DAMAGED, LOCK_LOST, LOCKED, STORED_TO, phase
 from bkpy.errors import LedgerFencedError, MetadataUnavailableError, StorageFailedError, UnauthorizedError
-from bkpy.metadata.locks import LedgerLock, LedgerLocks
-from bkpy.metadata.store import Put
-from bkpy.protocol import messages as m
-from bkpy.protocol.collection import ProbeState
-from bkpy.protocol.ledger_metadata import Fragment
-from bkpy.protocol.messages import Op, Status
-from bkpy.protocol.records import walk
+from bkpy.metadata.replication.locks import LedgerLock, LedgerLocks
+from bkpy.metadata.store.store import Put
+from bkpy.protocol.ledger.ledger_metadata import Fragment
+from bkpy.protocol.repair.collection import ProbeState
+from bkpy.protocol.wire import messages as m
+from bkpy.protocol.wire.messages import Op, Status
+from bkpy.protocol.wire.records import walk
 from bkpy.storage.index.index import ledger_key
 
 if TYPE_CHECKING:
@@ -681,7 +681,7 @@ async def test_bodies_that_make_no_sense(cluster: Collecting, body: bytes) -> No
 
 @pytest.mark.real("HTTP needs sockets of the kernel")
 async def test_strangers_are_refused(cluster: Collecting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bkpy.bookie.admin.is_local", lambda address: False)
+    monkeypatch.setattr("bkpy.bookie.admin.handlers.is_local", lambda address: False)
     status, told = await http(cluster, "POST")
     assert status == 403
     assert "admin_clients" in told["error"]

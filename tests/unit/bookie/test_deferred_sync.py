@@ -12,9 +12,9 @@ from tests.in_process import DEADLINE_S, InProcess, add
 from tests.waiting import eventually
 
 from bkpy.errors import BookieUnavailableError
-from bkpy.protocol import messages as m
-from bkpy.protocol.messages import Flags, Op, Status
-from bkpy.protocol.records import ledger_key
+from bkpy.protocol.wire import messages as m
+from bkpy.protocol.wire.messages import Flags, Op, Status
+from bkpy.protocol.wire.records import ledger_key
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.in_process import InProcess
-from tests.unit.bookie.raw import Raw, add, frame
+from tests.unit.bookie.connection.raw import Raw, add, frame
 from tests.unit.storage.support import found_ids
 
-from bkpy.protocol.messages import Flags, Op, Status
+from bkpy.protocol.wire.messages import Flags, Op, Status
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

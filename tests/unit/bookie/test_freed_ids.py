@@ -10,27 +10,27 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.hooks import cluster_of, store_of
 from tests.in_process import DEADLINE_S, ROOT, InProcess, rewrite, runtime_here
-from tests.unit.recovery.repairing import Repairs
-from tests.unit.recovery.test_drain_work import decommission, drain, known, stored
-from tests.unit.recovery.test_integrity import answer
-from tests.unit.recovery.test_ledger_repair import closed, lose
+from tests.unit.admin.test_drain_work import decommission, drain, known, stored
+from tests.unit.replication.repairing import Repairs
+from tests.unit.replication.test_integrity import answer
+from tests.unit.replication.worker.test_ledger_repair import closed, lose
 from tests.waiting import eventually
 
 from bkpy.bookie.identity import BookieIdentity, FormatPlan
-from bkpy.cli.bookie_identity import open_peers
+from bkpy.cli.bookie.identity import open_peers
 from bkpy.errors import ConfigError, CorruptDataError, IdentityError, MetadataConflictError
 from bkpy.metadata import paths
-from bkpy.metadata.cookies import read_cookie
-from bkpy.metadata.election import leader
-from bkpy.metadata.memory import MemorySession
-from bkpy.metadata.resolve import create_certainly, ensure_path
-from bkpy.metadata.retired import RetiredBy, read_retired, retire
-from bkpy.metadata.store import Create
-from bkpy.protocol.ledger_metadata import LedgerState, UnsupportedVersionError
-from bkpy.protocol.messages import Status
+from bkpy.metadata.bookies.cookies import read_cookie
+from bkpy.metadata.bookies.retired import RetiredBy, read_retired, retire
+from bkpy.metadata.replication.election import leader
+from bkpy.metadata.store.memory import MemorySession
+from bkpy.metadata.store.resolve import create_certainly, ensure_path
+from bkpy.metadata.store.store import Create
+from bkpy.protocol.ledger.ledger_metadata import LedgerState, UnsupportedVersionError
+from bkpy.protocol.wire.messages import Status
 from bkpy.recovery import ledger_recovery
-from bkpy.recovery.auto_recovery import AutoRecovery
-from bkpy.recovery.ledger_repair import LedgerRepair
+from bkpy.replication.auto_recovery import AutoRecovery
+from bkpy.replication.worker.ledger_repair import LedgerRepair
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -15,12 +15,12 @@ from bkpy.bookie.cookie import encode_cookie, storage_part
 from bkpy.bookie.identity import BookieIdentity, FormatPlan
 from bkpy.errors import BookKeeperError, CorruptDataError, IdentityError, StorageFailedError
 from bkpy.metadata import paths
+from bkpy.metadata.bookies.cookies import delete_cookie, read_cookie, write_cookie
 from bkpy.metadata.cluster import Cluster, init_cluster, open_cluster
-from bkpy.metadata.cookies import delete_cookie, read_cookie, write_cookie
-from bkpy.metadata.memory import MemoryStore
-from bkpy.metadata.resolve import create_certainly
-from bkpy.metadata.store import Create
-from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from bkpy.metadata.store.memory import MemoryStore
+from bkpy.metadata.store.resolve import create_certainly
+from bkpy.metadata.store.store import Create
+from bkpy.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bkpy.runtime.process import process_runtime
 from bkpy.storage.identity import COOKIE_NAME, Directories, decode_cookie
 from bkpy.storage.identity import write_cookie as write_directory_cookie

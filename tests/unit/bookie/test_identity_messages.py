@@ -16,8 +16,8 @@ SOURCES = [
     "storage/space/disk_monitor.py",
     "storage/cookies.py",
     "storage/wipe.py",
-    "metadata/retired.py",
-    "metadata/registration.py",
+    "metadata/bookies/retired.py",
+    "metadata/bookies/registration.py",
     "storage/journal/reader.py",
     "bookie/identity.py",
     "bookie/node.py",
@@ -63,8 +63,8 @@ def test_every_message_has_its_remedy_and_every_remedy_its_message() -> None:
 
 
 def test_every_command_that_a_remedy_names_is_there() -> None:
-    from bkpy.cli.bookie import bookie
-    from bkpy.cli.bookie_identity import cookie
+    from bkpy.cli.bookie.group import bookie
+    from bkpy.cli.bookie.identity import cookie
 
     texts = [*messages(), *(remedy for _, remedy in table())]
     named = {found for text in texts for found in re.findall(r"`bkpy bookie ([a-z-]+(?: [a-z]+)?)", text)}

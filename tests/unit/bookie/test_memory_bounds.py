@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from tests.hooks import pauses_of
 from tests.in_process import DEADLINE_S, InProcess
-from tests.unit.bookie.raw import Raw, add, frame
+from tests.unit.bookie.connection.raw import Raw, add, frame
 from tests.waiting import eventually
 
-from bkpy.protocol.messages import Op, Status
+from bkpy.protocol.wire.messages import Op, Status
 
 if TYPE_CHECKING:
     from pathlib import Path

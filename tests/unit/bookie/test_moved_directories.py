@@ -11,7 +11,7 @@ import pytest
 from tests.in_process import ROOT, InProcess, contents
 
 from bkpy.errors import IdentityError
-from bkpy.metadata.cookies import read_cookie
+from bkpy.metadata.bookies.cookies import read_cookie
 
 if TYPE_CHECKING:
     from bkpy.config.bookie import BookieSettings

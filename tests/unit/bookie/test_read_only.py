@@ -23,10 +23,10 @@ from bkpy.config.bookie import BookieSettings
 from bkpy.config.client import client_settings
 from bkpy.errors import BookKeeperError, IdentityError, NotEnoughBookiesError
 from bkpy.metadata.cluster import init_cluster
-from bkpy.metadata.memory import MemoryStore
-from bkpy.protocol import frame as wire
-from bkpy.protocol import messages as m
-from bkpy.protocol.messages import Flags, Op, Status
+from bkpy.metadata.store.memory import MemoryStore
+from bkpy.protocol.wire import frame as wire
+from bkpy.protocol.wire import messages as m
+from bkpy.protocol.wire.messages import Flags, Op, Status
 from bkpy.runtime.system import RealFiles, real_runtime
 from bkpy.storage.identity import COOKIE_NAME
 from bkpy.storage.space.disk_monitor import DiskMonitor

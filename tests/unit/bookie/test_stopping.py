@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tests.hooks import store_of
 from tests.in_process import InProcess
 
-from bkpy.metadata.memory import MemorySession
+from bkpy.metadata.store.memory import MemorySession
 
 if TYPE_CHECKING:
     from pathlib import Path

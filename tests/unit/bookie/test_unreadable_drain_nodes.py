@@ -9,9 +9,9 @@ from tests.in_process import ROOT, InProcess, runtime_here
 from tests.waiting import eventually
 
 from bkpy.errors import UnauthorizedError
-from bkpy.metadata.draining import Drains
-from bkpy.metadata.memory import MemorySession
-from bkpy.metadata.outcome import Done
+from bkpy.metadata.bookies.draining import Drains
+from bkpy.metadata.store.memory import MemorySession
+from bkpy.metadata.store.outcome import Done
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -23,3 +23,12 @@ async def five(tmp_path: Path) -> AsyncIterator[InProcess]:
     await local.start("abcde")
     yield local
     await local.stop()
+
+
+@pytest.fixture
+async def four(tmp_path: Path) -> AsyncIterator[InProcess]:
+    """Four bookies: a to d."""
+    local = InProcess(tmp_path)
+    await local.start("abcd")
+    yield local
+    await local.stop()

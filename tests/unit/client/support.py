@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from tests.hooks import pool_of
 from tests.in_process import InProcess, add, contents
 
-from bkpy.protocol.ledger_metadata import LedgerState
-from bkpy.protocol.messages import Flags, Status
-from bkpy.protocol.records import RecordCodec
+from bkpy.protocol.ledger.ledger_metadata import LedgerState
+from bkpy.protocol.wire.messages import Flags, Status
+from bkpy.protocol.wire.records import RecordCodec
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -41,7 +41,7 @@ import bkpy
 from bkpy.client.client import Client, open_client
 from bkpy.client.write.writer import LedgerWriter
 from bkpy.config.client import client_settings
-from bkpy.metadata.memory import MemorySession
+from bkpy.metadata.store.memory import MemorySession
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 from tests.in_process import runtime_here, stored
-from tests.unit.metadata.troubled import AWAY, REPLY_LOST, REQUEST_LOST, Troubled
+from tests.unit.metadata.store.troubled import AWAY, REPLY_LOST, REQUEST_LOST, Troubled
 
 import bkpy
 from bkpy.client.close import Closed, close_ledger, read_again
 from bkpy.errors import MetadataConflictError
 from bkpy.metadata.cluster import init_cluster
-from bkpy.metadata.ledgers import Created, LedgerCatalog
-from bkpy.metadata.memory import MemoryStore
-from bkpy.metadata.outcome import Changed, NotDone, Superseded, Unknown
-from bkpy.metadata.store import Delete, Put
-from bkpy.protocol.close_conflict import Closer, rebased
-from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from bkpy.metadata.ledgers.catalog import Created, LedgerCatalog
+from bkpy.metadata.store.memory import MemoryStore
+from bkpy.metadata.store.outcome import Changed, NotDone, Superseded, Unknown
+from bkpy.metadata.store.store import Delete, Put
+from bkpy.protocol.ledger.close_conflict import Closer, rebased
+from bkpy.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 
 ROOT = "/ledgers"
 

@@ -25,15 +25,15 @@ from tests.in_process import DEADLINE_S, InProcess, add, contents
 from tests.waiting import eventually
 
 import bkpy
-from bkpy.bookie import add_handler
+from bkpy.bookie.connection import add_handler
 from bkpy.client.bookies import channel as client_channel
-from bkpy.metadata.ledgers import LedgerCatalog
-from bkpy.metadata.outcome import NotDone, PutOutcome
-from bkpy.protocol import frame as wire
-from bkpy.protocol import messages as m
-from bkpy.protocol.ledger_metadata import LedgerMetadata
-from bkpy.protocol.messages import Flags, Op, Status
-from bkpy.protocol.records import ledger_key
+from bkpy.metadata.ledgers.catalog import LedgerCatalog
+from bkpy.metadata.store.outcome import NotDone, PutOutcome
+from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
+from bkpy.protocol.wire import frame as wire
+from bkpy.protocol.wire import messages as m
+from bkpy.protocol.wire.messages import Flags, Op, Status
+from bkpy.protocol.wire.records import ledger_key
 
 
 async def test_a_bookie_that_forgets_keys_is_told_again(cluster: InProcess) -> None:

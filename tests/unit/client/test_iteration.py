@@ -20,7 +20,7 @@ from bkpy.client.read.range_pipeline import RangePipeline
 from bkpy.config.client import ClientSettings
 from bkpy.errors import ClientClosedError, NoSuchEntryError, TruncatedError
 from bkpy.log.scan import SegmentScan
-from bkpy.protocol.log_reading import SegmentRange
+from bkpy.protocol.log.log_reading import SegmentRange
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable

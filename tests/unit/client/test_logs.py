@@ -6,13 +6,13 @@ import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.unit.metadata.log_world import LIST
+from tests.unit.metadata.logs.log_world import LIST
 
 from bkpy.errors import ClientClosedError, ConfigError, NoSuchLedgerError, NoSuchLogError
-from bkpy.metadata.outcome import Done
-from bkpy.metadata.store import Create, Put
-from bkpy.protocol.log_list import LogList, Segment
-from bkpy.protocol.records import ledger_key
+from bkpy.metadata.store.outcome import Done
+from bkpy.metadata.store.store import Create, Put
+from bkpy.protocol.log.log_list import LogList, Segment
+from bkpy.protocol.wire.records import ledger_key
 
 if TYPE_CHECKING:
     from tests.in_process import InProcess

@@ -12,8 +12,8 @@ from tests.waiting import eventually
 
 import bkpy
 from bkpy.errors import MetadataUnavailableError
-from bkpy.metadata.store import SessionState
-from bkpy.protocol.ledger_metadata import LedgerState
+from bkpy.metadata.store.store import SessionState
+from bkpy.protocol.ledger.ledger_metadata import LedgerState
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -12,10 +12,10 @@ from tests.unit.client.support import check_closed, payload, write
 from tests.waiting import eventually
 
 import bkpy
-from bkpy.bookie.connection import Connection
-from bkpy.protocol import messages as m
-from bkpy.protocol.ledger_metadata import LedgerState
-from bkpy.protocol.messages import Op, Status
+from bkpy.bookie.connection.connection import Connection
+from bkpy.protocol.ledger.ledger_metadata import LedgerState
+from bkpy.protocol.wire import messages as m
+from bkpy.protocol.wire.messages import Op, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from tests.in_process import DEADLINE_S, InProcess, stored
 
-from bkpy.metadata.outcome import Done
-from bkpy.metadata.store import Delete
-from bkpy.protocol.log_list import LogList, Segment
-from bkpy.protocol.records import ledger_key
+from bkpy.metadata.store.outcome import Done
+from bkpy.metadata.store.store import Delete
+from bkpy.protocol.log.log_list import LogList, Segment
+from bkpy.protocol.wire.records import ledger_key
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence

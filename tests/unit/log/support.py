@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bkpy.protocol.records import STAMP_BYTES
+from bkpy.protocol.wire.records import STAMP_BYTES
 
 if TYPE_CHECKING:
     from bkpy.client.client import Client
-    from bkpy.protocol.log_list import LogList
+    from bkpy.protocol.log.log_list import LogList
 
 
 def positions_of(log_list: LogList) -> list[tuple[int, int]]:

@@ -24,9 +24,9 @@ from bkpy.errors import (
     NoSuchLogError,
 )
 from bkpy.log.appends import LogAppends
-from bkpy.metadata.log_maintenance import LogMaintenance
-from bkpy.metadata.outcome import Gone
-from bkpy.metadata.store import Put
+from bkpy.metadata.logs.maintenance import LogMaintenance
+from bkpy.metadata.store.outcome import Gone
+from bkpy.metadata.store.store import Put
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from bkpy.client.client import Client
     from bkpy.client.write.pending import PendingAppends
     from bkpy.log.writer import LogWriter
-    from bkpy.protocol.log_list import LogList
+    from bkpy.protocol.log.log_list import LogList
 
 LIST = "/ledgers/logs/orders"
 

@@ -10,10 +10,10 @@ from tests.in_process import rewrite
 from tests.unit.log.test_takeovers import FAST
 
 from bkpy.errors import ConfigError, TruncatedError
-from bkpy.protocol.accepted_loss import AcceptedLoss
-from bkpy.protocol.ledger_metadata import LedgerState
-from bkpy.protocol.log_opening import LEDGER_ENTRIES_MAX
-from bkpy.protocol.records import STAMP_BYTES
+from bkpy.protocol.ledger.accepted_loss import AcceptedLoss
+from bkpy.protocol.ledger.ledger_metadata import LedgerState
+from bkpy.protocol.log.log_opening import LEDGER_ENTRIES_MAX
+from bkpy.protocol.wire.records import STAMP_BYTES
 
 if TYPE_CHECKING:
     from tests.in_process import InProcess

@@ -18,7 +18,7 @@ from tests.unit.log.test_takeovers import FAST
 from tests.waiting import eventually
 
 from bkpy.errors import LogFencedError, LogLockedError
-from bkpy.metadata.memory import MemorySession
+from bkpy.metadata.store.memory import MemorySession
 
 if TYPE_CHECKING:
     from collections.abc import Callable

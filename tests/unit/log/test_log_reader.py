@@ -12,7 +12,7 @@ from tests.hooks import cluster_of, tasks_of
 from tests.unit.log.by_hand import HandMade, all_of, check, numbers, stamped
 
 import bkpy
-from bkpy.protocol.log_list import LogList, Segment
+from bkpy.protocol.log.log_list import LogList, Segment
 
 if TYPE_CHECKING:
     from tests.in_process import InProcess

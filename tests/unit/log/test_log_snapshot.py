@@ -6,10 +6,10 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from tests.in_process import runtime_here, stored
-from tests.unit.metadata.test_log_lists import LIST, a_list, on
+from tests.unit.metadata.logs.test_log_lists import LIST, a_list, on
 
 from bkpy.log.snapshot import LogSnapshot
-from bkpy.metadata.memory import MemoryStore
+from bkpy.metadata.store.memory import MemoryStore
 
 if TYPE_CHECKING:
     import pytest

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from bkpy.client.client import Client
-    from bkpy.protocol.log_list import LogList
+    from bkpy.protocol.log.log_list import LogList
 
 LIST = "/ledgers/logs/orders"
 

@@ -28,10 +28,10 @@ from bkpy.errors import (
     WouldBlock,
 )
 from bkpy.log.appends import LogAppends
-from bkpy.protocol.records import STAMP_BYTES
+from bkpy.protocol.wire.records import STAMP_BYTES
 
 if TYPE_CHECKING:
-    from bkpy.protocol.messages import AddColumns
+    from bkpy.protocol.wire.messages import AddColumns
 
 
 class Dropped:

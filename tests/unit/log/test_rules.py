@@ -19,7 +19,7 @@ from tests.waiting import eventually
 from bkpy.errors import BookKeeperError, LogFencedError
 from bkpy.log import opening
 from bkpy.log.appends import LogAppends
-from bkpy.protocol.log_opening import SegmentEnd
+from bkpy.protocol.log.log_opening import SegmentEnd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tests.in_process import InProcess
 
     from bkpy.log.writer import LogWriter
-    from bkpy.protocol.log_list import LogList, Segment
+    from bkpy.protocol.log.log_list import LogList, Segment
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from tests.unit.log.support import contents
 
 from bkpy.config.client import client_settings
 from bkpy.errors import BookKeeperError, MetadataUnavailableError
-from bkpy.metadata.memory import MemorySession
+from bkpy.metadata.store.memory import MemorySession
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -11,12 +11,12 @@ from tests.unit.log.support import positions_of
 from tests.waiting import eventually
 
 from bkpy.errors import BookKeeperError, ConfigError, NoSuchLogError, TruncatedError
-from bkpy.metadata.log_maintenance import LogMaintenance
-from bkpy.metadata.outcome import Done
+from bkpy.metadata.logs.maintenance import LogMaintenance
+from bkpy.metadata.store.outcome import Done
 
 if TYPE_CHECKING:
     from bkpy.client.client import Client
-    from bkpy.protocol.log_list import LogList
+    from bkpy.protocol.log.log_list import LogList
 
 NAME = "orders"
 

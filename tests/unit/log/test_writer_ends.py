@@ -28,9 +28,9 @@ from bkpy.errors import (
     QuorumTimeoutError,
 )
 from bkpy.log.client import create_log
-from bkpy.metadata.log_deletions import LogDeletions
-from bkpy.metadata.outcome import Done
-from bkpy.metadata.store import Create, Delete, Put
+from bkpy.metadata.logs.deletions import LogDeletions
+from bkpy.metadata.store.outcome import Done
+from bkpy.metadata.store.store import Create, Delete, Put
 
 if TYPE_CHECKING:
     from tests.in_process import InProcess

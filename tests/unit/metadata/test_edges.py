@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.hooks import publish
 from tests.in_process import DEADLINE_S, runtime_here
-from tests.unit.metadata.troubled import AWAY, CLOSED, REPLY_LOST, REQUEST_LOST, Somebody, Troubled
+from tests.unit.metadata.store.troubled import AWAY, CLOSED, REPLY_LOST, REQUEST_LOST, Somebody, Troubled
 
 from bkpy.config.client import client_settings
 from bkpy.errors import (
@@ -22,15 +22,15 @@ from bkpy.errors import (
     MetadataUnavailableError,
     NoSuchClusterError,
 )
+from bkpy.metadata.bookies.cookies import delete_cookie, read_cookie, write_cookie
+from bkpy.metadata.bookies.registration import BookieInfo, Registration
 from bkpy.metadata.cluster import Cluster, init_cluster, open_cluster
-from bkpy.metadata.cookies import delete_cookie, read_cookie, write_cookie
-from bkpy.metadata.ledgers import Created
-from bkpy.metadata.memory import MemoryStore
-from bkpy.metadata.outcome import NotDone, Unknown
-from bkpy.metadata.registration import BookieInfo, Registration
-from bkpy.metadata.store import Create, Delete, Put
-from bkpy.metadata.zookeeper.store import ZooKeeperStore
-from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from bkpy.metadata.ledgers.catalog import Created
+from bkpy.metadata.store.memory import MemoryStore
+from bkpy.metadata.store.outcome import NotDone, Unknown
+from bkpy.metadata.store.store import Create, Delete, Put
+from bkpy.metadata.store.zookeeper.store import ZooKeeperStore
+from bkpy.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.in_process import runtime_here
 
 from bkpy.errors import ConfigError
-from bkpy.metadata.layout import (
+from bkpy.metadata.ledgers.layout import (
     FLAT,
     HIERARCHICAL,
     LAYOUTS,
@@ -20,13 +20,13 @@ from bkpy.metadata.layout import (
     NewId,
     layout_named,
 )
-from bkpy.metadata.memory import MemoryStore
-from bkpy.metadata.outcome import NotDone
-from bkpy.metadata.resolve import ensure_path
+from bkpy.metadata.store.memory import MemoryStore
+from bkpy.metadata.store.outcome import NotDone
+from bkpy.metadata.store.resolve import ensure_path
 from bkpy.metadata.uri import parse_uri
 
 if TYPE_CHECKING:
-    from bkpy.metadata.store import MetadataStore
+    from bkpy.metadata.store.store import MetadataStore
 
 
 @pytest.mark.parametrize(

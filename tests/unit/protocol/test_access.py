@@ -8,7 +8,7 @@ import re
 import pytest
 
 from bkpy.protocol.access import ALL, LISTS, NO_OPS, AccessRules, Right, forbidden_ops, names_in
-from bkpy.protocol.messages import Op
+from bkpy.protocol.wire.messages import Op
 
 
 def test_every_request_needs_a_right() -> None:

@@ -15,11 +15,11 @@ import bkpy
 from bkpy.client.bookies.channel import BookieChannel
 from bkpy.client.client import Client
 from bkpy.client.write.writer import LedgerWriter
-from bkpy.metadata.outcome import PutOutcome
-from bkpy.protocol import messages as m
-from bkpy.protocol.ledger_metadata import LedgerState
-from bkpy.protocol.messages import Op
-from bkpy.protocol.records import EXPLICIT_LAC_ENTRY, RecordCodec, ledger_key, walk
+from bkpy.metadata.store.outcome import PutOutcome
+from bkpy.protocol.ledger.ledger_metadata import LedgerState
+from bkpy.protocol.wire import messages as m
+from bkpy.protocol.wire.messages import Op
+from bkpy.protocol.wire.records import EXPLICIT_LAC_ENTRY, RecordCodec, ledger_key, walk
 from bkpy.recovery.write_back import RecoveredEntry, WriteBack
 
 NEVER_S = 600.0  # longer than any test: whoever waits for that fails

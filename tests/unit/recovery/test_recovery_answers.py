@@ -12,8 +12,8 @@ from tests.unit.client.support import check_closed, fail_adds, put, write
 from tests.waiting import eventually
 
 import bkpy
-from bkpy.protocol.ledger_metadata import LedgerState
-from bkpy.protocol.records import walk
+from bkpy.protocol.ledger.ledger_metadata import LedgerState
+from bkpy.protocol.wire.records import walk
 from bkpy.storage.engine import ReadResult
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from tests.sim.disk import SimDisk
 from tests.sim.store import SimStores
 
 from bkpy.config.bookie import BookieSettings
-from bkpy.protocol.messages import AddColumns, pack
-from bkpy.protocol.records import RecordCodec, walk
+from bkpy.protocol.wire.messages import AddColumns, pack
+from bkpy.protocol.wire.records import RecordCodec, walk
 from bkpy.runtime.process import NoFaults, TaskSpawner
 from bkpy.runtime.system import SystemRuntime
 from bkpy.storage.engine import LedgerStorage

@@ -12,9 +12,9 @@ from tests.unit.storage.support import INSTANCE, KEY, SMALLEST, Batch, Host, Sta
 from tests.unit.storage.support import settings as bookie_settings
 from tests.waiting import turns
 
-from bkpy.bookie.chunks import BookieChunks
-from bkpy.protocol.messages import AddColumns, pack
-from bkpy.protocol.records import RecordCodec
+from bkpy.bookie.connection.chunks import BookieChunks
+from bkpy.protocol.wire.messages import AddColumns, pack
+from bkpy.protocol.wire.records import RecordCodec
 from bkpy.runtime.system import real_runtime
 from bkpy.storage.open import open_storage
 

@@ -11,7 +11,7 @@ from tests.unit.storage.support import settings as bookie_settings
 from tests.waiting import eventually
 
 from bkpy.errors import IdentityError
-from bkpy.protocol.records import RecordCodec
+from bkpy.protocol.wire.records import RecordCodec
 from bkpy.runtime.lmdb_pages import look_through
 from bkpy.runtime.system import real_runtime
 from bkpy.storage.entry_log.entry_log import log_id_of

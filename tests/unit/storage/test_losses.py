@@ -13,14 +13,14 @@ from tests.unit.storage.support import KEY, Batch, Host, add, read_all, sim_runt
 from tests.unit.storage.support import settings as bookie_settings
 
 from bkpy.errors import IdentityError, StorageFailedError
-from bkpy.protocol.integrity import MissingRange
-from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
-from bkpy.protocol.quorum import write_set
+from bkpy.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from bkpy.protocol.ledger.quorum import write_set
+from bkpy.protocol.repair.integrity import MissingRange
 from bkpy.storage import losses as losses_module
 from bkpy.storage.file_names import INDEX_NAME
 from bkpy.storage.index import index
 from bkpy.storage.losses import Losses
-from bkpy.storage.rebuild.standing import standing_of
+from bkpy.storage.tools.rebuild.standing import standing_of
 
 if TYPE_CHECKING:
     from bkpy.storage.engine import LedgerStorage

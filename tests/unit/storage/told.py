@@ -11,7 +11,7 @@ from tests.unit.storage.support import KEY, Batch, Host, add, read_all
 from tests.unit.storage.support import settings as bookie_settings
 
 from bkpy.errors import StorageFailedError
-from bkpy.protocol.records import RecordCodec
+from bkpy.protocol.wire.records import RecordCodec
 
 if TYPE_CHECKING:
     from bkpy.storage.engine import LedgerStorage

@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 from bkpy.client.bookies.connection import BookieConnection
 from bkpy.client.bookies.dialling import Dialler, copy_of, hung_up, not_welcome, tells_why_away
 from bkpy.errors import BookieUnavailableError, BookKeeperError, FrameTooLargeError, ProtocolError
-from bkpy.protocol import frame as wire
-from bkpy.protocol import messages as m
-from bkpy.protocol.messages import Op, Status
+from bkpy.protocol.wire import frame as wire
+from bkpy.protocol.wire import messages as m
+from bkpy.protocol.wire.messages import Op, Status
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from bkpy.buffers import Bytes
     from bkpy.config.client import ClientSettings
-    from bkpy.protocol.receive_buffer import ChunkPool
+    from bkpy.protocol.wire.receive_buffer import ChunkPool
     from bkpy.runtime.interfaces import Runtime
 
 log = logging.getLogger("bkpy.client")

@@ -7,11 +7,11 @@ import logging
 from typing import TYPE_CHECKING, Protocol, cast
 
 from bkpy.errors import BookKeeperError
-from bkpy.protocol.receive_buffer import ReceiveBuffer
+from bkpy.protocol.wire.receive_buffer import ReceiveBuffer
 
 if TYPE_CHECKING:
-    from bkpy.protocol import frame as wire
-    from bkpy.protocol.receive_buffer import ChunkPool
+    from bkpy.protocol.wire import frame as wire
+    from bkpy.protocol.wire.receive_buffer import ChunkPool
 
 log = logging.getLogger("bkpy.client")
 

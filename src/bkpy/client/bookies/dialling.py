@@ -14,8 +14,8 @@ from bkpy.errors import (
     TlsError,
     UnauthorizedError,
 )
-from bkpy.protocol import messages as m
-from bkpy.protocol.messages import Status
+from bkpy.protocol.wire import messages as m
+from bkpy.protocol.wire.messages import Status
 from bkpy.runtime.process import descriptors_max
 from bkpy.runtime.tls import Certificates, Side, TlsContext, TlsFiles, explained, is_tls_error
 

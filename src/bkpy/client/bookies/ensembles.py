@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bkpy.client.bookies.pool import BookiePool
     from bkpy.config.client import ClientSettings
     from bkpy.errors import BookKeeperError
-    from bkpy.metadata.registration import BookieDirectory, BookieInfo
+    from bkpy.metadata.bookies.registration import BookieDirectory, BookieInfo
     from bkpy.runtime.interfaces import Runtime
 
 

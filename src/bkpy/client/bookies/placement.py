@@ -14,7 +14,7 @@ from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Protocol
 
 from bkpy.errors import NotEnoughBookiesError
-from bkpy.metadata.registration import BookieInfo
+from bkpy.metadata.bookies.registration import BookieInfo
 
 if TYPE_CHECKING:
     from bkpy.runtime.interfaces import Rng

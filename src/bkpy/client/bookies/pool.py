@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final
 from bkpy.client.bookies.channel import BookieChannel
 from bkpy.client.bookies.latency import ReadLatency
 from bkpy.errors import ClientClosedError
-from bkpy.protocol.receive_buffer import ChunkPool
+from bkpy.protocol.wire.receive_buffer import ChunkPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from bkpy.client.bookies.dialling import Dialler
     from bkpy.config.client import ClientSettings
-    from bkpy.metadata.registration import BookieDirectory
+    from bkpy.metadata.bookies.registration import BookieDirectory
     from bkpy.runtime.interfaces import Runtime
 
 _LINGER_PAUSE_S: Final = 0.001  # before the second look, and twice as long before each further one

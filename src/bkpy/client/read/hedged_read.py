@@ -22,14 +22,14 @@ from bkpy.errors import (
     TooManyRequestsError,
     UnauthorizedError,
 )
-from bkpy.protocol.messages import Op
+from bkpy.protocol.wire.messages import Op
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from bkpy.client.bookies.channel import BookieChannel
     from bkpy.client.bookies.pool import BookiePool
-    from bkpy.protocol import frame as wire
+    from bkpy.protocol.wire import frame as wire
     from bkpy.runtime.interfaces import Runtime
 
 T = TypeVar("T")

@@ -21,18 +21,18 @@ from bkpy.client.read.hedged_read import HedgedRead, Outcome
 from bkpy.client.read.missing_entry import Miss, MissKind, missing_entry_error
 from bkpy.client.read.range_pipeline import RangePipeline, RangeScan
 from bkpy.errors import BookKeeperError, CorruptDataError, DigestMismatchError
-from bkpy.protocol import frame as wire
-from bkpy.protocol import messages as m
-from bkpy.protocol.ledger_metadata import ENTRY_ID_MAX, Fragment
-from bkpy.protocol.messages import Op, Status
-from bkpy.protocol.quorum import covered, stripe_bookies, write_set
-from bkpy.protocol.records import RecordCodec, walk
+from bkpy.protocol.ledger.ledger_metadata import ENTRY_ID_MAX, Fragment
+from bkpy.protocol.ledger.quorum import covered, stripe_bookies, write_set
+from bkpy.protocol.wire import frame as wire
+from bkpy.protocol.wire import messages as m
+from bkpy.protocol.wire.messages import Op, Status
+from bkpy.protocol.wire.records import RecordCodec, walk
 
 if TYPE_CHECKING:
     from bkpy.client.bookies.pool import BookiePool
     from bkpy.client.read.snapshot import LedgerSnapshot
     from bkpy.config.client import ClientSettings
-    from bkpy.metadata.ledgers import LedgerCatalog
+    from bkpy.metadata.ledgers.catalog import LedgerCatalog
     from bkpy.runtime.interfaces import Runtime
 
 

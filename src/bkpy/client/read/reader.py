@@ -24,10 +24,10 @@ from bkpy.errors import (
     TlsError,
     UnauthorizedError,
 )
-from bkpy.protocol import messages as m
-from bkpy.protocol.lac_reply import LastAddConfirmed, proven_to_reader
-from bkpy.protocol.messages import Op
-from bkpy.protocol.quorum import covered
+from bkpy.protocol.ledger.quorum import covered
+from bkpy.protocol.wire import messages as m
+from bkpy.protocol.wire.lac_reply import LastAddConfirmed, proven_to_reader
+from bkpy.protocol.wire.messages import Op
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from bkpy.client.read.block import Block, Entry
     from bkpy.client.read.range_pipeline import RangeScan
     from bkpy.config.client import ClientSettings
-    from bkpy.metadata.ledgers import LedgerCatalog
-    from bkpy.protocol.ledger_metadata import LedgerMetadata
-    from bkpy.protocol.records import RecordCodec
+    from bkpy.metadata.ledgers.catalog import LedgerCatalog
+    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.wire.records import RecordCodec
     from bkpy.runtime.interfaces import Runtime
 
 

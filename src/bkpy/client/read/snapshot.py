@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bkpy.protocol.ledger_metadata import LedgerMetadata, LedgerState
+from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerState
 
 if TYPE_CHECKING:
-    from bkpy.metadata.ledgers import LedgerCatalog
-    from bkpy.protocol.lac_reply import LastAddConfirmed
+    from bkpy.metadata.ledgers.catalog import LedgerCatalog
+    from bkpy.protocol.wire.lac_reply import LastAddConfirmed
 
 
 class LedgerSnapshot:

@@ -14,16 +14,16 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from bkpy.errors import BookKeeperError, ClientClosedError, MetadataUnavailableError
-from bkpy.protocol import messages as m
-from bkpy.protocol.lac_reply import proven_to_reader
-from bkpy.protocol.messages import Op
+from bkpy.protocol.wire import messages as m
+from bkpy.protocol.wire.lac_reply import proven_to_reader
+from bkpy.protocol.wire.messages import Op
 
 if TYPE_CHECKING:
     from bkpy.client.bookies.pool import BookiePool
     from bkpy.client.read.snapshot import LedgerSnapshot
     from bkpy.config.client import ClientSettings
-    from bkpy.metadata.ledgers import LedgerCatalog
-    from bkpy.protocol.records import RecordCodec
+    from bkpy.metadata.ledgers.catalog import LedgerCatalog
+    from bkpy.protocol.wire.records import RecordCodec
     from bkpy.runtime.interfaces import Runtime
 
 

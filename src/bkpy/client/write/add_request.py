@@ -9,15 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from bkpy.errors import BookKeeperError
-from bkpy.protocol import frame as wire
-from bkpy.protocol import messages as m
-from bkpy.protocol.messages import Op, Status
-from bkpy.protocol.records import walk
+from bkpy.protocol.wire import frame as wire
+from bkpy.protocol.wire import messages as m
+from bkpy.protocol.wire.messages import Op, Status
+from bkpy.protocol.wire.records import walk
 
 if TYPE_CHECKING:
     from bkpy.buffers import Bytes
     from bkpy.client.bookies.channel import BookieChannel
-    from bkpy.protocol.acks import AckOutcome, Batch, Flight
+    from bkpy.protocol.ledger.acks import AckOutcome, Batch, Flight
 
 
 class BatchOwner(Protocol):

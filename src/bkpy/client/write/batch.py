@@ -1,6 +1,6 @@
 """What one turn of the event loop appends to a ledger, from the call of `append` until it is confirmed.
 
-Both classes are a `Batch`, as `protocol/acks.py` counts it.
+Both classes are a `Batch`, as `protocol/ledger/acks.py` counts it.
 
 Invariant: the futures of a batch are resolved in id order, each with its own id.
 """

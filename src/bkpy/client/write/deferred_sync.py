@@ -10,8 +10,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from bkpy.errors import BookieUnavailableError
-from bkpy.protocol import messages as m
-from bkpy.protocol.messages import Op, Status
+from bkpy.protocol.wire import messages as m
+from bkpy.protocol.wire.messages import Op, Status
 
 if TYPE_CHECKING:
     from bkpy.client.write.interfaces import ReplicationParts

@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 from bkpy.client.write.add_request import BatchOwner, ResendRequest
 from bkpy.client.write.progress import Watched
 from bkpy.client.write.write_set_queue import WriteSetQueue
-from bkpy.protocol import messages as m
+from bkpy.protocol.wire import messages as m
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bkpy.client.bookies.pool import BookiePool
     from bkpy.client.write.add_request import SentBatch
     from bkpy.config.client import ClientSettings
-    from bkpy.protocol.acks import Batch
+    from bkpy.protocol.ledger.acks import Batch
 
 
 class Drained(Protocol):

@@ -19,18 +19,18 @@ from bkpy.errors import (
     MetadataUnavailableError,
     NoSuchLedgerError,
 )
-from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Superseded, Unknown, escalate_unknown, to_error
-from bkpy.protocol.close_conflict import Closer
-from bkpy.protocol.ensemble_change import Conflict, on_conflict
-from bkpy.protocol.ledger_metadata import UnsupportedVersionError
+from bkpy.metadata.store.outcome import Changed, Done, Missing, NotDone, Superseded, Unknown, escalate_unknown, to_error
+from bkpy.protocol.ledger.close_conflict import Closer
+from bkpy.protocol.ledger.ensemble_change import Conflict, on_conflict
+from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from bkpy.client.write.interfaces import OpenFragment
     from bkpy.config.client import ClientSettings
-    from bkpy.metadata.ledgers import LedgerCatalog
-    from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata
+    from bkpy.metadata.ledgers.catalog import LedgerCatalog
+    from bkpy.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
 
 
 log = logging.getLogger("bkpy.client")

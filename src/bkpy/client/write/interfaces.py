@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from bkpy.client.write.dispatcher import AddDispatcher
     from bkpy.config.client import ClientSettings
     from bkpy.errors import BookKeeperError
-    from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
     from bkpy.runtime.interfaces import Runtime
 
 

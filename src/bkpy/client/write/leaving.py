@@ -12,14 +12,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from bkpy.protocol.draining import to_leave
+from bkpy.protocol.repair.draining import to_leave
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from bkpy.client.write.writer import LedgerWriter
     from bkpy.config.client import ClientSettings
-    from bkpy.metadata.registration import BookieDirectory
+    from bkpy.metadata.bookies.registration import BookieDirectory
     from bkpy.runtime.interfaces import Runtime
 
 

@@ -21,17 +21,17 @@ from typing import TYPE_CHECKING
 from bkpy.client.write.batch import NEVER, SENT, Chunk, PendingBatch, PendingEntry, chunks
 from bkpy.client.write.replication import Replication, log
 from bkpy.errors import BookKeeperError
-from bkpy.protocol import messages as m
-from bkpy.protocol.acks import AT_REST, BareBatch
-from bkpy.protocol.messages import Flags, Op
+from bkpy.protocol.ledger.acks import AT_REST, BareBatch
+from bkpy.protocol.wire import messages as m
+from bkpy.protocol.wire.messages import Flags, Op
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from bkpy.client.write.interfaces import AppendsOwner, FragmentStore, ReplicationParts
     from bkpy.client.write.lac_publisher import Publisher
-    from bkpy.protocol.ledger_metadata import LedgerMetadata
-    from bkpy.protocol.records import RecordCodec
+    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.wire.records import RecordCodec
 
 
 class PendingAppends:

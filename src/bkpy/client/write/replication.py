@@ -1,7 +1,7 @@
 """Brings the batches of one ledger onto its bookies, and other bookies into the place of those that fail.
 
     source -> batches -> queues of write sets -> bookies;   answers -> LedgerAcks -> the source's `on_confirmed`
-    a failure -> reaction (`protocol/ensemble_change.py`) -> new fragment in the metadata -> batches sent once more
+    a failure -> reaction (`protocol/ledger/ensemble_change.py`) -> new fragment in the metadata -> batches sent again
 
 The writer of a ledger has one, and so has its recovery. They differ in where batches come from and who is told of what
 was confirmed (`Source`), and in where a change of the ensemble is stored (`FragmentStore`).
@@ -24,19 +24,19 @@ from bkpy.errors import (
     ReadOnlyBookieError,
     UnauthorizedError,
 )
-from bkpy.protocol import messages as m
-from bkpy.protocol.acks import Batch, LedgerAcks, ReassignedBatch
-from bkpy.protocol.ensemble_change import REACTIONS, Case, Reaction, ack_quorum_at_risk, members_of
-from bkpy.protocol.quorum import write_set
-from bkpy.protocol.shortfall import Shortfall
-from bkpy.protocol.writer_state import TRANSITIONS, Event, WriterState
+from bkpy.protocol.ledger.acks import Batch, LedgerAcks, ReassignedBatch
+from bkpy.protocol.ledger.ensemble_change import REACTIONS, Case, Reaction, ack_quorum_at_risk, members_of
+from bkpy.protocol.ledger.quorum import write_set
+from bkpy.protocol.ledger.shortfall import Shortfall
+from bkpy.protocol.ledger.writer_state import TRANSITIONS, Event, WriterState
+from bkpy.protocol.wire import messages as m
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bkpy.client.write.interfaces import FragmentStore, ReplicationParts, Source
     from bkpy.client.write.write_set_queue import WriteSetQueue
-    from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
 
 log = logging.getLogger("bkpy.client")
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from bkpy.client.write.add_request import AddRequest
-from bkpy.protocol import frame as wire
-from bkpy.protocol import messages as m
-from bkpy.protocol.acks import Batch, Flight
-from bkpy.protocol.messages import Op
+from bkpy.protocol.ledger.acks import Batch, Flight
+from bkpy.protocol.wire import frame as wire
+from bkpy.protocol.wire import messages as m
+from bkpy.protocol.wire.messages import Op
 
 if TYPE_CHECKING:
     from bkpy.buffers import Bytes

@@ -32,18 +32,18 @@ from bkpy.errors import (
     QuorumTimeoutError,
     WouldBlock,
 )
-from bkpy.protocol.acks import AT_REST
-from bkpy.protocol.ledger_metadata import ENTRY_ID_MAX
-from bkpy.protocol.writer_state import Event, WriterState
+from bkpy.protocol.ledger.acks import AT_REST
+from bkpy.protocol.ledger.ledger_metadata import ENTRY_ID_MAX
+from bkpy.protocol.ledger.writer_state import Event, WriterState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from bkpy.client.write.interfaces import AppendsOwner, ReplicationParts
     from bkpy.client.write.lac_publisher import Publisher
-    from bkpy.metadata.ledgers import LedgerCatalog
-    from bkpy.protocol.ledger_metadata import LedgerMetadata
-    from bkpy.protocol.records import RecordCodec
+    from bkpy.metadata.ledgers.catalog import LedgerCatalog
+    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.wire.records import RecordCodec
 
 
 class LedgerWriter:

@@ -18,8 +18,8 @@ from crc32c import crc32c
 
 from bkpy.config.base import MIB
 from bkpy.errors import CorruptDataError
-from bkpy.protocol.frame import KEEP_INTERPRETER
-from bkpy.protocol.records import HEADER_BYTES, RecordCodec, last_add_confirmed_at, walk
+from bkpy.protocol.wire.frame import KEEP_INTERPRETER
+from bkpy.protocol.wire.records import HEADER_BYTES, RecordCodec, last_add_confirmed_at, walk
 from bkpy.storage.index.changes import Changes
 from bkpy.storage.index.ids import SPAN_MAX, Ids
 from bkpy.storage.index.index import BlockRow, KeptBatch, LedgerRow, LogRow, ShardRow, get_ledger

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from crc32c import crc32c
 
 from bkpy.errors import CorruptDataError
-from bkpy.protocol.frame import KEEP_INTERPRETER
+from bkpy.protocol.wire.frame import KEEP_INTERPRETER
 from bkpy.storage.file_names import number_of, numbered_name
 from bkpy.storage.index.ids import Ids, decode_bitmap, encode_bitmap
 

@@ -13,7 +13,6 @@ import msgpack
 from crc32c import crc32c
 
 from bkpy.errors import CorruptDataError, IdentityError
-from bkpy.protocol.journal_recovery import AtBreak, Break, BreakAction, NextFile, decide
 from bkpy.storage.journal.format import (
     BROKEN_SUFFIX,
     FRAME_HEADER_BYTES,
@@ -36,6 +35,7 @@ from bkpy.storage.journal.format import (
     is_broken_copy,
     looks_like_frame,
 )
+from bkpy.storage.journal.journal_recovery import AtBreak, Break, BreakAction, NextFile, decide
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

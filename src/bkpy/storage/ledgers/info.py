@@ -9,7 +9,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from bkpy.protocol.records import HEADER_BYTES, last_add_confirmed_at
+from bkpy.protocol.wire.records import HEADER_BYTES, last_add_confirmed_at
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -13,7 +13,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from bkpy.errors import BookKeeperError, StorageFailedError
-from bkpy.protocol.integrity import denies_unseen
+from bkpy.protocol.repair.integrity import denies_unseen
 from bkpy.storage.ledgers.info import LedgerCache, LedgerInfo
 from bkpy.storage.memtable.generation import STATE_BYTES
 

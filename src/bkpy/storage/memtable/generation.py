@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from bkpy.buffers import Bytes
-    from bkpy.protocol.messages import AddColumns
+    from bkpy.protocol.wire.messages import AddColumns
     from bkpy.storage.journal.journal import Position
 
     # An add, and where the journal has its body if that is known: all of it in one record.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgpack
 
-from bkpy.protocol.messages import AddColumns, select
+from bkpy.protocol.wire.messages import AddColumns, select
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from crc32c import crc32c
 
 from bkpy.errors import CorruptDataError
-from bkpy.protocol.records import HEADER_BYTES
+from bkpy.protocol.wire.records import HEADER_BYTES
 from bkpy.storage.entry_log.entry_log import StoredBlock, decode_block
 from bkpy.storage.index.ids import Ids
 

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bkpy.errors import CorruptDataError, DigestMismatchError
-from bkpy.protocol.records import HEADER_BYTES, EntryHeader, RecordCodec, entry_id_at, walk
+from bkpy.protocol.wire.records import HEADER_BYTES, EntryHeader, RecordCodec, entry_id_at, walk
 from bkpy.storage.index.ids import SPAN_MAX, Ids
 
 if TYPE_CHECKING:

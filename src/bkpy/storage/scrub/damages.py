@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from bkpy.storage.check.defects import Defect
+    from bkpy.storage.tools.check.defects import Defect
 
 _Key = tuple[str, int | None, int | None, int | None]
 

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from bkpy.config.bookie import BookieSettings
     from bkpy.runtime.interfaces import DiskRuntime, Worker
-    from bkpy.storage.check.defects import Defect
     from bkpy.storage.observer import StorageObserver
     from bkpy.storage.shard import Shard
+    from bkpy.storage.tools.check.defects import Defect
 
 
 T = TypeVar("T")

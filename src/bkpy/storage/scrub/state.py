@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bkpy.errors import CorruptDataError
-from bkpy.storage.check.defects import Defect
 from bkpy.storage.file_names import SCRUB_NAME
 from bkpy.storage.scrub.damages import Known
 from bkpy.storage.sealed_json import replace_file, seal_json, unseal_json
+from bkpy.storage.tools.check.defects import Defect
 
 if TYPE_CHECKING:
     from bkpy.runtime.interfaces import Files

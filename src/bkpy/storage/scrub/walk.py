@@ -10,8 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.errors import CorruptDataError
-from bkpy.storage.check.defects import REBUILD, Defect
-from bkpy.storage.check.ledger_rows import LedgerRows, damaged_block, damaged_ledger, damaged_row
 from bkpy.storage.entry_log.entry_log import BlockReader, log_id_of
 from bkpy.storage.file_names import INDEX_NAME
 from bkpy.storage.index.index import (
@@ -27,6 +25,8 @@ from bkpy.storage.index.index import (
     trash_key,
 )
 from bkpy.storage.reads.blocks import verify_block
+from bkpy.storage.tools.check.defects import REBUILD, Defect
+from bkpy.storage.tools.check.ledger_rows import LedgerRows, damaged_block, damaged_ledger, damaged_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

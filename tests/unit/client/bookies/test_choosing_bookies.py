@@ -12,8 +12,8 @@ import bkpy
 from bkpy.client.bookies.placement import random_placement
 from bkpy.client.client import open_client
 from bkpy.config.client import client_settings
-from bkpy.metadata.registration import BookieInfo
-from bkpy.metadata.store import SessionState
+from bkpy.metadata.bookies.registration import BookieInfo
+from bkpy.metadata.store.store import SessionState
 
 
 class Alphabetical:

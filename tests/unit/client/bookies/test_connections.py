@@ -86,7 +86,7 @@ async def test_why_a_bookie_hung_up_is_told(cluster: InProcess) -> None:
     for connection in cluster.connections("a"):
         connection.refuse(bkpy.ProtocolError("it makes no sense"))
     with pytest.raises(BookieUnavailableError, match="it makes no sense"):
-        await channel.call(bkpy.protocol.messages.Op.READ_LAC, b"", timeout_s=DEADLINE_S)
+        await channel.call(bkpy.protocol.wire.messages.Op.READ_LAC, b"", timeout_s=DEADLINE_S)
 
 
 @contextlib.contextmanager

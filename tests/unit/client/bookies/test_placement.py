@@ -22,7 +22,7 @@ from bkpy.client.bookies.placement import (
     region_of,
 )
 from bkpy.errors import NotEnoughBookiesError
-from bkpy.metadata.registration import BookieInfo
+from bkpy.metadata.bookies.registration import BookieInfo
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping, Sequence

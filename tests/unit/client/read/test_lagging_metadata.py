@@ -12,9 +12,9 @@ from tests.in_process import DEADLINE_S, ROOT, InProcess, contents, lag_behind, 
 from tests.unit.client.support import check_closed, payload
 
 import bkpy
+from bkpy.metadata.bookies.cookies import read_cookie
 from bkpy.metadata.cluster import open_cluster
-from bkpy.metadata.cookies import read_cookie
-from bkpy.metadata.store import MetadataStore, NoNode
+from bkpy.metadata.store.store import MetadataStore, NoNode
 
 if TYPE_CHECKING:
     from bkpy.client.client import Client

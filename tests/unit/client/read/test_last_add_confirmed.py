@@ -10,7 +10,7 @@ from tests.hooks import codec_of
 from tests.unit.client.support import put, write
 
 import bkpy
-from bkpy.protocol.records import walk
+from bkpy.protocol.wire.records import walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable

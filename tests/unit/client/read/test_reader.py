@@ -11,10 +11,10 @@ from tests.hooks import cluster_of, free_slots, nobody_is_late_before, pool_of, 
 from tests.in_process import DEADLINE_S, InProcess, add, contents, lag_behind, rewrite
 
 import bkpy
-from bkpy.protocol import messages as m
-from bkpy.protocol.ledger_metadata import Fragment, LedgerState
-from bkpy.protocol.messages import Flags, Op
-from bkpy.protocol.records import RecordCodec, walk
+from bkpy.protocol.ledger.ledger_metadata import Fragment, LedgerState
+from bkpy.protocol.wire import messages as m
+from bkpy.protocol.wire.messages import Flags, Op
+from bkpy.protocol.wire.records import RecordCodec, walk
 from bkpy.storage.engine import LedgerStorage, ReadResult
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from tests.hooks import cluster_of, lose_events, pool_of, tails_of, tasks_of, un
 from tests.in_process import DEADLINE_S, InProcess, add, rewrite
 
 import bkpy
-from bkpy.protocol import messages as m
-from bkpy.protocol.ledger_metadata import Fragment, LedgerState
-from bkpy.protocol.messages import Flags, Op, Status
-from bkpy.protocol.records import RecordCodec
+from bkpy.protocol.ledger.ledger_metadata import Fragment, LedgerState
+from bkpy.protocol.wire import messages as m
+from bkpy.protocol.wire.messages import Flags, Op, Status
+from bkpy.protocol.wire.records import RecordCodec
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

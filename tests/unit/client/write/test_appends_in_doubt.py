@@ -10,9 +10,9 @@ from tests.hooks import dispatcher_of, replication_of
 from tests.in_process import DEADLINE_S, InProcess, contents
 
 import bkpy
-from bkpy.bookie.connection import Connection
-from bkpy.protocol import messages as m
-from bkpy.protocol.messages import Op, Status
+from bkpy.bookie.connection.connection import Connection
+from bkpy.protocol.wire import messages as m
+from bkpy.protocol.wire.messages import Op, Status
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.in_process import InProcess
-from tests.unit.recovery.repairing import whole
+from tests.unit.replication.repairing import whole
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from tests.waiting import eventually
 import bkpy
 from bkpy.client.write.add_request import AddRequest
 from bkpy.errors import MetadataUnavailableError
-from bkpy.protocol import messages as m
-from bkpy.protocol.messages import Status
+from bkpy.protocol.wire import messages as m
+from bkpy.protocol.wire.messages import Status
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

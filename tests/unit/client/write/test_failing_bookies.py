@@ -14,8 +14,8 @@ import bkpy
 from bkpy.client.client import Client
 from bkpy.client.write.writer import LedgerWriter
 from bkpy.errors import MetadataUnavailableError
-from bkpy.metadata.outcome import Changed, NotDone, PutOutcome, Unknown
-from bkpy.protocol.ledger_metadata import LedgerMetadata
+from bkpy.metadata.store.outcome import Changed, NotDone, PutOutcome, Unknown
+from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
 
 
 @asynccontextmanager

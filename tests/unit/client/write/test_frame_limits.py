@@ -21,10 +21,10 @@ from tests.unit.client.support import check_closed
 from tests.waiting import eventually
 
 import bkpy
-from bkpy.protocol import frame as wire
-from bkpy.protocol import messages as m
-from bkpy.protocol.messages import Op
-from bkpy.protocol.records import HEADER_BYTES, MAC_BYTES, walk
+from bkpy.protocol.wire import frame as wire
+from bkpy.protocol.wire import messages as m
+from bkpy.protocol.wire.messages import Op
+from bkpy.protocol.wire.records import HEADER_BYTES, MAC_BYTES, walk
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -23,7 +23,7 @@ from tests.waiting import eventually
 
 import bkpy
 from bkpy.client.write.batch import PendingEntry
-from bkpy.protocol.records import RecordCodec, walk
+from bkpy.protocol.wire.records import RecordCodec, walk
 from bkpy.recovery.write_back import RecoveredEntry, WriteBack
 
 if TYPE_CHECKING:

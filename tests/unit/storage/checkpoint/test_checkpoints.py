@@ -17,7 +17,7 @@ from tests.unit.storage.support import settings as bookie_settings
 from tests.waiting import turns
 
 from bkpy.errors import StorageFailedError
-from bkpy.protocol.records import RecordCodec
+from bkpy.protocol.wire.records import RecordCodec
 from bkpy.storage.index.index import block_key, ledger_key
 
 if TYPE_CHECKING:

@@ -35,9 +35,9 @@ from bkpy.runtime.system import real_runtime
 from bkpy.storage.entry_log.entry_log import KEPT, BlockReader, Place, kept_in, kept_log_id, log_id_of, log_name
 from bkpy.storage.index.ids import Ids
 from bkpy.storage.index.index import BlockRow, KeptBatch, decode_block_row, load_shard, log_key, scan_blocks
-from bkpy.storage.inspect.ledger import LedgerInspection
 from bkpy.storage.open import open_storage
 from bkpy.storage.reads.blocks import read_block
+from bkpy.storage.tools.inspect.ledger import LedgerInspection
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from bkpy.protocol.journal_recovery import TABLE, AtBreak, Break, BreakAction, NextFile, decide
+from bkpy.storage.journal.journal_recovery import TABLE, AtBreak, Break, BreakAction, NextFile, decide
 
 CASES = [Break(*case) for case in product(AtBreak, (False, True), NextFile, (False, True))]
 

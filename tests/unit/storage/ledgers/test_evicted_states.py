@@ -13,8 +13,8 @@ from tests.unit.storage.support import KEY, SMALLEST, Batch, Host, add, read_all
 from tests.unit.storage.support import settings as bookie_settings
 
 from bkpy.errors import StorageFailedError
-from bkpy.protocol.messages import AddColumns, pack
-from bkpy.protocol.records import RecordCodec, walk
+from bkpy.protocol.wire.messages import AddColumns, pack
+from bkpy.protocol.wire.records import RecordCodec, walk
 
 if TYPE_CHECKING:
     from bkpy.storage.engine import LedgerStorage

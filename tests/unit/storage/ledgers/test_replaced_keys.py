@@ -9,8 +9,8 @@ import pytest
 from tests.unit.storage.support import KEY, Batch, Host, add, read_all
 from tests.unit.storage.support import settings as bookie_settings
 
-from bkpy.protocol.messages import Status
-from bkpy.protocol.records import RecordCodec
+from bkpy.protocol.wire.messages import Status
+from bkpy.protocol.wire.records import RecordCodec
 from bkpy.storage.journal.format import RecordKind
 
 if TYPE_CHECKING:

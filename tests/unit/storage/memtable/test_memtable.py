@@ -15,7 +15,7 @@ from tests.unit.storage.support import Batch as Entries
 from tests.unit.storage.support import Host, add, read_all
 from tests.unit.storage.support import settings as bookie_settings
 
-from bkpy.protocol.messages import AddColumns, decode_add, pack
+from bkpy.protocol.wire.messages import AddColumns, decode_add, pack
 from bkpy.storage.journal.journal import FramePlace, Position
 from bkpy.storage.memtable.generation import Generation, LedgerBatches
 from bkpy.storage.memtable.overlaps import Batch, last_of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.unit.storage.support import records
 
-from bkpy.protocol.records import walk
+from bkpy.protocol.wire.records import walk
 from bkpy.storage.index.ids import Ids
 from bkpy.storage.reads.ranges import StoredRange, slice_range
 

@@ -1,0 +1,1 @@
+"""What operators start: draining, decommissioning and rebalancing bookies."""

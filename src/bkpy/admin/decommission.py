@@ -1,0 +1,161 @@
+"""Takes a bookie out of its cluster for good, once nothing needs it (`protocol/repair/draining.py`).
+
+    refuses all entries --> locks held by then are given back --> whole scan: none names it --> cookie and draining go
+                                                    ledgers IN_RECOVERY are closed, and looked at again
+
+`bkpy bookie format` frees the id of a stopped bookie by the same scan (`metadata/bookies/naming.py`).
+
+Invariants: the steps come in this order; the cookie goes together with the draining, if both are still what they were
+when they were read; a scan counts only if it was made in one session with the metadata store; the cluster remembers the
+id before the cookie goes; a bookie that answers is not lost.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from bkpy.errors import BookieUnavailableError, BookKeeperError, ConfigError, MetadataConflictError
+from bkpy.metadata import paths
+from bkpy.metadata.bookies.cookies import instance_of, read_cookie
+from bkpy.metadata.bookies.draining import Drains
+from bkpy.metadata.bookies.naming import NamingScan
+from bkpy.metadata.bookies.retired import RetiredBy, retire
+from bkpy.metadata.store.outcome import Changed, Done, Gone, Missing, NotDone, Superseded, Unknown, to_error
+from bkpy.metadata.store.resolve import read_certainly
+from bkpy.protocol.repair.draining import OBJECTIONS, Candidate, DecommissionRefusal
+from bkpy.protocol.wire.messages import Op, pack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bkpy.config.recovery import RecoverySettings
+    from bkpy.metadata.bookies.draining import Drain
+    from bkpy.metadata.bookies.naming import ReferencingLedgers
+    from bkpy.replication.context import ReplicationContext
+
+_ANY_LEDGER = 0  # each answer says that the bookie runs, also that it knows no such ledger
+
+log = logging.getLogger("bkpy.recovery")
+
+
+async def answers(context: ReplicationContext, bookie_id: str) -> bool:
+    """Whether the bookie answers at the address that it had last, whether it is registered or not."""
+    timeout_s = 2 * context.parts.settings.connect_timeout_s  # to connect, and to answer
+    try:
+        await context.parts.pool.channel(bookie_id).call(
+            Op.READ_LAC, pack([0, _ANY_LEDGER]), timeout_s=timeout_s, again=True
+        )
+    except BookKeeperError:
+        return False
+    return True
+
+
+class Decommission:
+    """Of one bookie. `lost`: it will never come back, and nobody waits for its word."""
+
+    def __init__(self, context: ReplicationContext, bookie_id: str, settings: RecoverySettings, *, lost: bool) -> None:
+        self._context = context
+        self._bookie_id = bookie_id
+        self._settings = settings
+        self._lost = lost
+        self._began = False  # its draining
+        cluster = context.cluster
+        self._store, self._root, self._runtime = cluster.store, cluster.root, cluster.store.runtime
+        self._drains = Drains(self._store, self._root, self._runtime, settings)
+        self._scan = NamingScan(cluster, context.recover, bookie_id, settings)
+
+    async def run(
+        self, agree: Callable[[ReferencingLedgers], None], looked_at: Callable[[int], None] = lambda count: None
+    ) -> ReferencingLedgers:
+        """What was found; with `scan.clear` the bookie is decommissioned, else nothing was changed.
+
+        `agree` raises to change nothing. Raises `ConfigError` for a bookie that isn't ready to go, and
+        `MetadataConflictError` when something has happened to it meanwhile.
+        """
+        drain = await self._ready()
+        try:
+            await self._scan.wait_for_movers()
+            looked = await self._scan.look(looked_at)
+            if looked.scan.clear:
+                agree(looked)
+                await self._retire(drain)
+                self._began = False
+            return looked
+        finally:
+            if self._began:
+                await self._take_back(drain)
+
+    async def _ready(self) -> Drain:
+        """Its draining, in which it takes no entries any more."""
+        await self._object()
+        if self._lost:  # should it come back all the same, it finds that it is to leave
+            outcome = await self._drains.begin(self._bookie_id)
+            if isinstance(outcome, NotDone | Unknown):
+                raise to_error(outcome, bookie=self._bookie_id)
+            self._began = isinstance(outcome, Done)
+        drain = await self._drains.read(self._bookie_id)
+        if drain is None:
+            raise self._changed()
+        return drain
+
+    async def _take_back(self, drain: Drain) -> None:
+        """End the draining that was begun here: should the bookie come back, it is what it was."""
+        outcome = await self._drains.cancel(drain)
+        if isinstance(outcome, NotDone | Unknown):
+            log.warning(
+                "bookie %s may be draining now (`bkpy bookie drain --cancel` ends that): %s",
+                self._bookie_id,
+                outcome.error,
+            )
+
+    async def _object(self) -> None:
+        drain = await self._drains.read(self._bookie_id)
+        cookie = await read_cookie(self._store, self._root, self._bookie_id)
+        candidate = Candidate(
+            known=cookie is not None,
+            draining=drain is not None,
+            refuses=drain is not None and drain.refuses,
+            registered=await self._registered(),
+            lost=self._lost,
+        )
+        refusal = OBJECTIONS[candidate]
+        if self._lost and refusal is None and await answers(self._context, self._bookie_id):
+            refusal = DecommissionRefusal.ANSWERS
+        if refusal is DecommissionRefusal.UNKNOWN:
+            raise BookieUnavailableError(refusal.value, bookie=self._bookie_id, retriable=False)
+        if refusal is not None:
+            raise ConfigError(refusal.value, bookie=self._bookie_id)
+
+    async def _registered(self) -> bool:
+        places = [paths.available(self._root, self._bookie_id, read_only=read_only) for read_only in (False, True)]
+        return any([await read_certainly(self._store, place) is not None for place in places])
+
+    async def _retire(self, drain: Drain) -> None:
+        await self._object()
+        cookie = await read_cookie(self._store, self._root, self._bookie_id)
+        if cookie is None:
+            raise self._changed()
+        await retire(
+            self._store,
+            self._root,
+            self._bookie_id,
+            RetiredBy.DECOMMISSION,
+            self._runtime.clock,
+            instance=instance_of(cookie[0]),
+            attempts_max=self._settings.metadata_write_attempts_max,
+        )
+        outcome = await self._drains.retire(drain, cookie[1])
+        match outcome:
+            case Gone():
+                return
+            case Missing() | Changed() | Superseded():
+                raise self._changed()
+            case NotDone() | Unknown():
+                raise to_error(outcome, bookie=self._bookie_id)
+
+    def _changed(self) -> MetadataConflictError:
+        return MetadataConflictError(
+            "it was started, or its draining was cancelled or begun, at the same time: try again",
+            bookie=self._bookie_id,
+        )

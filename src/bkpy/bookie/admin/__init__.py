@@ -1,0 +1,1 @@
+"""A bookie's HTTP pages: metrics, status and commands."""

@@ -1,0 +1,1 @@
+"""A bookie's connections: handshake, requests, appends, long polls."""

@@ -1,0 +1,314 @@
+"""One client's connection: frames in, requests to the storage, replies out.
+
+Invariants: a connection that is lost is freed without the cycle collector, which runs too seldom: its parts let go of
+it; nothing is answered before HELLO; what is pending for a connection is bounded, by not reading from the
+socket; a request that makes no sense is answered with that, and only bytes that are not a frame cost the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+from bkpy.bookie.connection.add_handler import AddHandler
+from bkpy.bookie.connection.keys import Keys
+from bkpy.bookie.connection.request_handler import RequestHandler
+from bkpy.bookie.connection.sockets import has_ended, watch_over
+from bkpy.errors import BookKeeperError, FrameTooLargeError, ProtocolError
+from bkpy.protocol.access import NO_OPS, Right, describe_names, forbidden_ops, names_in
+from bkpy.protocol.wire import frame as wire
+from bkpy.protocol.wire import messages as m
+from bkpy.protocol.wire.messages import Hello, Op, Status
+from bkpy.protocol.wire.receive_buffer import ReceiveBuffer
+
+if TYPE_CHECKING:
+    from bkpy.bookie.service import BookieService
+    from bkpy.buffers import Bytes
+    from bkpy.runtime.accepted import Socket
+
+_UNORDERED: Final = frozenset((Op.READ, Op.READ_LAC, Op.WRITE_LAC, Op.WAIT_LAC, Op.FORCE))
+
+
+class ConnectionOwner(Protocol):
+    """Whoever keeps all connections of the bookie."""
+
+    def opened(self, connection: Connection) -> None:
+        """It was accepted."""
+
+    def rights_of(self, names: tuple[str, ...]) -> Right:
+        """What a client may do whose certificate has these names."""
+
+    def greet(self, connection: Connection, hello: Hello) -> tuple[Status, str]:
+        """Its client has introduced itself: whether it may stay, and else why not."""
+
+    def closed(self, connection: Connection) -> None:
+        """It is gone."""
+
+    def answered(self) -> None:
+        """A request has ended; only told while the bookie stops."""
+
+    def memory_full(self) -> None:
+        """The storage takes no more for now."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Made for each accepted socket. `keys` is empty until its client has presented one."""
+
+    def __init__(self, service: BookieService, owner: ConnectionOwner) -> None:
+        self.service = service
+        self.keys = Keys(service.settings.presented_ledgers_max, service.key_memory)
+        self.adds = AddHandler(service, self, self.keys)
+        self.requests = RequestHandler(service, self, self.keys)
+        self.address = "?"  # the client's
+        self.names: tuple[str, ...] = ()  # of its certificate
+        self.forbidden = NO_OPS  # requests that these names may not send
+        self.greeted = False
+        self.idle_ticks = 0
+        self.received_bytes = 0
+        self._owner = owner
+        self._settings = service.settings
+        # A stranger gets no more memory than an introduction takes.
+        self._receive = ReceiveBuffer(m.HELLO_BYTES_MAX, service.chunks, service.receive_budget, self._room)
+        self._transport: asyncio.Transport | None = None
+        self._socket: Socket | None = None
+        self._closing = False
+        self._out: list[Bytes] = []
+        self._pauses: set[str] = set()
+        self._progress = (-1, 0)  # bytes received, bytes yet to be read by the client, when it last made progress
+
+    # --- the transport's calls --------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one only by its methods
+        peername = self._transport.get_extra_info("peername")
+        self.address = f"{peername[0]}:{peername[1]}" if peername else "?"
+        sock = self._transport.get_extra_info("socket")
+        if sock is not None:  # a simulated network has none
+            watch_over(sock, self._settings.keepalive_interval_s, self._settings.vanished_timeout_s)
+            self._socket = sock
+        self.names = names_in(self._transport.get_extra_info("peercert"))
+        self.know_rights()
+        self._owner.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = self._socket = None
+        self._closing = True
+        self.requests.close()
+        self.adds.close()
+        self.keys.close()
+        self._receive.close()
+        self._out.clear()
+        self._owner.closed(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._receive.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.received_bytes += nbytes
+        try:
+            for frame in self._receive.received(nbytes):
+                self._take(frame)
+                if self._closing:
+                    return
+        except BookKeeperError as e:
+            self.refuse(e)
+            return
+        if not self._receive.ready():
+            self.pause("receiving")
+
+    def eof_received(self) -> bool:
+        return False  # closes: nobody would read further replies
+
+    def pause_writing(self) -> None:
+        # The client isn't reading its replies: stop taking requests, or they would pile up in memory.
+        self.pause("writing")
+        self.requests.pause_writing()
+
+    def resume_writing(self) -> None:
+        self.resume("writing")
+        self.requests.resume_writing()
+
+    def know_rights(self) -> None:
+        """Ask anew what the client may do. Who has lost all rights is told so, and hung up on."""
+        rights = self._owner.rights_of(self.names)
+        self.forbidden = forbidden_ops(rights)
+        if self.greeted and not rights & (Right.READ | Right.WRITE):
+            self.reply(0, 0, m.pack([int(Status.FORBIDDEN), self.no_right("read or write")]))
+            self.close()
+
+    def no_right(self, to: str) -> str:
+        """What a client is told that may not do this."""
+        holder = describe_names(self.names)
+        return f"the file of rights of bookie {self.service.bookie_id} does not give {holder} the right to {to}"
+
+    # --- flow control and closing -----------------------------------------------------------------------------------
+
+    def pause(self, reason: str) -> None:
+        """Stop reading from the socket until every reason has been taken back."""
+        if not self._pauses and self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self._pauses.add(reason)
+
+    def resume(self, reason: str) -> None:
+        if reason in self._pauses:
+            self._pauses.discard(reason)
+            if not self._pauses and self._transport is not None and not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    def _room(self) -> None:
+        self.resume("receiving")
+
+    def count_idle_tick(self) -> float | None:
+        """Count a tick in which the client owed something and made too little progress; how many seconds that may last.
+
+        It owes the rest of what it has begun to send, and to read what it is sent: something, or at a rate while others
+        wait for the memory that this takes. One that owes nothing (None) and is silent gives back the memory that it
+        receives into.
+        """
+        settings, transport = self._settings, self._transport
+        unread = 0 if transport is None or "writing" not in self._pauses else transport.get_write_buffer_size()
+        allowed_s: float | None = None
+        under_pressure = False
+        if unread:
+            allowed_s, under_pressure = settings.reply_stall_timeout_s, self.service.answers.wanted
+        elif self._pauses:
+            if self._socket is not None and has_ended(self._socket):
+                self.abort()  # clients reconnect again and again while a disk stalls, and would take all places
+        elif not self.greeted:
+            partial = self._receive.partial
+            allowed_s = settings.first_frame_stall_timeout_s if partial else settings.handshake_timeout_s
+        elif self._receive.partial:
+            under_pressure = bool(self._receive.charged) and self.service.receive_budget.wanted
+            allowed_s = settings.crowded_stall_timeout_s if under_pressure else settings.frame_stall_timeout_s
+        wanted = settings.crowded_bytes_per_s_min * allowed_s if under_pressure and allowed_s is not None else 1
+        silent = not self._progressed(unread, wanted)
+        if silent and allowed_s is None and not self._pauses:
+            self._receive.rest()
+        self.idle_ticks = self.idle_ticks + 1 if silent and allowed_s is not None else 0
+        return allowed_s
+
+    def _progressed(self, unread: int, wanted: float) -> bool:
+        """Whether the client has sent so many bytes, or read so many, since the last time that it had."""
+        received, unread_then = self._progress
+        if (
+            self.received_bytes - received >= wanted
+            or unread_then - unread >= wanted
+            or bool(unread) < bool(unread_then)
+        ):
+            self._progress = (self.received_bytes, unread)
+            return True
+        self._progress = (received, max(unread, unread_then))  # answers that were being made may come on top
+        return False
+
+    @property
+    def lost(self) -> bool:
+        return self._transport is None
+
+    @property
+    def mid_frame(self) -> bool:
+        return self._receive.partial
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request that was taken is still to be answered."""
+        return self.adds.busy or self.requests.in_flight > 0
+
+    def request_ended(self) -> None:
+        """A request was answered, or dropped."""
+        if self.service.stopping:
+            self._owner.answered()
+
+    def memory_full(self) -> None:
+        """The storage takes no more for now: nothing is read from this client, nor from others that write."""
+        self.pause("memory")
+        self._owner.memory_full()
+
+    def close(self) -> None:
+        """Send what is buffered, then close."""
+        self.flush()
+        self._closing = True
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        self._closing = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def refuse(self, error: BookKeeperError) -> None:
+        """The client broke the protocol: say why, once, and hang up."""
+        self.service.metrics.frame_refused()
+        self.service.complain_of_frames("closing the connection from %s: %s", self.address, str(error))
+        status = Status.TOO_LARGE if isinstance(error, FrameTooLargeError) else Status.BAD_REQUEST
+        self.reply(0, 0, m.pack([int(status), str(error)]))
+        self.close()
+
+    def bad_request(self, frame: wire.Frame, error: ProtocolError) -> None:
+        """Say that this frame, a whole one, is no request. The client's other requests go on."""
+        self.service.metrics.request_refused()
+        self.service.complain_of_frames("a bad request from %s: %s", self.address, str(error))
+        status = int(Status.BAD_REQUEST)
+        head = m.pack(status if frame.opcode == Op.ADD else [status, str(error)])
+        self.reply(frame.opcode, frame.correlation_id, head)
+
+    # --- replies ----------------------------------------------------------------------------------------------------
+
+    def reply(self, op: int, correlation_id: int, head: bytes, body: list[Bytes] | tuple[()] = ()) -> None:
+        if self._transport is None:
+            return
+        if not self._out:
+            asyncio.get_running_loop().call_soon(self.flush)
+        self._out += wire.encode(op | wire.REPLY, correlation_id, head, body)
+
+    def flush(self) -> None:
+        """Send what was replied, now."""
+        out, self._out = self._out, []
+        if out and self._transport is not None and not self._transport.is_closing():
+            self._transport.writelines(out)
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    def _take(self, frame: wire.Frame) -> None:
+        op = frame.opcode
+        if not self.greeted:
+            self._hello(frame)
+            return
+        if op in self.forbidden:
+            self._forbid(frame)
+            return
+        try:
+            if op == Op.ADD:
+                self.adds.add(frame)
+                self._receive.retain()
+            elif op == Op.PRESENT:
+                self.adds.present(frame.head)
+                if self.service.storage.full:  # now that it is known to be one who writes
+                    self.pause("memory")
+            elif op in _UNORDERED:
+                self.requests.start(frame)
+            elif 0 < op < wire.REPLY:
+                raise ProtocolError("HELLO was answered before" if op == Op.HELLO else f"unknown opcode {op}")
+            else:
+                self.refuse(ProtocolError(f"opcode {op} is no request's"))
+        except ProtocolError as e:
+            self.bad_request(frame, e)
+
+    def _forbid(self, frame: wire.Frame) -> None:
+        op, status = frame.opcode, int(Status.FORBIDDEN)
+        if op == Op.PRESENT:
+            return  # it has no reply; and a key that isn't known opens nothing
+        why = self.no_right("write" if op in forbidden_ops(Right.READ) else "read")
+        self.reply(op, frame.correlation_id, m.pack(status if op == Op.ADD else [status, why]))
+
+    def _hello(self, frame: wire.Frame) -> None:
+        if frame.opcode != Op.HELLO:
+            raise ProtocolError("the first frame of a connection must be HELLO")
+        settings = self._settings
+        status, message = self._owner.greet(self, m.decode_hello(frame.head))
+        limits = (settings.frame_bytes_max, settings.entry_bytes_max)
+        self.reply(Op.HELLO, frame.correlation_id, m.pack([int(status), message, self.service.bookie_id, *limits]))
+        if status != Status.OK:
+            self.close()
+            return
+        self.greeted = True
+        self._receive.frame_bytes_max = settings.frame_bytes_max

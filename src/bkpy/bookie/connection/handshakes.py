@@ -1,0 +1,127 @@
+"""TLS at a bookie's port: sockets that were accepted shake hands here, and only then become connections.
+
+Invariants: before its handshake is over, a client costs nothing but the handshake: no memory of the bookie's budget, no
+request that is read, no place among the connections; there are no more than `tls_handshakes_max` of them, and none
+takes longer than `tls_handshake_timeout_s`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from bkpy.protocol.wire import frame as wire
+from bkpy.protocol.wire import messages as m
+from bkpy.protocol.wire.messages import Status
+from bkpy.runtime.accepted import Accepted, Socket, hang_up, second_handle
+from bkpy.runtime.tls import Failure, explained, last_words
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bkpy.bookie.connection.connection import Connection
+    from bkpy.bookie.service import BookieService
+    from bkpy.runtime.tls import Certificates
+
+_NO_TLS = "this bookie speaks TLS only, and the client does not: it needs tls_ca_file, and a certificate"
+
+
+class Handshakes:
+    """Makes a connection, by `accept`, for each client whose handshake succeeds."""
+
+    def __init__(self, service: BookieService, certificates: Certificates, accept: Callable[[], Connection]) -> None:
+        self._service = service
+        self._settings = service.settings
+        self._certificates = certificates
+        self._accept = accept
+        self._going_on: dict[Socket, str] = {}  # and their clients' addresses, in order of arrival
+        self._complain_of_many = service.complaint()
+        # One each: who tries again and again for one reason must not hide who fails for another.
+        self._complain = {failure: service.complaint() for failure in Failure}
+
+    def new_connection(self) -> asyncio.BaseProtocol:
+        """The protocol of the next socket that is accepted."""
+        return Accepted(self._begin)
+
+    def _begin(self, sock: Socket, address: str) -> None:
+        if self._service.stopping:
+            sock.close()
+            return
+        mine = second_handle(sock)
+        self._going_on[mine] = address
+        if len(self._going_on) > self._settings.tls_handshakes_max:
+            oldest = next(iter(self._going_on))
+            self._service.metrics.connection_refused()
+            most = self._settings.tls_handshakes_max
+            self._complain_of_many("refusing %s: %d others are at their handshakes", self._going_on[oldest], most)
+            self._drop(oldest)
+        self._service.spawn(self._shake_hands(sock, mine, address), f"handshake of {address}", mine.close)
+
+    def stop(self) -> None:
+        """End those that go on."""
+        for mine in list(self._going_on):
+            self._drop(mine)
+
+    def _drop(self, mine: Socket) -> None:
+        self._going_on.pop(mine, None)
+        hang_up(mine)
+
+    async def _shake_hands(self, sock: Socket, mine: Socket, address: str) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: _NewConnection(self._admit),
+                sock,
+                ssl=self._certificates.context,
+                ssl_handshake_timeout=self._settings.tls_handshake_timeout_s,
+                ssl_shutdown_timeout=self._settings.tls_handshake_timeout_s,
+            )
+        except OSError as error:
+            if mine in self._going_on:
+                self._failed(error, mine, address)
+                await self._read_out(mine)
+        finally:
+            self._going_on.pop(mine, None)
+            mine.close()
+
+    def _admit(self, transport: Any) -> None:
+        """The handshake is over, and nothing that came with it is read yet."""
+        if self._service.stopping:
+            transport.abort()
+            return
+        self._service.metrics.handshake_done()
+        connection = self._accept()
+        transport.set_protocol(connection)
+        connection.connection_made(transport)
+        most = self._settings.tls_buffer_bytes_max
+        transport.set_write_buffer_limits(high=most)
+        transport.set_read_buffer_limits(high=most)
+
+    def _failed(self, error: OSError, mine: Socket, address: str) -> None:
+        failure, text = explained(error, "the client", self._certificates.files)
+        self._service.metrics.handshake_failed(failure)
+        self._complain[failure]("refusing %s: %s", address, text)
+        # TLS has closed its own handle by now, and said nothing. One who speaks no TLS is told so in the clear.
+        words = last_words(error)
+        if failure is Failure.PLAIN:
+            words = b"".join(wire.encode(wire.REPLY, 0, m.pack([int(Status.TLS_REQUIRED), _NO_TLS])))
+        with contextlib.suppress(OSError):
+            mine.send(words)
+
+    async def _read_out(self, mine: Socket) -> None:
+        """Let the client read what it was told: were it closed with bytes unread, the kernel would take that back."""
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(self._settings.tls_handshake_timeout_s):
+                while await loop.sock_recv(mine, m.HELLO_BYTES_MAX):
+                    pass
+
+
+class _NewConnection(asyncio.Protocol):
+    """Gives way to a connection as soon as the handshake is over."""
+
+    def __init__(self, admit: Callable[[asyncio.BaseTransport], None]) -> None:
+        self._admit = admit
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._admit(transport)

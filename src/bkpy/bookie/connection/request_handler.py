@@ -1,0 +1,282 @@
+"""The requests of one connection that keep no order: reads, fences, long polls, explicit last add confirmed, force.
+
+Invariants: a request that waits holds nothing of the receive buffer; it is decided by the keys that were presented
+before it on the wire; a fence is set on the ledger whose key was checked, and on no other of that id; the answers that
+are in memory are bounded, for each connection and for the bookie.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from bkpy.bookie.connection.add_handler import LostConnection
+from bkpy.errors import BookKeeperError
+from bkpy.protocol.wire import frame as wire
+from bkpy.protocol.wire import messages as m
+from bkpy.protocol.wire.messages import Flags, Op, Status
+from bkpy.protocol.wire.records import is_explicit_lac
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from bkpy.bookie.connection.answers import AnswerPlace
+    from bkpy.bookie.connection.keys import Claim, Keys
+    from bkpy.bookie.connection.waiters import Waiter
+    from bkpy.bookie.service import BookieService
+    from bkpy.buffers import Bytes
+    from bkpy.storage.engine import LastEntry
+    from bkpy.storage.ledgers.info import LedgerInfo
+
+
+class RequestConnection(Protocol):
+    """The connection whose requests these are."""
+
+    address: str
+    forbidden: frozenset[int]
+
+    def no_right(self, to: str) -> str: ...
+
+    @property
+    def lost(self) -> bool: ...
+
+    def reply(self, op: int, correlation_id: int, head: bytes, body: list[Bytes] | tuple[()] = ()) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def request_ended(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+class RequestHandler:
+    """`in_flight`: how many are still to be answered."""
+
+    def __init__(self, service: BookieService, connection: RequestConnection, keys: Keys) -> None:
+        self.in_flight = 0
+        self._service = service
+        self._connection = connection
+        self._keys = keys
+        self._storage = service.storage
+        self._settings = service.settings
+        self._reads = asyncio.Semaphore(self._settings.reads_at_once)
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._unread: list[AnswerPlace] = []  # of answers that the client has yet to read
+        self._waits: dict[Waiter, None] = {}
+        self._long_polls = 0  # they are among those in flight
+
+    def start(self, frame: wire.Frame) -> None:
+        """Begin to serve the request. `ProtocolError` if it isn't one."""
+        op, correlation_id = frame.opcode, frame.correlation_id
+        serving = self._decoded(frame)
+        long_poll = op == Op.WAIT_LAC
+        if long_poll:
+            pending, bound = self._long_polls, self._settings.long_polls_max
+        else:
+            pending, bound = self.in_flight - self._long_polls, self._settings.requests_in_flight_max
+        if pending >= bound or self._service.requests_in_flight >= self._settings.requests_in_flight_total_max:
+            total = self._service.requests_in_flight
+            message = f"{pending} requests of this connection and {total} of all are in flight, which is the limit"
+            self._fail(op, correlation_id, Status.TOO_MANY_REQUESTS, message)
+            return
+        self._long_polls += long_poll
+        self.in_flight += 1
+        self._service.requests_in_flight += 1
+        self._service.spawn(
+            self._serve(op, correlation_id, serving),
+            f"request of {self._connection.address}",
+            self._connection.abort,
+        )
+
+    def _decoded(self, frame: wire.Frame) -> Callable[[], Awaitable[None]]:
+        """What will serve the request, without the frame: that lies in a buffer which others need."""
+        op, correlation_id, head = frame.opcode, frame.correlation_id, frame.head
+        keys = self._keys
+        if op == Op.READ:
+            read = m.decode_read(head)
+            if read.flags & Flags.RECOVERY and Op.ADD in self._connection.forbidden:
+                return partial(self._forbid_fencing, op, correlation_id)
+            return partial(self._read, correlation_id, read, keys.claim_on_arrival(read.ledger_id))
+        if op == Op.READ_LAC:
+            read_lac = m.decode_read_lac(head)
+            if read_lac.flags & Flags.RECOVERY and Op.ADD in self._connection.forbidden:
+                return partial(self._forbid_fencing, op, correlation_id)
+            return partial(self._read_lac, correlation_id, read_lac, keys.claim_on_arrival(read_lac.ledger_id))
+        if op == Op.WAIT_LAC:
+            return partial(self._wait_lac, correlation_id, m.decode_wait_lac(head))
+        if op == Op.FORCE:
+            force = m.decode_force(head)
+            return partial(self._force, correlation_id, force, keys.claim_on_arrival(force.ledger_id))
+        write = m.decode_write_lac(head)
+        record = bytes(frame.body) if is_explicit_lac(frame.body, write.ledger_id) else None
+        return partial(self._write_lac, correlation_id, write, record, keys.claim_on_arrival(write.ledger_id))
+
+    async def _serve(self, op: int, correlation_id: int, serving: Callable[[], Awaitable[None]]) -> None:
+        done: Callable[[], None] = self._service.metrics.request_started(op)
+        try:
+            await serving()
+        except BookKeeperError as e:
+            self._fail(op, correlation_id, Status.UNKNOWN, str(e))
+        finally:
+            done()
+            self._long_polls -= op == Op.WAIT_LAC
+            self.in_flight -= 1
+            self._service.requests_in_flight -= 1
+            self._connection.request_ended()
+
+    def _fail(self, op: int, correlation_id: int, status: Status, message: str) -> None:
+        self._connection.reply(op, correlation_id, m.pack([int(status), message]))
+
+    # --- answers ----------------------------------------------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        """The client isn't reading its answers: make no more."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+        while self._unread:
+            self._unread.pop().end()
+
+    def close(self) -> None:
+        """The connection is gone: nobody waits for it."""
+        self.resume_writing()
+        for waiter in self._waits:
+            waiter.end()
+        self._connection = LostConnection(self._connection.address)
+
+    @contextlib.asynccontextmanager
+    async def _answering(self, bytes_: int) -> AsyncIterator[AnswerPlace]:
+        """Hold one of the few places for answers in memory, until the client has read the answer."""
+        async with self._reads:
+            await self._writable.wait()
+            place = await self._service.answers.begin(bytes_)
+            try:
+                yield place
+            finally:
+                self._connection.flush()  # so that the next one waits if the client doesn't read
+                if self._writable.is_set():
+                    place.end()
+                else:
+                    self._unread.append(place)
+
+    # --- the requests -----------------------------------------------------------------------------------------------
+
+    async def _forbid_fencing(self, op: int, correlation_id: int) -> None:
+        self._fail(op, correlation_id, Status.FORBIDDEN, self._connection.no_right("write, and so to fence"))
+
+    async def _check(self, ledger_id: int, claim: Claim) -> tuple[Status, LedgerInfo | None]:
+        """(whether the claim opens the ledger, the ledger's state); nothing else happens before the caller goes on."""
+        state = (await self._storage.states((ledger_id,)))[ledger_id]
+        status = claim.check(None if state is None else state.key)
+        if status == Status.UNAUTHORIZED and claim.key is not None:
+            status = await self._service.key_authority.decide(ledger_id, claim.key)
+            if status == Status.OK:
+                state = (await self._storage.states((ledger_id,)))[ledger_id]
+                status = claim.check(None if state is None else state.key)
+        elif claim.authorised and ledger_id not in self._keys.authorised:
+            status = Status.KEY_REQUIRED  # the key was found to be wrong since the request arrived, or was forgotten
+        return status, state
+
+    async def _fence(self, ledger_id: int, claim: Claim) -> Status:
+        """Fence for a recovering reader, which must have presented the key."""
+        status, state = await self._check(ledger_id, claim)
+        if status != Status.OK:
+            return status
+        if state is None:
+            if claim.key is None:  # it was authorised, and its key has been forgotten since
+                return Status.KEY_REQUIRED
+            # Before anything is awaited: meanwhile somebody else could create it with another key, and would be fenced.
+            state = self._storage.create(ledger_id, claim.key)
+        if not await self._storage.fence(ledger_id, state.key):
+            return Status.UNAVAILABLE
+        self._service.waiters.wake((ledger_id,))
+        return Status.OK
+
+    async def _read(self, correlation_id: int, read: m.Read, claim: Claim) -> None:
+        if read.flags & Flags.RECOVERY:
+            status = await self._fence(read.ledger_id, claim)
+            if status != Status.OK:
+                self._fail(Op.READ, correlation_id, status, f"fencing ledger {read.ledger_id} was refused")
+                return
+        limit = min(read.bytes_max, self._settings.read_bytes_max)
+        async with self._answering(max(limit, self._settings.block_bytes)) as place:
+            result = await self._storage.read(read.ledger_id, read.first, read.last, limit)
+            place.holds(result.segments)
+            self._service.metrics.read_done(sum(map(len, result.segments)))
+            head = m.pack([int(Status.OK), result.examined_to, result.unknown, result.lac])
+            self._connection.reply(Op.READ, correlation_id, head, result.segments)
+
+    async def _read_lac(self, correlation_id: int, request: m.ReadLac, claim: Claim) -> None:
+        if request.flags & Flags.RECOVERY:
+            status = await self._fence(request.ledger_id, claim)
+            if status != Status.OK:
+                self._fail(Op.READ_LAC, correlation_id, status, f"fencing ledger {request.ledger_id} was refused")
+                return
+        async with self._answering(self._settings.block_bytes) as place:
+            last = await self._storage.last_entry(request.ledger_id)
+            place.holds([last.entry])
+            self._tell_last(Op.READ_LAC, correlation_id, last)
+
+    def _tell_last(self, op: Op, correlation_id: int, last: LastEntry) -> None:
+        known = Status.UNKNOWN if last.limbo else Status.OK
+        status = known if last.known else Status.NO_SUCH_LEDGER
+        head = m.pack([int(status), len(last.entry), last.fenced])
+        self._connection.reply(op, correlation_id, head, [last.entry, last.explicit_lac])
+
+    async def _wait_lac(self, correlation_id: int, request: m.WaitLac) -> None:
+        waiters = self._service.waiters
+        waiter = waiters.add(request.ledger_id)  # before the first look, so that no news is missed
+        self._waits[waiter] = None
+        wait_s = min(request.wait_ms / 1000, self._settings.long_poll_max_s)
+        timer = asyncio.get_running_loop().call_later(wait_s, waiter.end)
+        if self._service.stopping or self._connection.lost:
+            waiter.end()
+        try:
+            while not await self._answered(correlation_id, request, waiter):
+                await waiter.changed.wait()
+        finally:
+            timer.cancel()
+            del self._waits[waiter]
+            waiters.remove(request.ledger_id, waiter)
+
+    async def _answered(self, correlation_id: int, request: m.WaitLac, waiter: Waiter) -> bool:
+        """Answer a long poll if there is news or its time is up; whether it was answered."""
+        async with self._answering(self._settings.block_bytes) as place:
+            waiter.changed.clear()
+            last = await self._storage.last_entry(request.ledger_id)
+            place.holds([last.entry])
+            news = last.lac > request.known_lac or (last.fenced and not request.known_fenced)
+            if not news and not waiter.over:
+                return False
+            self._tell_last(Op.WAIT_LAC, correlation_id, last)
+            return True
+
+    async def _may_write(self, ledger_id: int, claim: Claim) -> tuple[Status, bool]:
+        """(whether this client may change the ledger, whether the ledger was ever seen)."""
+        status, state = await self._check(ledger_id, claim)
+        deleted = state is None and self._storage.was_deleted(ledger_id)
+        if status == Status.OK and (deleted or ledger_id in self._storage.fenced):
+            of_limbo = not deleted and self._storage.ledgers.is_fenced_by_limbo(ledger_id)
+            status = Status.READ_ONLY if of_limbo else Status.FENCED
+        return status, state is not None
+
+    async def _write_lac(self, correlation_id: int, request: m.WriteLac, record: bytes | None, claim: Claim) -> None:
+        status, seen = await self._may_write(request.ledger_id, claim)
+        if status == Status.OK and not seen:
+            status = Status.NO_SUCH_LEDGER
+        if status == Status.OK and record is None:
+            status = Status.BAD_REQUEST
+        if status == Status.OK and record is not None:
+            await self._storage.set_explicit_lac(request.ledger_id, record)
+            self._service.waiters.wake((request.ledger_id,))
+        self._fail(Op.WRITE_LAC, correlation_id, status, "")
+
+    async def _force(self, correlation_id: int, request: m.Force, claim: Claim) -> None:
+        status, _ = await self._may_write(request.ledger_id, claim)
+        if status == Status.OK:
+            await self._storage.force(request.ledger_id)
+        self._fail(Op.FORCE, correlation_id, status, "")

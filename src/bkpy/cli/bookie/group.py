@@ -1,0 +1,129 @@
+"""`bkpy bookie`, and of it `run`: every setting of a bookie is also a flag, made from the settings themselves."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, get_args
+
+import click
+
+from bkpy.cli.app import RootGroup
+from bkpy.config.base import MetadataSettings
+from bkpy.config.bookie import BookieSettings
+from bkpy.config.loading import load_bookie_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from prometheus_client import CollectorRegistry
+
+    from bkpy.metadata.store.store import MetadataStore
+    from bkpy.replication.auto_recovery import AutoRecovery
+    from bkpy.replication.integrity import IntegrityCheck, RepairableStorage
+    from bkpy.runtime.interfaces import Runtime
+
+_COMMANDS: Mapping[str, tuple[str, str]] = {
+    "run": ("bkpy.cli.bookie.group:run_", "Run a bookie until SIGTERM or Ctrl-C."),
+    "init": ("bkpy.cli.bookie.identity:init", "Make a new bookie's directories and register its id."),
+    "format": ("bkpy.cli.bookie.identity:format_", "Delete a stopped bookie's files and free its id."),
+    "health": ("bkpy.cli.bookie.health:health", "Tell whether a bookie on this machine lives, or is ready."),
+    "check": ("bkpy.cli.bookie.check:check", "Check every checksum and reference in a bookie's directories."),
+    "rebuild-index": ("bkpy.cli.bookie.rebuild:rebuild_index", "Make a stopped bookie's index anew."),
+    "recover": ("bkpy.cli.bookie.recover:recover", "Copy to other bookies what a lost one had."),
+    "drain": ("bkpy.cli.bookie.drain:drain", "Have a bookie leave, and copy what it has to others."),
+    "decommission": ("bkpy.cli.bookie.drain:decommission", "Remove a drained bookie from its cluster for good."),
+    "gc": ("bkpy.cli.bookie.gc:gc", "Show a bookie's garbage collection, or collect now."),
+    "scrub": ("bkpy.cli.bookie.scrub:scrub", "Show what a bookie's scrub has found damaged, or scrub now."),
+    "integrity": ("bkpy.cli.bookie.integrity:integrity", "Show what a bookie lost and gets back, or look now."),
+    "cookie": ("bkpy.cli.bookie.identity:cookie", "Show and update what says which directories are a bookie's."),
+}
+
+
+@click.group(cls=RootGroup, lazy=_COMMANDS)
+def bookie() -> None:
+    """Run a storage node, and look after one."""
+
+
+def _setting_flags() -> list[click.Parameter]:
+    flags: list[click.Parameter] = []
+    # What is the bookie's own comes first.
+    names = sorted(
+        BookieSettings.model_fields.keys() - BookieSettings.secrets(),
+        key=lambda name: (name in MetadataSettings.model_fields, list(BookieSettings.model_fields).index(name)),
+    )
+    for name in names:
+        field = BookieSettings.model_fields[name]
+        is_list = "list" in str(field.annotation)
+        default = "" if field.is_required() or field.default in (None, "") else f"  [default: {field.default}]"
+        choices = [a for a in get_args(field.annotation) if isinstance(a, str)]
+        flags.append(
+            click.Option(
+                [f"--{name}"],
+                metavar="|".join(choices) or ("PATH[,PATH...]" if is_list else "VALUE"),
+                multiple=is_list,
+                help=f"{field.description}{default}",
+            )
+        )
+    return flags
+
+
+class SettingsCommand(click.Command):
+    """A command with `--config` and a flag for every setting. `--bookie-id` is taken for `--bookie_id`."""
+
+    def __init__(self, *args: Any, **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        config = "A TOML file with settings of the same names as the flags."
+        self.params += [click.Option(["--config", "path"], metavar="FILE", help=config), *_setting_flags()]
+        self.context_settings = {"token_normalize_func": lambda token: token.replace("-", "_")}
+
+
+def settings_from(path: str | None, flags: Mapping[str, str | tuple[str, ...] | None]) -> BookieSettings:
+    """The settings from the file, from variables BKPY_<NAME> and from flags; the later ones win."""
+    return load_bookie_settings(path, os.environ, {name: value for name, value in flags.items() if value})
+
+
+@click.command("run", cls=SettingsCommand)
+@click.option(
+    "--rebuild",
+    is_flag=True,
+    help="The disks were replaced: begin with empty directories, and copy what the bookie had from other bookies.",
+)
+def run_(path: str | None, rebuild: bool, **flags: str | tuple[str, ...] | None) -> int:
+    """Run a bookie until SIGTERM or Ctrl-C.
+
+    With --rebuild a bookie whose directories are all empty, and which the cluster knows, gets back what it had. Until
+    then it takes no new entries, and denies nothing. Where the directories are as they were, --rebuild does no harm.
+
+    Settings come from the file, then from variables BKPY_<NAME>, then from flags; the later ones win.
+    """
+    settings = settings_from(path, flags)
+    from bkpy.bookie.process import run_bookie
+
+    background_service = _auto_recovery if settings.auto_recovery else None
+    return run_bookie(settings, background_service, _integrity_check, rebuild=rebuild)
+
+
+def _integrity_check(
+    settings: BookieSettings,
+    store: MetadataStore,
+    root: str,
+    runtime: Runtime,
+    losses: RepairableStorage,
+    registry: CollectorRegistry,
+) -> IntegrityCheck:
+    from bkpy.replication.integrity import IntegrityCheck  # loaded when the bookie's storage is open already
+
+    return IntegrityCheck(settings, store, root, runtime, settings.bookie_id, losses, registry)
+
+
+def _auto_recovery(
+    settings: BookieSettings,
+    store: MetadataStore,
+    root: str,
+    runtime: Runtime,
+    registry: CollectorRegistry,
+    appended: Callable[[], int],
+) -> AutoRecovery:
+    from bkpy.replication.auto_recovery import AutoRecovery  # loaded when the bookie serves already
+
+    return AutoRecovery(settings, store, root, runtime, settings.bookie_id, registry, appended)

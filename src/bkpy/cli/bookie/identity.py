@@ -1,0 +1,265 @@
+"""`bkpy bookie init`, `format` and `cookie`: a stopped bookie's identity, made, looked at, changed and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bkpy.cli.bookie.group import SettingsCommand, settings_from
+from bkpy.cli.common import confirm, human_bytes, json_option, metadata, print_json, print_table, progress, run, say
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from bkpy.bookie.identity import BookieIdentity, FormatPlan
+    from bkpy.client.client import Client
+    from bkpy.config.base import MetadataSettings
+    from bkpy.config.bookie import BookieSettings
+    from bkpy.metadata.store.store import MetadataStore
+    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
+    from bkpy.runtime.interfaces import Runtime
+    from bkpy.storage.cookies import FoundCookie, UpdatePlan
+
+Flags = str | tuple[str, ...] | None
+
+yes_option = click.option("--yes", is_flag=True, help="Don't ask.")
+
+
+class ClientPeers:
+    """The cluster's other bookies, by a client of its own."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def recover(self, ledger_id: int) -> LedgerMetadata:
+        return await self._client.replication_context.recover(ledger_id)
+
+    async def answers(self, bookie_id: str) -> bool:
+        from bkpy.admin.decommission import answers
+
+        return await answers(self._client.replication_context, bookie_id)
+
+    async def close(self) -> None:
+        await self._client.close()
+
+
+async def open_peers(store: MetadataStore, root: str, runtime: Runtime, settings: MetadataSettings) -> ClientPeers:
+    """A client in the session of a command about a bookie with these settings."""
+    from bkpy.client.client import open_client
+    from bkpy.config.base import MetadataSettings
+    from bkpy.config.client import client_settings
+
+    shared = {name: getattr(settings, name) for name in MetadataSettings.model_fields}
+    return ClientPeers(await open_client(store, root, runtime, client_settings(**shared)))
+
+
+@contextlib.asynccontextmanager
+async def _identity(settings: BookieSettings) -> AsyncIterator[BookieIdentity]:
+    from bkpy.bookie.identity import BookieIdentity
+    from bkpy.runtime.system import real_runtime
+
+    async with metadata(settings.metadata_uri, settings) as (store, root):
+        runtime = real_runtime()
+        peers = functools.partial(open_peers, store, root, runtime, settings)
+        yield BookieIdentity(settings, store, root, runtime, peers)
+
+
+@click.command(cls=SettingsCommand)
+@click.option("--again", is_flag=True, help="Also under the id of a bookie that was decommissioned.")
+@json_option
+def init(path: str | None, again: bool, as_json: bool, **flags: Flags) -> None:
+    """Make a new bookie's directories and cookies, and register its id in the cluster, without serving.
+
+    `bkpy bookie run` does the same at a bookie's first start. A bookie that is there already is left as it is. The id
+    of a decommissioned bookie is refused, by `run` as well; with --again a new bookie may have it, with empty
+    directories.
+    """
+    settings = settings_from(path, flags)
+
+    async def initialise() -> bool:
+        async with _identity(settings) as identity:
+            return await identity.init(again=again)
+
+    new = run(initialise())
+    if as_json:
+        print_json({"bookie_id": settings.bookie_id, "new": new})
+    else:
+        click.echo(f"bookie {settings.bookie_id} {'is ready to be run' if new else 'was there already'}")
+
+
+# --- format -----------------------------------------------------------------------------------------------------------
+
+
+@click.command("format", cls=SettingsCommand)
+@click.option("--force", is_flag=True, help="Also though ledgers name the bookie, or directories may not be its own.")
+@yes_option
+@json_option
+def format_(path: str | None, force: bool, yes: bool, as_json: bool, **flags: Flags) -> None:
+    """Delete all that a stopped bookie has in its directories, and its cookie in the metadata.
+
+    First ledgers in recovery are closed, and the metadata of all ledgers are read: while any of them names the bookie,
+    nothing is deleted. With --force its copies are deleted all the same, and its cookie stays, so that no new bookie
+    denies what this one acknowledged; `format` once more, without --force, frees the id. Files that aren't a bookie's
+    are left alone.
+    """
+    settings = settings_from(path, flags)
+
+    def agree(plan: FormatPlan) -> None:
+        _tell(plan, settings)
+        if not yes:
+            confirm("Delete this?")
+
+    plan = run(_format(settings, force, agree))
+    result = {
+        "bookie_id": settings.bookie_id,
+        "files": plan.files,
+        "bytes": plan.bytes,
+        "directories": list(plan.directories),
+        "ledgers_naming_it": len(plan.ledgers.naming),
+        "ledgers_unreadable": len(plan.ledgers.unreadable),
+        "ledgers_in_recovery": len(plan.ledgers.in_recovery),
+        "cookie_deleted": plan.cookie_goes,
+    }
+    if as_json:
+        print_json(result)
+    elif not plan.files and not plan.cookie_goes:
+        click.echo("there was nothing to delete")
+    else:
+        click.echo(f"deleted {plan.files} files, {human_bytes(plan.bytes)}")
+
+
+async def _format(settings: BookieSettings, force: bool, agree: Any) -> FormatPlan:
+    # The question would be drawn over by the bar.
+    plans: list[FormatPlan] = []
+    with progress(unit="ledgers") as bar:
+        task = bar.add_task(f"looking for ledgers that name {settings.bookie_id}", total=None)
+
+        def show(count: int) -> None:
+            bar.update(task, completed=count)
+
+        def ask(plan: FormatPlan) -> None:
+            bar.stop()
+            agree(plan)
+
+        async with _identity(settings) as identity:
+            plans.append(await identity.format(force=force, agree=ask, looked_at=show))
+    return plans[0]
+
+
+def _tell(plan: FormatPlan, settings: BookieSettings) -> None:
+    """What is going to be deleted, on standard error."""
+    for directory, here in plan.directories.items():
+        kinds = (
+            ("index", here.indexes),
+            ("journal", here.journals),
+            ("entry log", here.logs),
+            ("scrub", here.scrubs),
+            ("cookie", here.cookies),
+        )
+        counts = ", ".join(f"{len(paths)} {kind} files" for kind, paths in kinds if paths) or "nothing"
+        foreign = " (not known to be this bookie's)" if directory in plan.foreign else ""
+        say(f"{directory}{foreign}: {counts}, {human_bytes(here.bytes)}")
+    looked = f"{plan.ledgers.looked_at} ledgers were looked at"
+    ledgers = plan.ledgers
+    named = len(ledgers.naming) + len(ledgers.in_recovery) + len(ledgers.unreadable)
+    if plan.cookie_goes:
+        say(f"{looked}: none names bookie {settings.bookie_id}, whose cookie in the metadata goes, too")
+    elif named:
+        say(f"{looked}: {named} name bookie {settings.bookie_id}, may come to, or can't be read: its cookie stays")
+    else:
+        say(f"{looked}: none names bookie {settings.bookie_id}; a cookie that the metadata have of it stays")
+
+
+# --- cookie -----------------------------------------------------------------------------------------------------------
+
+
+@click.group()
+def cookie() -> None:
+    """Show and update what says which directories are a bookie's."""
+
+
+@cookie.command(cls=SettingsCommand)
+@json_option
+def show(path: str | None, as_json: bool, **flags: Flags) -> None:
+    """Show the cookies of the metadata and of each directory beside what the settings say. Changes nothing."""
+    settings = settings_from(path, flags)
+
+    async def look() -> tuple[str, list[FoundCookie]]:
+        async with _identity(settings) as identity:
+            return await identity.show()
+
+    instance_id, found = run(look())
+    columns = [
+        ("the settings", "", _of_settings(settings, instance_id)),
+        *((p.where, p.problem, _fields(p)) for p in found),
+    ]
+    names = list(dict.fromkeys(name for _, _, fields in columns for name in fields))
+    differing = [name for name in names if len({fields[name] for _, _, fields in columns if name in fields}) > 1]
+    missing = [where for where, problem, _ in columns if problem]
+    if as_json:
+        places = [{"where": where, "problem": problem or None, **fields} for where, problem, fields in columns]
+        print_json({"bookie_id": settings.bookie_id, "places": places, "differ": differing, "missing": missing})
+        return
+    rows: list[Sequence[object]] = [
+        ("differs" if name in differing else "", name, *(fields.get(name, "") for _, _, fields in columns))
+        for name in names
+    ]
+    if missing:
+        rows.append(("missing", "", *(problem for _, problem, _ in columns)))
+    print_table(("", "field", *(where for where, _, _ in columns)), rows)
+
+
+def _of_settings(settings: BookieSettings, instance_id: str) -> dict[str, str]:
+    return {
+        "bookie id": settings.bookie_id,
+        "cluster": instance_id,
+        **{f"journal directory {i}": directory for i, directory in enumerate(settings.journal_directories)},
+        **{f"ledger directory {i}": directory for i, directory in enumerate(settings.ledger_directories)},
+    }
+
+
+def _fields(place: FoundCookie) -> dict[str, str]:
+    """A cookie's fields; one of fewer directories has nothing where another has a path."""
+    if place.cookie is None:
+        return {}
+    known = place.cookie.ledger_directories
+    return {
+        "bookie id": place.cookie.bookie_id,
+        "cluster": place.cookie.instance_id,
+        **{f"journal directory {i}": directory for i, directory in enumerate(place.cookie.journal_directories)},
+        **{f"ledger directory {i}": directory.path for i, directory in enumerate(known)},
+        **{f"index of ledger directory {i}": directory.uuid for i, directory in enumerate(known)},
+    }
+
+
+@cookie.command(cls=SettingsCommand)
+@yes_option
+@json_option
+def update(path: str | None, yes: bool, as_json: bool, **flags: Flags) -> None:
+    """Write a stopped bookie's cookies anew, as its settings and its directories are now.
+
+    For directories that were moved, cookies that were lost or disagree, a cookie that is gone from the metadata, and
+    another number of journal directories (after a clean stop; added and given up at the end of the list). Each
+    directory is proven to be the bookie's before anything is written. Ledger directories that are added get their
+    cookies at the next start.
+    """
+    settings = settings_from(path, flags)
+
+    def agree(plan: UpdatePlan) -> None:
+        for step in plan.steps:
+            say(step)
+        if not yes:
+            confirm("Do this?", "nothing was changed")
+
+    async def write() -> UpdatePlan:
+        async with _identity(settings) as identity:
+            return await identity.update(agree)
+
+    plan = run(write())
+    if as_json:
+        print_json({"bookie_id": settings.bookie_id, "done": plan.steps})
+    else:
+        click.echo(f"done: {len(plan.steps)} steps" if plan.steps else "all cookies are right; nothing was changed")

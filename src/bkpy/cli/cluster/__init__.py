@@ -1,0 +1,1 @@
+"""`bkpy cluster ...` and `bkpy autorecovery ...`."""

@@ -1,0 +1,70 @@
+"""`bkpy cluster protect`: nobody without the password may touch the cluster's nodes in ZooKeeper any more."""
+
+from __future__ import annotations
+
+import click
+
+from bkpy.cli.common import confirm, connect_option, json_option, print_json, progress, run, settings
+
+
+@click.command()
+@connect_option
+@click.option(
+    "--also",
+    "other",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False),
+    help="A file with another USER:PASSWORD that is to have the same rights, so that a password can be replaced.",
+)
+@click.option("--yes", is_flag=True, help="Don't ask.")
+@json_option
+def protect(uri: str, other: str | None, yes: bool, as_json: bool) -> None:
+    """Let only those who have `zookeeper_auth` read and change the cluster's nodes in ZooKeeper.
+
+    Whoever is connected without it is locked out: give it to all bookies and clients first. New nodes get this
+    protection anyway; it is for those that are older than the password. May be repeated.
+    """
+    if not yes:
+        confirm("Bookies and clients without these credentials are locked out. Go on?", "nothing was changed")
+    count = run(_protect(uri, other))
+    if as_json:
+        print_json({"nodes": count})
+    else:
+        click.echo(f"{count:,} nodes are protected")
+
+
+async def _protect(uri: str, other: str | None) -> int:
+    from bkpy.config.password_file import read_user_and_password
+    from bkpy.errors import ConfigError
+    from bkpy.metadata.cluster import open_cluster
+    from bkpy.metadata.connect import connect_store, zookeeper_credentials
+    from bkpy.metadata.store.zookeeper.protection import protect_tree
+    from bkpy.metadata.store.zookeeper.store import ZooKeeperStore
+    from bkpy.runtime.process import process_runtime
+
+    given = settings()
+    auth = zookeeper_credentials(given)
+    if not auth:
+        raise ConfigError("who may touch the nodes? Set BKPY_ZOOKEEPER_AUTH or BKPY_ZOOKEEPER_AUTH_FILE")
+    if other is not None:
+        auth.append(("digest", read_user_and_password(other)))
+    store, root = await connect_store(
+        uri,
+        process_runtime(),
+        session_timeout_s=given.session_timeout_s,
+        connect_timeout_s=given.metadata_timeout_s,
+        auth=auth,
+        settings=given,
+    )
+    try:
+        assert isinstance(store, ZooKeeperStore)
+        await open_cluster(store, root)
+        with progress(unit="nodes") as bar:
+            task = bar.add_task("protecting", total=None)
+
+            def show(count: int) -> None:
+                bar.update(task, completed=count)
+
+            return await protect_tree(store, root, given.metadata_requests_in_flight_max, show)
+    finally:
+        await store.close()

@@ -1,0 +1,159 @@
+"""A ledger for people and programs: its metadata, and beside what its bookies have to hold what they say they have.
+
+All but the ledger key, which opens the ledger to whoever has it.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bkpy.cli.common import human_bytes, print_table
+from bkpy.cli.output.formats import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from bkpy.errors import BookKeeperError
+    from bkpy.protocol.repair.holdings import Share
+
+    BookieAnswers = Mapping[
+        str, int | BookKeeperError
+    ]  # by bookie, its last entry of the ledger, or why that isn't known
+    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
+
+
+def describe(ledger: LedgerMetadata, answers: BookieAnswers | None = None) -> dict[str, Any]:
+    """All that is known, as JSON has it. What no one can know before the ledger is closed is null.
+
+    What bookies have told of it is added to what they have to hold.
+    """
+    from bkpy.protocol.repair.holdings import holdings
+
+    closed = ledger.state.value == "CLOSED"
+    return {
+        "ledger_id": ledger.ledger_id,
+        "state": ledger.state.value,
+        "last_entry": ledger.last_entry if closed else None,
+        "length": ledger.length if closed else None,
+        "ensemble_size": ledger.ensemble_size,
+        "write_quorum": ledger.write_quorum,
+        "ack_quorum": ledger.ack_quorum,
+        "digest": ledger.digest,
+        "created": datetime.fromtimestamp(ledger.created_ms / 1000, UTC).isoformat(timespec="milliseconds"),
+        "caller_ids": ledger.caller_ids,
+        "deferred_sync": ledger.deferred_sync,
+        **({} if ledger.accepted_loss is None else {"accepted_loss": ledger.accepted_loss.fields()}),
+        "custom_metadata": {k: v.decode(errors="backslashreplace") for k, v in ledger.custom_metadata.items()},
+        "fragments": [
+            {
+                "first_entry": fragment.first_entry,
+                "last_entry": fragment.last_entry,
+                "bookies": [share.bookie_id for share in fragment.shares],
+                "holds": [
+                    {
+                        "bookie": share.bookie_id,
+                        "every": share.step,
+                        "from": list(share.starts),
+                        "count": share.entries,
+                        **({} if answers is None else _compare(share, fragment.last_entry, answers[share.bookie_id])),
+                    }
+                    for share in fragment.shares
+                ],
+            }
+            for fragment in holdings(ledger)
+        ],
+    }
+
+
+def row(ledger: LedgerMetadata) -> tuple[object, ...]:
+    """One line of a list: id, state, last entry, bytes, quorums, digest, time of creation, number of fragments."""
+    described = describe(ledger)
+    quorums = f"{ledger.ensemble_size},{ledger.write_quorum},{ledger.ack_quorum}"
+    first, last = ("ledger_id", "state", "last_entry", "length"), ("digest", "created")
+    return (*(described[n] for n in first), quorums, *(described[n] for n in last), len(ledger.fragments))
+
+
+def _compare(share: Share, last: int | None, answers: int | BookKeeperError) -> dict[str, Any]:
+    """What a bookie has of its share of a fragment that ends with entry `last` (None: nowhere yet)."""
+    if not isinstance(answers, int):
+        from bkpy.errors import CorruptDataError
+
+        state = "unknown" if isinstance(answers, CorruptDataError) else "unreachable"
+        return {"state": state, "has_up_to": None, "missing_from": None, "error": str(answers)}
+    missing = share.following(answers)
+    if last is None:
+        state, missing = "growing", None
+    elif missing is not None and missing <= last:
+        state = "incomplete"
+    else:
+        state, missing = "complete" if answers <= last or not share.starts else "later", None
+    return {"state": state, "has_up_to": answers, "missing_from": missing, "error": None}
+
+
+def show(ledger: LedgerMetadata, answers: BookieAnswers) -> None:
+    """Print the ledger, its fragments, what each bookie has to hold of them, and what it says it has."""
+    described = describe(ledger)
+    del described["fragments"]
+    custom = described.pop("custom_metadata")
+    if described["length"] is not None:
+        described["length"] = f"{ledger.length} ({human_bytes(ledger.length)})"
+    if (loss := described.get("accepted_loss")) is not None:
+        described["accepted_loss"] = (
+            f"acknowledged up to {loss['acknowledged']}, seen up to {loss['seen']}; "
+            f"given up: {', '.join(loss['bookies']) or 'damaged copies'}"
+            + (f"; lost: entries {', '.join(f'{a}-{b}' for a, b in loss['holes'])}" if "holes" in loss else "")
+        )
+    rows = [(name.replace("_", " "), value) for name, value in described.items()]
+    rows += [(printable(f"custom {name}"), printable(value)) for name, value in custom.items()]
+    print_table(("", ""), [(name, "-" if value is None else str(value)) for name, value in rows])
+    click.echo()
+    print_table(
+        ("fragment", "entries", "bookie", "has to hold", "count", "says it has"), list(_shares(ledger, answers))
+    )
+    click.echo(_SAYS)
+    if ledger.state.value != "CLOSED":
+        click.echo(f"\nThe last fragment has no end yet: the ledger is {ledger.state.value}.")
+
+
+_SAYS = """
+to the end: the bookie has its last
+entry. Others may be missing or damaged:
+see `bkpy ledger explain ID --read`."""
+
+
+def _shares(ledger: LedgerMetadata, answers: BookieAnswers) -> Iterator[tuple[object, ...]]:
+    from bkpy.protocol.repair.holdings import holdings
+
+    for number, fragment in enumerate(holdings(ledger)):
+        entries = f"{fragment.first_entry}-{'' if fragment.last_entry is None else fragment.last_entry}"
+        if fragment.last_entry is not None and fragment.last_entry < fragment.first_entry:
+            entries = "none"
+        for i, share in enumerate(fragment.shares):
+            says = _says(_compare(share, fragment.last_entry, answers[share.bookie_id]))
+            place = ("", "") if i else (number, entries)
+            yield (*place, share.bookie_id, _progressions(share), share.entries, says)
+
+
+def _says(compared: dict[str, Any]) -> str:
+    if compared["state"] == "incomplete":
+        return f"missing from {compared['missing_from']} on"
+    if compared["state"] == "growing":
+        return "nothing yet" if compared["has_up_to"] < 0 else f"up to {compared['has_up_to']}"
+    state: str = compared["state"]
+    return {"unknown": "can't tell", "later": "later entries", "complete": "to the end"}.get(state, state)
+
+
+def _progressions(share: Share) -> str:
+    if not share.starts:
+        return "none"
+    if share.step == 1:
+        return "all"
+    return f"every {_ordinal(share.step)} from {' and from '.join(map(str, share.starts))}"
+
+
+def _ordinal(number: int) -> str:
+    suffix = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{suffix}"

@@ -1,0 +1,180 @@
+"""`bkpy ledger explain`: how many copies a ledger has left, what is being done about it, and what is in the way."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bkpy.cli.common import connect_option, json_option, ledgers_argument, print_table, progress, show_each
+from bkpy.stored_json import parsed
+
+if TYPE_CHECKING:
+    import bkpy
+    from bkpy.metadata.replication.underreplication import UnderreplicationRecord
+    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.repair.rereplication import Copy, Plan
+
+_RANGES_MAX = 20  # of entries that nobody returns, for each copy that is to be made
+
+
+@click.command(short_help="Show which copies of ledgers are missing, and why.")
+@connect_option
+@ledgers_argument
+@click.option("--read", is_flag=True, help="Read all that is to be copied, and say which entries nobody returns.")
+@json_option
+def explain(uri: str, ledger_ids: tuple[int, ...], read: bool, as_json: bool) -> None:
+    """Show where the copies of ledgers are, which are missing, what is done about it, and what is in the way.
+
+    LEDGERS are ids and ranges, as in 7,9-12. By what the metadata store knows: whether a bookie that runs has all it
+    should have, only --read can tell.
+    """
+
+    async def explain_one(client: bkpy.Client, ledger_id: int) -> dict[str, Any]:
+        return await _explain(client, ledger_id, read)
+
+    show_each(uri, ledger_ids, explain_one, lambda report: report, _show, as_json=as_json)
+
+
+async def _explain(client: bkpy.Client, ledger_id: int, read: bool) -> dict[str, Any]:
+    from bkpy.metadata.paths import ledger_lock
+    from bkpy.metadata.replication.underreplication import UnderreplicationQueue
+    from bkpy.metadata.store.resolve import read_if_there
+    from bkpy.protocol.repair.rereplication import plan
+    from bkpy.replication.context import incomplete_bookies
+
+    context = client.replication_context
+    cluster = context.cluster
+    metadata = await client.ledger_metadata(ledger_id)
+    mark = await UnderreplicationQueue(cluster.store, cluster.root, cluster.store.runtime).read(ledger_id)
+    lock = await read_if_there(cluster.store, ledger_lock(cluster.root, ledger_id))
+    bookies = context.bookies()
+    named = {name for fragment in metadata.fragments for name in fragment.bookies}
+    leaving = (named - bookies.readable) | (set() if mark is None else mark.lost.keys())
+    incomplete = frozenset[str]() if mark is None else incomplete_bookies(mark, context.directory)
+    planned = plan(metadata, leaving, bookies, incomplete=incomplete)
+    return {
+        "ledger_id": ledger_id,
+        "state": metadata.state.value,
+        "fragments": list(_fragments(client, metadata, mark)),
+        "marked": None if mark is None else _marked(mark),
+        "locked_by": None if lock is None else parsed(lock[0]).get("holder"),
+        "to_do": _to_do(planned),
+        "lost": [list(hole) for hole in (() if metadata.accepted_loss is None else metadata.accepted_loss.holes)],
+        "in_the_way": [
+            *(one.description for one in planned.stuck),
+            *([line for copy in planned.copies for line in await _read(client, metadata, copy)] if read else ()),
+        ],
+    }
+
+
+async def _read(client: bkpy.Client, metadata: LedgerMetadata, copy: Copy) -> list[str]:
+    """Which of the entries that are to be copied nobody returns, and who might."""
+    from bkpy.config.recovery import RecoverySettings
+    from bkpy.replication.auditor.held_entries import unreadable
+
+    context = client.replication_context
+    with progress(unit="entries") as bar:
+        task = bar.add_task(f"reading for {copy.old}'s place", total=copy.last - copy.first + 1)
+        ranges = await unreadable(
+            context,
+            metadata,
+            copy,
+            read_bytes=RecoverySettings().check_read_bytes,
+            ranges_max=_RANGES_MAX,
+            looked_at=lambda entry_id: bar.update(task, completed=entry_id - copy.first + 1),
+        )
+    lines = [_nowhere(client, metadata, copy, first, last) for first, last in ranges]
+    return [*lines, "and perhaps more"] if len(ranges) == _RANGES_MAX else lines
+
+
+def _nowhere(client: bkpy.Client, metadata: LedgerMetadata, copy: Copy, first: int, last: int) -> str:
+    from bkpy.protocol.ledger.quorum import write_set
+    from bkpy.protocol.repair.checks import wanted
+
+    size, quorum = metadata.ensemble_size, metadata.write_quorum
+    names = metadata.fragments[copy.fragment].bookies
+    some = wanted(copy.share, first, min(last, first + size - 1))  # then their bookies are the same again
+    members = {names[i] for entry_id in some for i in write_set(entry_id, size, quorum)}
+    away = sorted(members - client.replication_context.bookies().readable)
+    which = f"entry {first}" if first == last else f"entries {first} to {last}"
+    if copy.share.step > 1 and first != last:
+        which = f"{copy.old}'s of the {which}"
+    rest = f"{' or '.join(away)} has to come back" if away else "every bookie that should have a copy is here"
+    return f"{which}: nobody returns what was written; {rest}"
+
+
+def _fragments(client: bkpy.Client, metadata: LedgerMetadata, mark: UnderreplicationRecord | None) -> Any:
+    from bkpy.protocol.ledger.quorum import write_set
+    from bkpy.protocol.repair.holdings import holdings
+
+    readable = client.replication_context.bookies().readable
+    for number, held in enumerate(holdings(metadata)):
+        names = metadata.fragments[number].bookies
+        sets = [write_set(first, metadata.ensemble_size, metadata.write_quorum) for first in range(len(names))]
+        yield {
+            "first_entry": held.first_entry,
+            "last_entry": held.last_entry,
+            "bookies": {name: _standing(client, name, mark) for name in names},
+            "copies_left": min(sum(names[i] in readable for i in members) for members in sets),
+            "copies_wanted": metadata.write_quorum,
+        }
+
+
+def _standing(client: bkpy.Client, bookie_id: str, mark: UnderreplicationRecord | None) -> str:
+    here = "writable" if bookie_id in client.bookies else "read-only" if bookie_id in client.read_only_bookies else ""
+    loss = None if mark is None else mark.lost.get(bookie_id)
+    if loss is None:
+        return here or "away"
+    return f"{here or 'away'}, marked: {loss.reason}"
+
+
+def _marked(mark: UnderreplicationRecord) -> dict[str, Any]:
+    return {bookie_id: {"reason": loss.reason, "since": _time(loss.since_ms)} for bookie_id, loss in mark.lost.items()}
+
+
+def _time(since_ms: int) -> str:
+    return datetime.fromtimestamp(since_ms / 1000, UTC).isoformat(timespec="seconds")
+
+
+def _to_do(planned: Plan) -> list[str]:
+    report = [
+        f"copy {copy.share.entries} of the entries {copy.first} to {copy.last} to {_where(copy)}"
+        for copy in planned.copies
+    ]
+    if planned.unclosed:
+        report.append(
+            f"wait until its writer leaves {', '.join(planned.unclosed)}, and then recover it: it isn't closed"
+        )
+    return report
+
+
+def _where(copy: Copy) -> str:
+    if copy.in_place:
+        return f"{copy.old} itself, which lacks some: no other bookie can take its place"
+    return f"a bookie in {copy.old}'s place"
+
+
+def _show(report: dict[str, Any]) -> None:
+    rows = []
+    for fragment in report["fragments"]:
+        last = "-" if fragment["last_entry"] is None else fragment["last_entry"]
+        bookies = ", ".join(
+            name if standing == "writable" else f"{name} ({standing})" for name, standing in fragment["bookies"].items()
+        )
+        rows.append(
+            (fragment["first_entry"], last, f"{fragment['copies_left']} of {fragment['copies_wanted']}", bookies)
+        )
+    print_table(("from", "to", "copies", "bookies"), rows, title=f"ledger {report['ledger_id']}, {report['state']}")
+    lines = [
+        ("marked", f"{name} since {mark['since']}: {mark['reason']}") for name, mark in (report["marked"] or {}).items()
+    ]
+    if report["locked_by"]:
+        lines.append(("at work", report["locked_by"]))
+    lines += [("to do", what) for what in report["to_do"]]
+    lines += [("in the way", what) for what in report["in_the_way"]]
+    if lines:
+        print_table(("", ""), lines)
+    else:
+        click.echo("it has all its copies, as far as the metadata tell")

@@ -1,0 +1,444 @@
+"""`bkpy ledger`: write, read and look at ledgers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bkpy.cli.common import (
+    connect,
+    connect_option,
+    json_option,
+    ledger_argument,
+    ledgers_argument,
+    output_has_reader,
+    print_json,
+    print_table,
+    progress,
+    run,
+    say,
+    show_each,
+)
+from bkpy.cli.ledger import describe
+from bkpy.cli.ledger.deleting import delete_all
+from bkpy.cli.ledger.explain import explain
+from bkpy.cli.output.formats import FORMATS, json_line, payload_line, raw_option
+from bkpy.config.password_file import read_password
+
+if TYPE_CHECKING:
+    import bkpy
+    from bkpy.client.client import Client
+    from bkpy.client.read.block import Entry
+    from bkpy.client.read.reader import LedgerReader
+    from bkpy.errors import BookKeeperError
+    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
+
+_ENTRY = click.IntRange(min=0)
+
+
+def _password(ctx: click.Context, _: click.Parameter, path: str | None) -> bytes:
+    return b"" if path is None else read_password(path)
+
+
+password_option = click.option(
+    "--password-file",
+    "password",
+    metavar="FILE",
+    callback=_password,
+    help="A file with the password of the ledger or log, which is all of it but one line break at its end.  "
+    "[default: no password]",
+)
+
+
+def _quorums(ctx: click.Context, _: click.Parameter, text: str) -> tuple[int, int, int]:
+    parts = text.split(",")
+    if len(parts) != 3 or not all(part.strip().isdecimal() for part in parts):
+        raise click.BadParameter("expected three numbers: ensemble size, write quorum, ack quorum")
+    ensemble_size, write_quorum, ack_quorum = map(int, parts)
+    return ensemble_size, write_quorum, ack_quorum
+
+
+def _custom_metadata(ctx: click.Context, _: click.Parameter, pairs: tuple[str, ...]) -> dict[str, bytes]:
+    given: dict[str, bytes] = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not separator:
+            raise click.BadParameter(f"expected KEY=VALUE, not {pair!r}")
+        if key in given:
+            raise click.BadParameter(f"{key!r} is given twice")
+        given[key] = os.fsencode(value)
+    return given
+
+
+digest_option = click.option(
+    "--digest", type=click.Choice(["crc32c", "hmac-sha256"]), default="crc32c", show_default=True
+)
+quorums_option = click.option(
+    "--ensemble",
+    "quorums",
+    default="3,3,2",
+    show_default=True,
+    metavar="E,QW,QA",
+    callback=_quorums,
+    help="Bookies of the ledger, copies of each entry, and copies that must be durable.",
+)
+
+
+def creation_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say what kind of ledger is created."""
+    for option in (
+        click.option(
+            "--metadata",
+            "custom_metadata",
+            multiple=True,
+            metavar="KEY=VALUE",
+            callback=_custom_metadata,
+            help="Something to keep with the ledger; may be given several times.",
+        ),
+        digest_option,
+        password_option,
+        quorums_option,
+    ):
+        function = option(function)
+    return function
+
+
+@click.group()
+def ledger() -> None:
+    """Write, read and look at ledgers."""
+
+
+ledger.add_command(explain)
+
+
+@ledger.command(short_help="Create an empty ledger.")
+@connect_option
+@creation_options
+@json_option
+def create(uri: str, as_json: bool, **creation: Any) -> None:
+    """Create an empty ledger, close it, and print its id.
+
+    A ledger has one writer for life, so entries come with the command that creates it: bkpy ledger write.
+    """
+    ledger_id = run(_create(uri, creation))
+    if as_json:
+        print_json({"ledger_id": ledger_id})
+    else:
+        click.echo(ledger_id)
+
+
+@ledger.command(short_help="Create a ledger and append lines to it.")
+@connect_option
+@click.argument("file", default="-", metavar="[FILE]")
+@creation_options
+@json_option
+def write(uri: str, file: str, as_json: bool, **creation: Any) -> None:
+    """Create a ledger and append the lines of FILE, or of standard input, each as one entry.
+
+    Prints the ledger's id before the first line, so that others can follow it, and closes the ledger at the end.
+    However it ends, it says how many entries were acknowledged, and warns of bookies that may lack some of them.
+    """
+    from bkpy.cli.ledger.write import Writing
+
+    writing = Writing()
+    try:
+        run(writing.run(uri, file, creation_arguments(creation), announce=not as_json))
+    except BaseException as e:
+        writing.tell_of(e)
+        raise
+    if as_json:
+        print_json(writing.result())
+    else:
+        say(writing.summary())
+    writing.warn()
+
+
+@ledger.command(short_help="Print entries.")
+@connect_option
+@ledger_argument
+@click.option("--first", type=_ENTRY, default=0, show_default=True, help="The first entry to print.")
+@click.option("--last", type=_ENTRY, help="The last entry to print.  [default: the last that is acknowledged]")
+@click.option(
+    "--unconfirmed",
+    is_flag=True,
+    help="Also entries that were perhaps never acknowledged; without --last, up to the first that no bookie has.",
+)
+@click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json: one object a line.")
+@raw_option
+@password_option
+def read(
+    uri: str,
+    ledger_id: int,
+    first: int,
+    last: int | None,
+    unconfirmed: bool,
+    form: str,
+    as_json: bool,
+    password: bytes,
+) -> None:
+    """Print the entries of LEDGER, one a line. Never disturbs its writer."""
+    if last is not None and last < first:
+        raise click.UsageError(f"--last {last} lies before --first {first}")
+    formatter = _formatter("json" if as_json else form)
+    run(_read(uri, ledger_id, first, last, unconfirmed, formatter, password))
+
+
+@ledger.command(short_help="Print entries as they come.")
+@connect_option
+@ledger_argument
+@click.option("--first", type=_ENTRY, default=0, show_default=True, help="The first entry to print.")
+@click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json: one object a line.")
+@raw_option
+@password_option
+def tail(uri: str, ledger_id: int, first: int, form: str, as_json: bool, password: bytes) -> None:
+    """Print the entries of LEDGER and go on as more are acknowledged, until the ledger is closed."""
+    run(_tail(uri, ledger_id, first, _formatter("json" if as_json else form), password))
+
+
+@ledger.command(short_help="Show ledgers, what each bookie has to hold of them, and what it has.")
+@connect_option
+@ledgers_argument
+@json_option
+def show(uri: str, ledger_ids: tuple[int, ...], as_json: bool) -> None:
+    """Show the metadata of ledgers, which entries each bookie has to hold, and what the bookies say they have.
+
+    LEDGERS are ids and ranges, as in 7,9-12. Each bookie is asked for the last entry of a ledger that it has. That
+    tells what is missing at the end, not of holes before it; a bookie that has later entries tells nothing of a
+    fragment before them.
+    """
+    show_each(
+        uri,
+        ledger_ids,
+        _metadata,
+        lambda found: describe.describe(*found),
+        lambda found: describe.show(*found),
+        as_json=as_json,
+    )
+
+
+@ledger.command(short_help="Close the ledgers of writers that are gone.")
+@connect_option
+@ledgers_argument
+@password_option
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="Close it though bookies that are gone for good may have entries that nobody else has. Shows what is known, "
+    "and asks for the ledger's id.",
+)
+@click.option("--yes", "-y", is_flag=True, help="With --accept-loss: don't ask.")
+@json_option
+def recover(
+    uri: str, ledger_ids: tuple[int, ...], password: bytes, accept_loss: bool, yes: bool, as_json: bool
+) -> None:
+    """Find out where a ledger ends, and close it there. Its writer, if there still is one, can't append any more.
+
+    LEDGERS are ids and ranges, as in 7,9-12; with --accept-loss one id. Nothing that was acknowledged is lost. If too
+    few bookies can tell where a ledger ends, it stays IN_RECOVERY, and a later try may succeed. A ledger that is CLOSED
+    is left as it is.
+    """
+    if yes and not accept_loss:
+        raise click.UsageError("--yes goes with --accept-loss")
+    if accept_loss:
+        if len(ledger_ids) > 1:
+            raise click.UsageError("--accept-loss takes one ledger at a time")
+        from bkpy.cli.ledger.accept_loss import recover_accepting_loss, show
+
+        show(recover_accepting_loss(uri, ledger_ids[0], password, yes=yes, as_json=as_json), as_json=as_json)
+        return
+
+    async def recover_one(client: Client, ledger_id: int) -> dict[str, Any]:
+        return await _recover(client, ledger_id, password)
+
+    show_each(uri, ledger_ids, recover_one, lambda result: result, _show_recovered, as_json=as_json)
+
+
+def _show_recovered(result: dict[str, Any]) -> None:
+    rows = [(name.replace("_", " "), value) for name, value in result.items()]
+    print_table(("", ""), [(name, f"{v:.3f}" if isinstance(v, float) else str(v)) for name, v in rows])
+
+
+@ledger.command("list")
+@connect_option
+@click.option("--long", "-l", "long_", is_flag=True, help="With the state, size and ensemble of each.")
+@json_option
+def list_(uri: str, long_: bool, as_json: bool) -> None:
+    """List the ledgers by id."""
+    found = run(_list(uri, long_))
+    if as_json:
+        print_json([describe.describe(m) if m is not None else {"ledger_id": i} for i, m in found])
+    elif long_:
+        columns = ("ledger", "state", "last entry", "bytes", "E,Qw,Qa", "digest", "created", "fragments")
+        print_table(columns, [describe.row(m) for _, m in found if m is not None])
+    else:
+        click.echo("".join(f"{i}\n" for i, _ in found), nl=False)
+
+
+@ledger.command(short_help="Delete ledgers, for good.")
+@connect_option
+@ledgers_argument
+@click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+def delete(uri: str, ledger_ids: tuple[int, ...], yes: bool) -> None:
+    """Delete ledgers, for good.
+
+    LEDGERS are ids and ranges, as in 7,9-12. Asks first: a terminal, or whatever standard input is. Without an answer
+    nothing is deleted, and the exit status is 2. A ledger that does not exist is told of in the end, and the others are
+    deleted all the same.
+    """
+    from bkpy.client.arguments import format_ledger_ids
+    from bkpy.errors import NoSuchLedgerError
+
+    async def delete_one(client: Client, ledger_id: int) -> None:
+        await client.delete_ledger(ledger_id)
+
+    delete_all(uri, ledger_ids, delete_one, NoSuchLedgerError, yes=yes, listed=format_ledger_ids)
+
+
+# --- what they do ---------------------------------------------------------------------------------------------------
+
+
+async def _create(uri: str, creation: dict[str, Any]) -> int:
+
+    async with connect(uri) as client:
+        writer = await client.create_ledger(**creation_arguments(creation))
+        await writer.close()
+        return writer.ledger_id
+
+
+def creation_arguments(creation: dict[str, Any]) -> dict[str, Any]:
+    """The options' values as `Client` takes them."""
+    ensemble_size, write_quorum, ack_quorum = creation.pop("quorums")
+    return {**creation, "ensemble_size": ensemble_size, "write_quorum": write_quorum, "ack_quorum": ack_quorum}
+
+
+_Formatter = Callable[[int, int, bytes], bytes]
+
+
+def _formatter(form: str) -> _Formatter:
+    """From ledger id, entry id and payload to a line of output."""
+    if form == "json":
+        return lambda ledger_id, entry_id, data: json_line({"ledger_id": ledger_id, "entry_id": entry_id}, data)
+    line = payload_line(form)
+    return lambda ledger_id, entry_id, data: line(data)
+
+
+async def _read(
+    uri: str, ledger_id: int, first: int, last: int | None, unconfirmed: bool, form: _Formatter, password: bytes
+) -> None:
+
+    out = sys.stdout.buffer
+    async with connect(uri) as client:
+        reader = await client.open_ledger(ledger_id, password=password)
+        end = reader.last_add_confirmed if last is None else last
+        if unconfirmed:
+            entries = _unconfirmed(reader, first, last)
+        elif first > max(end, 0):  # an empty ledger from its first entry on is no mistake
+            raise _past_the_end(reader, first)
+        else:
+            entries = reader.read(first, last)
+        # On a terminal the entries themselves are the progress.
+        with progress() if not out.isatty() else contextlib.nullcontext() as bar:
+            task = None if bar is None else bar.add_task(f"ledger {ledger_id}", total=end - first + 1)
+            async for entry in entries:
+                out.write(form(ledger_id, entry.entry_id, entry.data))
+                if bar is not None and task is not None and entry.entry_id % 1000 == 999:
+                    bar.update(task, completed=entry.entry_id - first + 1)
+            if bar is not None and task is not None:
+                bar.update(task, completed=end - first + 1)
+        await reader.close()
+    out.flush()
+
+
+async def _unconfirmed(reader: LedgerReader, first: int, last: int | None) -> AsyncIterator[Entry]:
+    """Entries first..last, acknowledged or not; `last=None` is up to the first that doesn't exist."""
+    import bkpy
+    from bkpy.protocol.ledger.ledger_metadata import ENTRY_ID_MAX
+
+    following = first
+    try:
+        async for entry in reader.read_unconfirmed(first, ENTRY_ID_MAX if last is None else last):
+            yield entry
+            following = entry.entry_id + 1
+    except bkpy.NoSuchEntryError:
+        if last is not None:
+            raise
+        # A ledger that is closed denies what lies past its end at once, before it gives what lies ahead of that.
+        if following <= reader.last_add_confirmed:
+            async for entry in reader.read(following):
+                yield entry
+        elif following == first > 0:
+            if reader.closed:
+                raise _past_the_end(reader, first) from None
+            raise
+
+
+def _past_the_end(reader: LedgerReader, entry_id: int) -> bkpy.NoSuchEntryError:
+    import bkpy
+
+    what = "last entry" if reader.closed else "last add confirmed"
+    return bkpy.NoSuchEntryError(
+        f"entry {entry_id} is past the {what}, {reader.last_add_confirmed}",
+        ledger_id=reader.ledger_id,
+        entry_id=entry_id,
+    )
+
+
+async def _tail(uri: str, ledger_id: int, first: int, form: _Formatter, password: bytes) -> None:
+
+    out = sys.stdout.buffer
+    async with output_has_reader(), connect(uri) as client:
+        reader = await client.open_ledger(ledger_id, password=password)
+        async for entry in reader.tail(first):
+            out.write(form(ledger_id, entry.entry_id, entry.data))
+            out.flush()
+        await reader.close()
+
+
+async def _metadata(client: Client, ledger_id: int) -> tuple[LedgerMetadata, Mapping[str, int | BookKeeperError]]:
+    """The ledger's metadata, and by bookie the last entry that it has."""
+    metadata = await client.ledger_metadata(ledger_id)
+    return metadata, await client.last_entries(metadata)
+
+
+async def _recover(client: Client, ledger_id: int, password: bytes) -> dict[str, Any]:
+    import time
+
+    before = await client.ledger_metadata(ledger_id)
+    started = time.monotonic()
+    with progress(unit="") as bar:
+        bar.add_task(f"ledger {ledger_id} was {before.state.value}, recovering", total=None)
+        reader = await client.recover_ledger(ledger_id, password=password)
+    seconds = time.monotonic() - started
+    after = reader.metadata
+    await reader.close()
+    return {
+        "ledger_id": ledger_id,
+        "state_before": before.state.value,
+        "state": after.state.value,
+        "fragments_before": len(before.fragments),
+        "fragments": len(after.fragments),
+        "last_entry": after.last_entry,
+        "length": after.length,
+        "seconds": round(seconds, 3),
+    }
+
+
+async def _list(uri: str, long_: bool) -> list[tuple[int, LedgerMetadata | None]]:
+    import bkpy
+
+    async with connect(uri) as client:
+        found: list[tuple[int, LedgerMetadata | None]] = []
+        async for ledger_id in client.list_ledgers():
+            if not long_:
+                found.append((ledger_id, None))
+                continue
+            with contextlib.suppress(bkpy.NoSuchLedgerError):  # deleted meanwhile
+                found.append((ledger_id, await client.ledger_metadata(ledger_id)))
+        return sorted(found, key=lambda item: item[0])

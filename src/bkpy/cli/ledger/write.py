@@ -1,0 +1,114 @@
+"""The work of `bkpy ledger write`, and what is said about it, however it ends."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import bkpy
+from bkpy.cli.common import connect, entries_acknowledged, human_bytes, human_entries, say, settings, transfer
+from bkpy.cli.output.lines import lines_of, source
+
+if TYPE_CHECKING:
+    from bkpy.client.write.writer import LedgerWriter
+
+
+class Writing:
+    """One ledger, from lines of a file. All of it but `run` may be asked at any time, also after a second Ctrl-C."""
+
+    def __init__(self) -> None:
+        self._writer: LedgerWriter | None = None
+        self._started = self._ended = 0.0
+        self._closed = False
+        self._under_replicated: dict[str, int] = {}
+
+    async def run(self, uri: str, path: str, creation: dict[str, Any], announce: bool) -> None:
+        """Append the lines of the file, or of standard input for `-`, and close the ledger.
+
+        Also after Ctrl-C or an error what was appended is kept, and readers learn that no more will come.
+        """
+        async with source(path) as (chunks, size), connect(uri) as client:
+            self._started = time.monotonic()
+            self._writer = writer = await client.create_ledger(**creation)
+            try:
+                if announce:
+                    click.echo(writer.ledger_id)
+                    sys.stdout.flush()
+                with transfer(f"ledger {writer.ledger_id}", size) as advance:
+                    async for lines in lines_of(chunks, settings().entry_bytes_max):
+                        await _append(writer, lines)
+                        advance(sum(map(len, lines)) + len(lines), self._acknowledged)
+                    await writer.flush()
+                    advance(0, self._acknowledged)
+            finally:
+                try:
+                    await writer.close()
+                    self._closed = True
+                finally:
+                    # Not later: the end of the client fails what is still on its way to the last bookie of each entry.
+                    self._under_replicated = dict(writer.under_replicated)
+                    self._ended = time.monotonic()
+
+    @property
+    def _acknowledged(self) -> int:
+        return 0 if self._writer is None else self._writer.last_add_confirmed + 1
+
+    def result(self) -> dict[str, Any]:
+        """What was written, as JSON has it."""
+        assert self._writer is not None
+        return {
+            "ledger_id": self._writer.ledger_id,
+            "entries": self._acknowledged,
+            "bytes": self._writer.length,
+            "seconds": self._ended - self._started,
+            "under_replicated": self._under_replicated,
+        }
+
+    def summary(self) -> str:
+        """What was written, in a line."""
+        result = self.result()
+        seconds = max(result["seconds"], 1e-6)
+        return (
+            f"{human_entries(result['entries'])}, {human_bytes(result['bytes'])} in {seconds:.2f} s to ledger "
+            f"{result['ledger_id']} ({result['entries'] / seconds:,.0f} entries/s, "
+            f"{human_bytes(round(result['bytes'] / seconds))}/s)"
+        )
+
+    def tell_of(self, end: BaseException) -> None:
+        """Say how many entries were acknowledged when `end` ended the write: with the error, or instead of one."""
+        if self._writer is None:
+            return
+        what = f"{entries_acknowledged(self._acknowledged)} in ledger {self._writer.ledger_id}"
+        if self._closed:
+            what += ", which ends there"
+        elif isinstance(end, bkpy.LedgerFencedError | bkpy.LedgerClosedError):
+            what += ", and whoever recovers it decides where it ends"
+        else:
+            what += f", which was not closed: bkpy ledger recover {self._writer.ledger_id}"
+        self.warn()
+        if isinstance(end, Exception) and not isinstance(end, BrokenPipeError):
+            end.add_note(what)
+        else:
+            say(f"bkpy: {what}")
+
+    def warn(self) -> None:
+        """Name the bookies that may lack acknowledged entries. Nothing is lost while the others are there."""
+        if self._writer is None:
+            return
+        for bookie_id, first in self._under_replicated.items():
+            say(
+                f"bkpy: warning: ledger {self._writer.ledger_id} has fewer copies than its write quorum: bookie "
+                f"{bookie_id} may lack acknowledged entries from {first} on"
+            )
+
+
+async def _append(writer: LedgerWriter, lines: list[bytes]) -> None:
+    """Append the lines without waiting for each; waits while the writer's window is full."""
+    for line in lines:
+        try:
+            writer.append_nowait(line)
+        except bkpy.WouldBlock:
+            await writer.append(line)

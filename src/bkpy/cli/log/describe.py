@@ -1,0 +1,152 @@
+"""A log for people and programs: where it begins and ends, who writes it, its ledgers and its consumers.
+
+All but the ledger key, which opens the log to whoever has it.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bkpy.cli.common import connect, human_bytes, print_table, say
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bkpy.metadata.logs.consumers import ConsumerState
+    from bkpy.protocol.log.log_list import LogList, Segment
+
+
+_SUMMARY = ("log", "first_position", "known_end", "ledgers", "bytes", "writer")
+
+
+async def described(uri: str, name: str, password: bytes) -> dict[str, Any]:
+    """All that is known, as JSON has it. What can't be known without a password is null."""
+    import bkpy
+    from bkpy.metadata.logs.consumers import LogConsumers
+
+    async with connect(uri) as client:
+        next_position = None
+        try:
+            async with await client.read_log(name, password=password) as reader:
+                next_position = reader.next_position
+        except (bkpy.UnauthorizedError, bkpy.BookieUnavailableError):
+            if password:
+                raise
+        log_list, _ = await client.logs.read(name, fresh=True)
+        if not log_list.open_segments:
+            next_position = max(log_list.sealed_end, log_list.first_position)
+        registered = await LogConsumers(client.logs, name, log_list.uid).registered()
+        return {
+            **_summary(name, log_list, await client.logs.lease_holder(name, log_list.uid)),
+            "next_position": next_position,
+            "ensemble_size": log_list.ensemble_size,
+            "write_quorum": log_list.write_quorum,
+            "ack_quorum": log_list.ack_quorum,
+            "digest": log_list.digest,
+            "created": iso(log_list.created_ms),
+            "retention_s": log_list.retention_s,
+            "retention_bytes": log_list.retention_bytes,
+            "consumer_lag_max_s": log_list.consumer_lag_max_s,
+            "sinks": dict(log_list.sinks),
+            "gaps": [list(gap) for gap in log_list.gaps],
+            "segments": [_segment(segment) for segment in log_list.segments],
+            "to_be_deleted": list(log_list.pending_delete),
+            "consumers": consumer_rows(registered.states),
+        }
+
+
+async def listed(uri: str) -> list[dict[str, Any]]:
+    """What a line of a list says of each log."""
+    import bkpy
+    from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
+
+    async with connect(uri) as client:
+        found = []
+        async for name in client.list_logs():
+            try:
+                log_list, _ = await client.logs.read(name)
+                found.append(_summary(name, log_list, await client.logs.lease_holder(name, log_list.uid)))
+            except bkpy.NoSuchLogError:  # deleted meanwhile
+                continue
+            except (bkpy.CorruptDataError, bkpy.UnauthorizedError, UnsupportedVersionError) as error:
+                say(f"bkpy: log {name} can't be read: {error}")
+                found.append(dict.fromkeys(_SUMMARY, None) | {"log": name})
+        return found
+
+
+def _summary(name: str, log_list: LogList, writer: str | None) -> dict[str, Any]:
+    return {
+        "log": name,
+        "first_position": log_list.first_position,
+        "known_end": max(log_list.sealed_end, log_list.first_position),
+        "ledgers": len(log_list.segments),
+        "bytes": sum(segment.payload_bytes for segment in log_list.segments),
+        "writer": writer,
+    }
+
+
+def _segment(segment: Segment) -> dict[str, Any]:
+    return {
+        "ledger_id": segment.ledger_id,
+        "first_position": segment.first_position,
+        "entries": segment.entries if segment.sealed else None,
+        "bytes": segment.payload_bytes if segment.sealed else None,
+        "begun": iso(segment.begun_ms),
+        "last": iso(segment.last_ms) if segment.sealed else None,
+    }
+
+
+def consumer_rows(states: Mapping[str, ConsumerState]) -> list[dict[str, Any]]:
+    """Each consumer, with the next position that it has to read and since when that is it."""
+    return [
+        {"consumer": name, "position": state.position, "since": iso(state.since_ms)}
+        for name, state in sorted(states.items())
+    ]
+
+
+def iso(ms: int) -> str:
+    """Milliseconds since the epoch, for people and programs."""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def show(log: dict[str, Any]) -> None:
+    """What `described` has found, as tables."""
+    rows: list[tuple[str, object]] = [
+        ("log", log["log"]),
+        ("first position", log["first_position"]),
+        ("next position", "not known without the password" if log["next_position"] is None else log["next_position"]),
+        ("writer", log["writer"] or "nobody"),
+        ("E,Qw,Qa", f"{log['ensemble_size']},{log['write_quorum']},{log['ack_quorum']}"),
+        ("digest", log["digest"]),
+        ("created", log["created"]),
+        ("kept", _kept(log)),
+    ]
+    if log["to_be_deleted"]:
+        rows.append(("being deleted", f"{len(log['to_be_deleted'])} ledgers"))
+    print_table(("", ""), [(name, str(value)) for name, value in rows])
+    click.echo()
+    columns = ("ledger", "first position", "entries", "bytes", "begun", "last entry")
+    keys = ("ledger_id", "first_position", "entries", "bytes", "begun", "last")
+    print_table(columns, [[segment[key] for key in keys] for segment in log["segments"]])
+    if log["gaps"]:
+        click.echo()
+        print_table(("given up from", "up to"), [(begin, end - 1) for begin, end in log["gaps"]])
+    if log["consumers"]:
+        click.echo()
+        print_table(("consumer", "position", "since"), [tuple(row.values()) for row in log["consumers"]])
+
+
+def _kept(log: dict[str, Any]) -> str:
+    parts = []
+    if log["retention_s"] is not None:
+        parts.append(f"what is no older than {log['retention_s']:g} s")
+    if log["retention_bytes"] is not None:
+        parts.append(f"the last {human_bytes(log['retention_bytes'])}")
+    if not parts:
+        return "everything"
+    lag = log["consumer_lag_max_s"]
+    held = "" if lag is None else f", at most {lag:g} s longer"
+    return f"{', and '.join(parts)}; longer what consumers have yet to read{held}"

@@ -1,0 +1,522 @@
+"""`bkpy log`: write, read and look after logs that never end."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bkpy.cli.common import (
+    confirm,
+    connect,
+    connect_option,
+    human_ledgers,
+    json_option,
+    output_has_reader,
+    print_json,
+    print_table,
+    progress,
+    run,
+    say,
+)
+from bkpy.cli.ledger.deleting import delete_all
+from bkpy.cli.ledger.group import creation_arguments, digest_option, password_option, quorums_option
+from bkpy.cli.output.formats import FORMATS, json_line, payload_line, raw_option
+from bkpy.cli.output.units import duration, seconds, size
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from datetime import datetime
+
+    import bkpy
+    from bkpy.client.client import Client
+    from bkpy.log.entries import LogEntry
+
+    Formatter = Callable[[LogEntry], bytes]
+
+_POSITION = click.IntRange(min=0)
+_POSITION.name = "position"  # in messages
+_PROGRESS_ENTRIES = 1000  # between two looks of a progress bar
+
+
+def _time(ctx: click.Context, _: click.Parameter, text: str | None) -> float | datetime | None:
+    """Seconds since 1970, 15m for so long ago, or ISO 8601: by this machine's clock unless it has a zone."""
+    from datetime import datetime
+
+    if text is None:
+        return None
+    with contextlib.suppress(ValueError):
+        return float(text)
+    ago = seconds(text)
+    if ago is not None:
+        return time.time() - ago
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is no time: expected 2026-01-31T12:00:00Z, 15m for so long ago, or seconds since 1970"
+        ) from None
+    return moment if moment.tzinfo is not None else moment.astimezone()
+
+
+_format_option = click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
+_lines_option = click.option("--json", "as_json", is_flag=True, help="The same as --format json: one object a line.")
+_yes_option = click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+_since_option = click.option(
+    "--since",
+    metavar="TIME",
+    callback=_time,
+    help="Begin with the first entry that isn't earlier than this; 15m is so long ago.",
+)
+
+
+def creation_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say what kind of log is created."""
+    for option in (
+        click.option(
+            "--consumer-lag-max",
+            "consumer_lag_max_s",
+            callback=duration,
+            metavar="SECONDS",
+            help="How much longer consumers hold back what they have yet to read, such as 30d.  [default: for ever]",
+        ),
+        click.option(
+            "--retention-bytes",
+            callback=size,
+            metavar="BYTES",
+            help="Keep the last so many bytes of entries, such as 10GiB, rounded up to whole ledgers; with "
+            "--retention, what either keeps.  [default: all]",
+        ),
+        click.option(
+            "--retention",
+            "retention_s",
+            callback=duration,
+            metavar="SECONDS",
+            help="Keep what is no older than this, such as 7d, rounded up to whole ledgers.  [default: all]",
+        ),
+        digest_option,
+        password_option,
+        quorums_option,
+    ):
+        function = option(function)
+    return function
+
+
+@click.group()
+def log() -> None:
+    """Write, read and look after logs: entries under a name, on ledgers that follow each other."""
+
+
+@log.command(short_help="Make a log.")
+@connect_option
+@click.argument("name")
+@creation_options
+@json_option
+def create(uri: str, name: str, as_json: bool, **creation: Any) -> None:
+    """Make the log NAME, which has no entries yet.
+
+    \b
+    Examples:
+      bkpy log create orders
+      bkpy log create clicks --retention 7d --retention-bytes 100GiB
+    """
+    run(_create(uri, name, creation_arguments(creation)))
+    if as_json:
+        print_json({"log": name})
+
+
+@log.command(short_help="Append lines to a log.")
+@connect_option
+@click.argument("name")
+@click.argument("file", default="-", metavar="[FILE]")
+@click.option("--create", is_flag=True, help="Make the log if there is none; the options below say what kind.")
+@click.option(
+    "--takeover/--no-takeover",
+    help="Fence the log's writer, if it has one, and take its place; without it, fail and leave the writer alone.",
+)
+@creation_options
+@json_option
+def write(uri: str, name: str, file: str, as_json: bool, takeover: bool, **opening: Any) -> None:
+    """Append the lines of FILE, or of standard input, to the log NAME, each as one entry.
+
+    A log has one writer. If another client has the log open for writing, nothing is written: the error names that
+    client. --takeover fences it, so that its next append fails. Prints the position of the first line before that is
+    appended, so that others can follow it. However it ends, it says how many entries were acknowledged.
+
+    \b
+    Examples:
+      seq 1000 | bkpy log write orders --create
+      bkpy log write orders --takeover lines.txt
+    """
+    from bkpy.cli.log.write import Appending
+    from bkpy.errors import LogLockedError
+
+    writing = Appending(name)
+    try:
+        run(writing.run(uri, file, {**creation_arguments(opening), "wait": takeover}, announce=not as_json))
+    except LogLockedError as e:
+        e.add_note("end it, or fence it and take its place with --takeover")
+        raise
+    except BaseException as e:
+        writing.tell_of(e)
+        raise
+    if as_json:
+        print_json(writing.result())
+    else:
+        say(writing.summary())
+
+
+@log.command(short_help="Print entries.")
+@connect_option
+@click.argument("name")
+@click.option("--first", type=_POSITION, help="The first position to print.  [default: where the log begins]")
+@click.option("--last", type=_POSITION, help="The last position to print.  [default: the last that is acknowledged]")
+@_since_option
+@click.option(
+    "--until", metavar="TIME", callback=_time, help="End before the first entry that isn't earlier than this."
+)
+@_format_option
+@raw_option
+@_lines_option
+@password_option
+def read(
+    uri: str,
+    name: str,
+    first: int | None,
+    last: int | None,
+    since: float | datetime | None,
+    until: float | datetime | None,
+    form: str,
+    as_json: bool,
+    password: bytes,
+) -> None:
+    """Print the entries of the log NAME, one a line. Never disturbs its writer.
+
+    \b
+    Examples:
+      bkpy log read orders --first 100 --last 199
+      bkpy log read orders --since 15m --json
+      bkpy log read orders --since 2026-01-31T12:00Z --until 2026-01-31T13:00Z
+    """
+    if first is not None and last is not None and last < first:
+        raise click.UsageError(f"--last {last} lies before --first {first}")
+    _check_one(first=first, since=since)
+    _check_one(last=last, until=until)
+    run(_read(uri, name, (first, since), (last, until), _formatter("json" if as_json else form), password))
+
+
+@log.command(short_help="Print entries as they come.")
+@connect_option
+@click.argument("name")
+@click.option("--first", type=_POSITION, help="The first position to print.  [default: where the log begins]")
+@_since_option
+@click.option("--new", is_flag=True, help="Only what is appended from now on.")
+@_format_option
+@raw_option
+@_lines_option
+@password_option
+def tail(
+    uri: str,
+    name: str,
+    first: int | None,
+    since: float | datetime | None,
+    new: bool,
+    form: str,
+    as_json: bool,
+    password: bytes,
+) -> None:
+    """Print the entries of the log NAME and go on as more are acknowledged, whoever writes them, until Ctrl-C.
+
+    \b
+    Examples:
+      bkpy log tail orders --new
+      bkpy log tail orders --since 1h --json
+    """
+    _check_one(first=first, since=since, new=new or None)
+    run(_tail(uri, name, (first, since), new, _formatter("json" if as_json else form), password))
+
+
+@log.command(short_help="Show a log, its ledgers and its consumers.")
+@connect_option
+@click.argument("name")
+@password_option
+@json_option
+def show(uri: str, name: str, password: bytes, as_json: bool) -> None:
+    """Show where the log NAME begins and ends, who writes it, and its ledgers and consumers.
+
+    How far an open ledger reaches is known only with the log's password, if it has one.
+    """
+    from bkpy.cli.log import describe as log_describe
+
+    described = run(log_describe.described(uri, name, password))
+    if as_json:
+        print_json(described)
+    else:
+        log_describe.show(described)
+
+
+@log.command("list")
+@connect_option
+@click.option("--long", "-l", "long_", is_flag=True, help="With positions, ledgers, size and writer of each.")
+@json_option
+def list_(uri: str, long_: bool, as_json: bool) -> None:
+    """List the logs by name."""
+    from bkpy.cli.log import describe as log_describe
+
+    if long_ or as_json:
+        found = run(log_describe.listed(uri))
+        if as_json:
+            print_json(found)
+        else:
+            print_table(
+                ("log", "first position", "known end", "ledgers", "bytes", "writer"),
+                [list(row.values()) for row in found],
+            )
+    else:
+        click.echo("".join(f"{name}\n" for name in run(_names(uri))), nl=False)
+
+
+@log.command(short_help="Delete the oldest entries of a log, for good.")
+@connect_option
+@click.argument("name")
+@click.argument("before", type=_POSITION)
+@click.option("--ignore-consumers", is_flag=True, help="Also what consumers have yet to read.")
+@password_option
+@_yes_option
+@json_option
+def truncate(
+    uri: str, name: str, before: int, ignore_consumers: bool, password: bytes, yes: bool, as_json: bool
+) -> None:
+    """Delete the entries of the log NAME below the position BEFORE, for good. Its writer goes on.
+
+    Ledgers go as a whole: those that have later entries too, go with them. Asks first, as bkpy ledger delete does.
+    """
+    if not yes:
+        confirm(f"Delete what lies before position {before} of log {name}, for good?")
+    result = run(_truncate(uri, name, before, ignore_consumers, password))
+    if as_json:
+        print_json(result)
+    else:
+        say(f"log {name} begins at position {result['first_position']} now, in {human_ledgers(result['ledgers'])}")
+
+
+@log.command(short_help="Delete logs, for good.")
+@connect_option
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@_yes_option
+def delete(uri: str, names: tuple[str, ...], yes: bool) -> None:
+    """Delete logs with all their entries and consumers, for good.
+
+    Asks first, as bkpy ledger delete does. A log that does not exist is told of in the end, and the others are deleted
+    all the same.
+    """
+    from bkpy.errors import NoSuchLogError
+
+    async def delete_one(client: Client, name: str) -> None:
+        await client.delete_log(name)
+
+    delete_all(uri, names, delete_one, NoSuchLogError, yes=yes)
+
+
+@log.command(short_help="See and change consumers: names for how far somebody has read.")
+@connect_option
+@click.argument("name")
+@click.option("--set", "moved", nargs=2, type=(str, _POSITION), help="CONSUMER POSITION: register or move one.")
+@click.option("--delete", "deleted", metavar="CONSUMER", help="Forget one; nothing is kept for it any more.")
+@password_option
+@_yes_option
+@json_option
+def consumers(
+    uri: str,
+    name: str,
+    moved: tuple[str, int] | None,
+    deleted: str | None,
+    password: bytes,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """List the consumers of the log NAME, with the next position that each has to read; or change one.
+
+    Only --set needs the log's password: no consumer can be past the log's end, for which that has to be looked up.
+
+    \b
+    Examples:
+      bkpy log consumers orders
+      bkpy log consumers orders --set billing 1000
+      bkpy log consumers orders --delete billing
+    """
+    _check_one(set=moved, delete=deleted)
+    if deleted is not None and not yes:
+        confirm(f"Delete consumer {deleted} of log {name}?")
+    found = run(_consumers(uri, name, moved, deleted, password))
+    if as_json:
+        print_json(found)
+    else:
+        print_table(("consumer", "position", "since"), [(c["consumer"], c["position"], c["since"]) for c in found])
+
+
+@log.command(short_help="See and remove writer ids of Spark jobs.")
+@connect_option
+@click.argument("name")
+@click.option("--delete", "deleted", metavar="WRITER_ID", help="Remove one that never comes back.")
+@_yes_option
+@json_option
+def sinks(uri: str, name: str, deleted: str | None, yes: bool, as_json: bool) -> None:
+    """List the writer ids of the jobs that commit batches to the log NAME, with the last batch of each; or remove one.
+
+    A log remembers at most log_sinks_max of them. Remove an id only if its job never runs again: a batch that the job
+    repeats is written twice then.
+
+    \b
+    Examples:
+      bkpy log sinks orders
+      bkpy log sinks orders --delete load-2026-01-31
+    """
+    if deleted is not None and not yes:
+        confirm(f"Remove writer id {deleted} of log {name}? A batch that it repeats will be written twice.")
+    found = run(_sinks(uri, name, deleted))
+    if as_json:
+        print_json(found)
+    else:
+        print_table(("writer id", "last batch"), list(found.items()))
+
+
+def _check_one(**given: object) -> None:
+    names = [f"--{name}" for name, value in given.items() if value is not None]
+    if len(names) > 1:
+        raise click.UsageError(f"{' and '.join(names)} can't be given together")
+
+
+# --- what they do ---------------------------------------------------------------------------------------------------
+
+
+async def _create(uri: str, name: str, creation: dict[str, Any]) -> None:
+    from bkpy.log.client import create_log
+
+    async with connect(uri) as client:
+        if not await create_log(client.logs, name, **creation):
+            raise click.ClickException(f"there is a log {name} already, or it is being deleted")
+
+
+def _formatter(form: str) -> Formatter:
+    if form != "json":
+        line = payload_line(form)
+        return lambda entry: line(entry.data)
+    return lambda entry: json_line(
+        {
+            "position": entry.position,
+            "time": entry.time,
+            "ledger_id": entry.ledger_id,
+            "entry_id": entry.entry_id,
+        },
+        entry.data,
+    )
+
+
+async def _position(reader: bkpy.LogReader, given: tuple[int | None, float | datetime | None], default: int) -> int:
+    """The position that was given as such, or by a time."""
+    position, moment = given
+    if position is not None:
+        return position
+    return default if moment is None else await reader.position_at(moment)
+
+
+async def _read(
+    uri: str,
+    name: str,
+    begin: tuple[int | None, float | datetime | None],
+    end: tuple[int | None, float | datetime | None],
+    form: Formatter,
+    password: bytes,
+) -> None:
+    import bkpy
+    from bkpy.log.entries import past_the_end
+
+    out = sys.stdout.buffer
+    async with connect(uri) as client, await client.read_log(name, password=password) as reader:
+        first = await _position(reader, begin, reader.first_position)
+        if end[0] is not None and begin == (None, None) and end[0] < first:
+            raise bkpy.TruncatedError(f"log {name} begins at position {first}, {end[0]} is gone")
+        behind = await _position(reader, (None if end[0] is None else end[0] + 1, end[1]), reader.next_position)
+        if first > reader.next_position or (first == reader.next_position and begin[0] not in (None, 0)):
+            raise past_the_end(name, first, reader.next_position)
+        # On a terminal the entries themselves are the progress.
+        with progress() if not out.isatty() else contextlib.nullcontext() as bar:
+            task = None if bar is None else bar.add_task(f"log {name}", total=max(0, behind - first))
+            async for entry in _entries(reader, first, behind):
+                out.write(form(entry))
+                if bar is not None and task is not None and entry.position % _PROGRESS_ENTRIES == 0:
+                    bar.update(task, completed=entry.position - first)
+            if bar is not None and task is not None:
+                bar.update(task, completed=max(0, behind - first))
+    out.flush()
+
+
+async def _entries(reader: bkpy.LogReader, first: int, behind: int) -> AsyncIterator[LogEntry]:
+    if first < behind:
+        async for entry in reader.read(first, behind - 1):
+            yield entry
+
+
+async def _tail(
+    uri: str,
+    name: str,
+    begin: tuple[int | None, float | datetime | None],
+    new: bool,
+    form: Formatter,
+    password: bytes,
+) -> None:
+    out = sys.stdout.buffer
+    async with output_has_reader(), connect(uri) as client, await client.read_log(name, password=password) as reader:
+        first = reader.next_position if new else await _position(reader, begin, reader.first_position)
+        async for block in reader.tail_blocks(first):
+            out.writelines(map(form, block))
+            out.flush()
+
+
+async def _names(uri: str) -> list[str]:
+    async with connect(uri) as client:
+        return [name async for name in client.list_logs()]
+
+
+async def _truncate(uri: str, name: str, before: int, ignore_consumers: bool, password: bytes) -> dict[str, Any]:
+    from bkpy.metadata.logs.maintenance import LogMaintenance
+
+    async with connect(uri) as client, await client.read_log(name, password=password) as reader:
+        maintenance = LogMaintenance(client.logs, client.replication_context.cluster.catalog)
+        log_list = await maintenance.truncate(
+            name, before, end=reader.next_position, uid=reader.uid, ignore_consumers=ignore_consumers
+        )
+        return {"log": name, "first_position": log_list.first_position, "ledgers": len(log_list.segments)}
+
+
+async def _sinks(uri: str, name: str, deleted: str | None) -> dict[str, int]:
+    from bkpy.metadata.logs.maintenance import LogMaintenance
+
+    async with connect(uri) as client:
+        maintenance = LogMaintenance(client.logs, client.replication_context.cluster.catalog)
+        if deleted is not None and not await maintenance.forget_sink(name, deleted):
+            raise click.ClickException(f"log {name} has no writer id {deleted}")
+        return dict((await client.logs.read(name, fresh=True))[0].sinks)
+
+
+async def _consumers(
+    uri: str, name: str, moved: tuple[str, int] | None, deleted: str | None, password: bytes
+) -> list[dict[str, Any]]:
+    from bkpy.cli.log.describe import consumer_rows
+    from bkpy.metadata.logs.consumers import LogConsumers
+
+    async with connect(uri) as client:
+        log_list, _ = await client.logs.read(name, fresh=True)
+        all_of_them = LogConsumers(client.logs, name, log_list.uid)
+        if moved is not None:
+            async with await client.read_log(name, password=password) as reader:
+                consumer = await reader.consumer(moved[0], position=moved[1])
+                if consumer.position != moved[1]:
+                    await consumer.commit(moved[1])
+        if deleted is not None and not await all_of_them.delete(deleted):
+            raise click.ClickException(f"log {name} has no consumer {deleted}")
+        return consumer_rows((await all_of_them.registered()).states)

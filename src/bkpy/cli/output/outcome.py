@@ -1,0 +1,124 @@
+"""What a command's end, of whatever kind, means for its exit status and what is said about it."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import warnings
+from typing import TYPE_CHECKING
+
+import click
+
+from bkpy.cli.app import bkpy, debugging
+from bkpy.cli.common import Terminated
+from bkpy.cli.output.formats import printable_lines
+from bkpy.cli.output.statuses import INTERRUPTED, TERMINATED
+from bkpy.errors import BookKeeperError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def status_of(arguments: Sequence[str] | None) -> int:
+    """Run the command line; its exit status. An error is told in one line, with the notes that were added to it."""
+    warnings.showwarning = _warn
+    _print_everything()
+    try:
+        result = bkpy.main(arguments, prog_name="bkpy", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except click.Abort:
+        return INTERRUPTED
+    except Terminated:
+        return TERMINATED
+    except click.exceptions.NoArgsIsHelpError as e:
+        e.show()
+        return e.exit_code
+    except click.UsageError as e:
+        path = (
+            e.ctx.command_path if e.ctx is not None else _command_path(sys.argv[1:] if arguments is None else arguments)
+        )
+        return _complain(f"{e.format_message().rstrip('.')} (see {path} --help)", 2)
+    except click.ClickException as e:
+        return _complain(e.format_message(), 1)
+    except Exception as e:
+        if debugging():
+            raise
+        if _was_interrupted(e):
+            return INTERRUPTED
+        if isinstance(e, OSError) and _output_fails():
+            return _complain(f"standard output: {(e.strerror or str(e)).lower()}", 1)
+        return _complain(_describe_error(e), 1)
+
+
+def _command_path(arguments: Sequence[str]) -> str:
+    """The command that the arguments name: click doesn't say whose option it is that lacks a value."""
+    ctx = click.Context(bkpy, info_name="bkpy")
+    for word in arguments:
+        command = ctx.command.get_command(ctx, word) if isinstance(ctx.command, click.Group) else None
+        if command is not None:
+            ctx = click.Context(command, parent=ctx, info_name=word)
+    return ctx.command_path
+
+
+def _print_everything() -> None:
+    """What the terminal's encoding lacks is shown escaped: a ledger's own text must not end the command.
+
+    Standard output gets a buffer if it has none (PYTHONUNBUFFERED): what it doesn't take stays there, so that an error
+    can be told from others, see `_output_fails`. Each line goes out at its end.
+    """
+    if isinstance(getattr(sys.stdout, "buffer", None), io.RawIOBase):
+        sys.stdout = open(sys.stdout.fileno(), "w", buffering=1, encoding=sys.stdout.encoding, closefd=False)  # noqa: SIM115 - for good
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is behind it: of one that comes while pydantic builds a class, that makes an error of its own."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        if type(error).__name__ == "SchemaError" and "KeyboardInterrupt" in str(error):
+            return True
+        error = error.__cause__
+    return False
+
+
+def _output_fails() -> bool:
+    """Whether standard output doesn't take what was printed. Then nothing more goes there, at the exit either."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
+
+
+def _describe_error(error: Exception) -> str:
+    notes = getattr(error, "__notes__", [])
+    while isinstance(error, ExceptionGroup):  # one cause is enough for a line
+        error = error.exceptions[0]
+    if isinstance(error, BookKeeperError):
+        what = str(error)
+    elif isinstance(error, OSError) and error.strerror and error.filename is not None:
+        what = f"{_path(error.filename)}: {error.strerror}"
+    elif isinstance(error, OSError):
+        what = str(error)
+    else:
+        what = f"unexpected {type(error).__name__}: {error} (bkpy --debug ... shows where)"
+    return "; ".join([what, *notes])
+
+
+def _path(name: object) -> str:
+    return (name.decode(errors="backslashreplace") if isinstance(name, bytes) else str(name)) or "''"
+
+
+def _warn(message: Warning | str, *_: object, **__: object) -> None:
+    """What a library warns of is for the user of the command; the line of code that caused it is not."""
+    print(printable_lines(f"bkpy: warning: {message}"), file=sys.stderr)
+
+
+def _complain(message: str, status: int) -> int:
+    print(printable_lines(f"bkpy: {message}"), file=sys.stderr)
+    return status

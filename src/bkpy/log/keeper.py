@@ -1,0 +1,187 @@
+"""What the auditor does for named logs: retention where there is no writer, and what was begun and not finished.
+
+    each log_retention_interval_s   every log: what was deleted or doomed goes; what retention doesn't keep, without a
+                                    writer, too
+    each log_orphan_interval_s      every ledger: one that belongs to a log whose list doesn't name it goes; and the
+                                    notes of deletions that no ledger needs any more
+
+Invariants: nothing here relies on being the only one who does it (see `bkpy.metadata.logs.maintenance`), so a deposed
+auditor does no harm; a log, a ledger or a note that can't be read, or whose maintenance fails in any other way, is
+skipped and reported, and holds up no other; where orphans are deleted, what can't be read counts as naming everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+from bkpy.errors import BookKeeperError, ClientClosedError, MetadataUnavailableError, UnauthorizedError
+from bkpy.metadata.ledgers.all_ledgers import all_ledgers
+from bkpy.metadata.logs.catalog import LogStore
+from bkpy.metadata.logs.deletions import LogDeletions
+from bkpy.metadata.logs.maintenance import LogMaintenance, Swept, log_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from bkpy.config.recovery import RecoverySettings
+    from bkpy.metadata.cluster import Cluster
+    from bkpy.metadata.logs.maintenance import Belongs, Fence
+    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
+    from bkpy.runtime.interfaces import Runtime
+
+log = logging.getLogger("bkpy.recovery")
+
+
+class LogKeeper:
+    """Of one term of the auditor. `fence` is that of `bkpy.replication.context`."""
+
+    def __init__(self, cluster: Cluster, fence: Fence, runtime: Runtime, settings: RecoverySettings) -> None:
+        self._fence = fence
+        self._catalog = cluster.catalog
+        self._logs = LogStore(cluster.store, cluster.root, cluster.catalog.layout, runtime, settings)
+        self._log_maintenance = LogMaintenance(self._logs, cluster.catalog)
+        self._deletions = LogDeletions(self._logs)
+        self._now = runtime.clock.monotonic
+        self._settings = settings
+        self._reached = ""  # the log at which a call of `_maintain_all` was cut short
+
+    async def run(self) -> None:
+        """Until cancelled. Raises `ClientClosedError` when the metadata store is closed."""
+        swept_at = self._now()
+        while True:
+            await self._tried("maintaining logs", self._maintain_all)
+            if self._now() - swept_at >= self._settings.log_orphan_interval_s and await self._tried(
+                "searching for ledgers that no log names", self._sweep
+            ):
+                swept_at = self._now()
+            await asyncio.sleep(self._settings.log_retention_interval_s)
+
+    async def _tried(self, what: str, act: Callable[[], Awaitable[None]]) -> bool:
+        """Do it, or report why it has failed. False if the metadata store is away."""
+        try:
+            await act()
+        except ClientClosedError:
+            raise
+        except BookKeeperError as error:
+            away = _concerns_all(error)
+            log.log(logging.DEBUG if away else logging.WARNING, "%s failed, retrying later: %s", what, error)
+            return not away
+        return True
+
+    async def _maintain_all(self) -> None:
+        """All logs once, from behind the one where the former call was cut short."""
+        names = await self._logs.names()
+        begin = bisect_right(names, self._reached)
+        for name in names[begin:] + names[:begin]:
+            self._reached = name
+            try:
+                await self._log_maintenance.look_after(name, self._fence)
+            except BookKeeperError as error:
+                if _concerns_all(error):
+                    raise
+                log.warning("log %s could not be looked after: %s", name, error)
+            except Exception:
+                log.exception("log %s could not be looked after", name)
+        self._reached = ""
+
+    async def _sweep(self) -> None:
+        """One pass over all ledgers."""
+        grace_s = self._settings.log_orphan_grace_s
+        notes = await self._deletions.older_than(grace_s)  # unless there is a ledger that needs one of them
+        found = _Found()
+        async for some in all_ledgers(self._catalog, reads_at_once=self._settings.audit_reads_at_once):
+            for ledger_id, metadata in some:
+                if metadata is None:
+                    found.unreadable.add(ledger_id)
+                elif (belongs := log_of(metadata)) is not None:
+                    found.seen.add(belongs.uid)
+                    await self._sweep_one(metadata, belongs, grace_s, found)
+        found.report()
+        if found.unreadable.count:  # it may belong to any log
+            return
+        for note in notes:
+            if note.uid not in found.seen:
+                try:
+                    await self._deletions.forget(note.uid)
+                except UnauthorizedError as error:
+                    log.warning("the note that log %s was deleted can't be removed: %s", note.name, error)
+
+    async def _sweep_one(self, metadata: LedgerMetadata, belongs: Belongs, grace_s: float, found: _Found) -> None:
+        ledger_id = metadata.ledger_id
+        try:
+            swept = await self._log_maintenance.sweep(metadata, grace_s)
+        except BookKeeperError as error:
+            if _concerns_all(error):
+                raise
+            found.failed.setdefault((belongs.name, str(error)), _Kept()).add(ledger_id)
+        except Exception:
+            log.exception("ledger %d of log %s could not be looked after", ledger_id, belongs.name)
+        else:
+            if swept is Swept.DELETED:
+                found.deleted += 1
+            elif swept is Swept.KEPT_FOR_LOST_LIST:
+                found.lost.setdefault(belongs, _Kept()).add(ledger_id)
+
+
+def _concerns_all(error: BookKeeperError) -> bool:
+    """Whether the metadata store is away or closed, so that no other log can be maintained either."""
+    return isinstance(error, ClientClosedError) or (isinstance(error, MetadataUnavailableError) and error.retriable)
+
+
+class _Kept:
+    """Ledgers, ascending."""
+
+    __slots__ = ("count", "first", "last")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first = self.last = -1
+
+    def add(self, ledger_id: int) -> None:
+        self.first = self.first if self.count else ledger_id
+        self.count += 1
+        self.last = ledger_id
+
+
+class _Found:
+    """What one pass over all ledgers has found."""
+
+    def __init__(self) -> None:
+        self.seen: set[str] = set()  # uids of logs
+        self.deleted = 0
+        self.lost: dict[Belongs, _Kept] = {}  # by a log whose list was lost
+        self.failed: dict[tuple[str, str], _Kept] = {}  # by a log, and the error
+        self.unreadable = _Kept()
+
+    def report(self) -> None:
+        if self.deleted:
+            log.info("%d ledgers were deleted that belonged to logs and that no list named", self.deleted)
+        for (name, uid), kept in self.lost.items():
+            log.warning(
+                "%d ledgers of log %s, %d to %d, are in no list, and it is not known that the log was deleted: the "
+                "list with uid %s seems to be lost. They are kept; put it back, or delete them with bkpy ledger delete",
+                kept.count,
+                name,
+                kept.first,
+                kept.last,
+                uid,
+            )
+        for (name, error), kept in self.failed.items():
+            log.warning(
+                "%d ledgers that say they belong to log %s, %d to %d, are kept: %s",
+                kept.count,
+                name,
+                kept.first,
+                kept.last,
+                error,
+            )
+        if (kept := self.unreadable).count:
+            log.warning(
+                "%d ledgers, %d to %d, are skipped: their metadata can't be read. No note of a deleted log is removed",
+                kept.count,
+                kept.first,
+                kept.last,
+            )

@@ -1,0 +1,1 @@
+"""What the metadata store knows of bookies: registrations, cookies, ids, draining."""

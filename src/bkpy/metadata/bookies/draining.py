@@ -1,0 +1,187 @@
+"""Which bookies are to leave their cluster: a node for each, made by people, that the bookie and its writers watch.
+
+    draining/<bookie id>          its value is the name of the one node below it, which no other node ever had
+    draining/<bookie id>/<token>  since when, and whether the bookie has said that it takes no entry any more
+
+Invariants: as long as the node is there the bookie is draining, whatever its value; what the bookie has said belongs to
+this one time of draining, for the token is unlike any other; nothing but `retire` ends it together with the cookie.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, assert_never
+
+from bkpy.config.base import MetadataSettings
+from bkpy.errors import MetadataConflictError, UnauthorizedError
+from bkpy.metadata import paths
+from bkpy.metadata.store.outcome import Changed, CreateOutcome, Done, Exists, Missing, NotDone, Superseded, Unknown
+from bkpy.metadata.store.resolve import (
+    children_if_there,
+    create_certainly,
+    delete_certainly,
+    delete_together,
+    ensure_path,
+    put_certainly,
+    read_certainly,
+    read_if_there,
+)
+from bkpy.metadata.store.store import Create, Delete, MetadataStore
+from bkpy.stored_json import parsed
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from bkpy.metadata.store.outcome import DeleteOutcome, PutOutcome
+    from bkpy.runtime.interfaces import Runtime
+
+DRAIN_VERSION = 1
+_TOKEN_BYTES = 8
+_DEFAULTS = MetadataSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """A bookie that drains since `since_ms` (of the epoch), and refuses all entries since `refuses_since_ms`.
+
+    `unreadable` says why nobody knows more than that it drains; such a draining has no `token`.
+    """
+
+    bookie_id: str
+    token: str
+    since_ms: int = 0
+    refuses_since_ms: int | None = None
+    node_version: int = -1  # of the value; -1 if there is none
+    unknown: Mapping[str, Any] = field(default_factory=dict, hash=False, repr=False)
+    unreadable: str = ""
+
+    @property
+    def refuses(self) -> bool:
+        """Whether the bookie has said so."""
+        return self.refuses_since_ms is not None
+
+
+class Drains:
+    """Those under `root`. Reads raise `MetadataUnavailableError`."""
+
+    def __init__(
+        self, store: MetadataStore, root: str, runtime: Runtime, settings: MetadataSettings = _DEFAULTS
+    ) -> None:
+        self._store = store
+        self._root = root
+        self._runtime = runtime
+        self._attempts_max = settings.metadata_write_attempts_max
+
+    async def read(self, bookie_id: str) -> Drain | None:
+        """None if the bookie is certainly not draining. Of a value that makes no sense it says no more than that."""
+        return await self._read(bookie_id, read_certainly)
+
+    async def _read(
+        self, bookie_id: str, read: Callable[[MetadataStore, str], Awaitable[tuple[bytes, int] | None]]
+    ) -> Drain | None:
+        """The bookie drains whatever the value is, and also if this process may not read it."""
+        path = paths.draining(self._root, bookie_id)
+        try:
+            top = await read(self._store, path)
+            if top is None:
+                return None
+            token = paths.token_in(top[0])
+            if not token:
+                return Drain(bookie_id, "", unreadable=f"the value of {path} names no node below it")
+            value = await read(self._store, f"{path}/{token}")
+        except UnauthorizedError as error:
+            return Drain(bookie_id, "", unreadable=str(error))
+        # Without a value it was cancelled between the two reads, or restarted: the watch notices that.
+        return Drain(bookie_id, token) if value is None else _decode(bookie_id, token, *value)
+
+    async def bookies(self) -> frozenset[str]:
+        """The ids of all that drain, as the server knows it: it may lag behind."""
+        return frozenset(await children_if_there(self._store, f"{self._root}/{paths.DRAINING}"))
+
+    async def all(self) -> list[Drain]:
+        """All of them, as the server knows it, by id."""
+        found = []
+        for bookie_id in sorted(await self.bookies()):
+            drain = await self._read(bookie_id, read_if_there)
+            if drain is not None:
+                found.append(drain)
+        return found
+
+    async def begin(self, bookie_id: str) -> CreateOutcome:
+        """Have the bookie drain. `Exists` if it does already."""
+        path = paths.draining(self._root, bookie_id)
+        token = self._runtime.rng.randbytes(_TOKEN_BYTES).hex()
+        value = _encode(Drain(bookie_id, token, int(self._runtime.clock.time() * 1000)))
+        nodes = Create(path, token.encode()), Create(f"{path}/{token}", value)
+        outcome = await create_certainly(self._store, *nodes, attempts_max=self._attempts_max)
+        if isinstance(outcome, Missing):  # the first one of the cluster
+            above = await ensure_path(self._store, f"{self._root}/{paths.DRAINING}", attempts_max=self._attempts_max)
+            if isinstance(above, NotDone):
+                return above
+            outcome = await create_certainly(self._store, *nodes, attempts_max=self._attempts_max)
+        match outcome:
+            case Done() | Exists() | NotDone() | Unknown() | Superseded():
+                return outcome
+            case Missing():
+                return NotDone(MetadataConflictError(f"somebody deletes what is above {outcome.node}"))
+            case _:
+                assert_never(outcome)
+
+    async def say_refusing(self, drain: Drain) -> PutOutcome:
+        """The bookie's own word: from now on, and for as long as it drains, no entry is stored on it."""
+        node = f"{paths.draining(self._root, drain.bookie_id)}/{drain.token}"
+        now_ms = int(self._runtime.clock.time() * 1000)
+        said = Drain(drain.bookie_id, drain.token, drain.since_ms, now_ms, unknown=drain.unknown)
+        return await put_certainly(
+            self._store, node, _encode(said), drain.node_version, attempts_max=self._attempts_max
+        )
+
+    async def cancel(self, drain: Drain) -> DeleteOutcome:
+        """End this time of draining: the bookie stays."""
+        path = paths.draining(self._root, drain.bookie_id)
+        if not drain.token:
+            return await delete_certainly(self._store, path, attempts_max=self._attempts_max)
+        unique = Delete(f"{path}/{drain.token}")
+        return await delete_together(self._store, unique, Delete(path), attempts_max=self._attempts_max)
+
+    async def retire(self, drain: Drain, cookie_version: int) -> DeleteOutcome:
+        """Remove the bookie's cookie, if that and its draining are still what they were when they were read."""
+        path = paths.draining(self._root, drain.bookie_id)
+        cookie = Delete(paths.cookie(self._root, drain.bookie_id), cookie_version)
+        if not drain.token:  # nothing tells this time of draining from the next one
+            return await delete_together(self._store, Delete(path), cookie, attempts_max=1)
+        unique = Delete(f"{path}/{drain.token}", drain.node_version)
+        return await delete_together(self._store, unique, Delete(path), cookie, attempts_max=self._attempts_max)
+
+
+def superseded(outcome: DeleteOutcome | PutOutcome) -> bool:
+    """Whether it was refused as something else has happened to the bookie meanwhile, which is to be looked at."""
+    return isinstance(outcome, Missing | Changed | Superseded)
+
+
+# --- the stored form ----------------------------------------------------------------------------------------------
+
+
+def _encode(drain: Drain) -> bytes:
+    fields = {
+        "version": DRAIN_VERSION,
+        "since_ms": drain.since_ms,
+        "refuses_since_ms": drain.refuses_since_ms,
+        **drain.unknown,
+    }
+    return json.dumps(fields).encode()
+
+
+def _decode(bookie_id: str, token: str, data: bytes, node_version: int) -> Drain:
+    """One that is damaged, or of a newer version, says that the bookie drains, and nothing of what it has said."""
+    try:
+        fields = parsed(data)
+        version, since_ms, refuses = fields.pop("version"), fields.pop("since_ms"), fields.pop("refuses_since_ms")
+        if type(version) is not int or version > DRAIN_VERSION or type(since_ms) is not int:
+            raise ValueError("not of this version")
+        if refuses is not None and type(refuses) is not int:
+            raise ValueError("not a time")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return Drain(bookie_id, token, node_version=node_version)
+    return Drain(bookie_id, token, since_ms, refuses, node_version, fields)

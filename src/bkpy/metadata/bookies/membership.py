@@ -1,0 +1,74 @@
+"""Which bookies of a cluster are there, and with which storage: what the auditor judges by.
+
+Invariant: a look saw all of it in one session, from a server that had caught up; without that there is no look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from bkpy.errors import CorruptDataError, MetadataUnavailableError, UnauthorizedError
+from bkpy.metadata import paths
+from bkpy.metadata.bookies.cookies import instance_of, list_cookies
+from bkpy.metadata.bookies.registration import decode_registration
+from bkpy.metadata.store.resolve import children_if_there, read_if_there
+from bkpy.protocol.repair.audit import BookieStatus, Presence
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from bkpy.metadata.store.store import MetadataStore
+
+
+async def look_at_bookies(
+    store: MetadataStore, root: str, *, reads_at_once: int, named: Collection[str] = ()
+) -> dict[str, BookieStatus]:
+    """All bookies that have a cookie, and those of `named` without one. Raises `MetadataUnavailableError`.
+
+    A cookie that this process may not read counts as one that doesn't say which storage the bookie has.
+    """
+    session = store.session_id
+    await store.sync(root)
+    reads = asyncio.Semaphore(reads_at_once)
+    writable = await children_if_there(store, f"{root}/{paths.AVAILABLE}")
+    read_only = await children_if_there(store, f"{root}/{paths.READ_ONLY}")
+    cookies = await list_cookies(store, root)
+    places = {**dict.fromkeys(writable, False), **dict.fromkeys(read_only, True)}
+    bookies = [*cookies, *sorted(set(named).difference(cookies))]
+
+    async def look(bookie: str) -> BookieStatus | None:
+        async with reads:
+            try:
+                cookie = await read_if_there(store, paths.cookie(root, bookie))
+            except UnauthorizedError:
+                instance = ""
+            else:
+                if cookie is None and bookie not in named:
+                    return None  # it was removed meanwhile
+                instance = "" if cookie is None else instance_of(cookie[0])
+            if bookie not in places:
+                return BookieStatus(Presence.ABSENT, instance)
+            return BookieStatus(await _presence(store, root, bookie, read_only=places[bookie]), instance)
+
+    seen = await asyncio.gather(*(look(bookie) for bookie in bookies))
+    if store.session_id != session:  # another session may have got another, older server
+        raise MetadataUnavailableError("the session with the metadata store has ended during a look at the bookies")
+    return {bookie: is_ for bookie, is_ in zip(bookies, seen, strict=True) if is_ is not None}
+
+
+async def _presence(store: MetadataStore, root: str, bookie: str, *, read_only: bool) -> Presence:
+    """Of a bookie that was listed at that place. It may be moving to the other place, or leaving, at the same time.
+
+    A bookie whose registration says nothing counts as absent, as it does for clients: nothing proves that it is there
+    with what it had.
+    """
+    for place in (read_only, not read_only):
+        try:
+            found = await read_if_there(store, paths.available(root, bookie, read_only=place))
+            if found is not None:
+                info = decode_registration(bookie, found[0], read_only=place)
+                return Presence.LIMBO if info.in_limbo else Presence.HERE
+        except (CorruptDataError, UnauthorizedError):
+            return Presence.ABSENT
+    return Presence.ABSENT  # it has left meanwhile

@@ -1,0 +1,522 @@
+"""Which bookies are there: a bookie keeps its node under `available/`, clients keep a fresh list of them.
+
+Invariants: at most one living process is registered under a bookie id, and only with the cookie that the cluster has;
+a registered bookie that lost its session is registered again as soon as it has a new one; a client that loses the store
+goes on with the last list it knew, and one that has it knows of every bookie that comes, goes, changes sides or is to
+leave at once, and what it says of itself within `bookie_refresh_interval_s`; one that is to leave is never among those
+that take writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, assert_never
+
+from bkpy.config.base import MetadataSettings
+from bkpy.config.client import ClientSettings
+from bkpy.errors import (
+    BookieUnavailableError,
+    ClientClosedError,
+    CorruptDataError,
+    IdentityError,
+    MetadataUnavailableError,
+    NoSuchClusterError,
+    NotEnoughBookiesError,
+)
+from bkpy.metadata import paths
+from bkpy.metadata.bookies.cookies import cookie_fields, read_cookie
+from bkpy.metadata.bookies.draining import Drains
+from bkpy.metadata.store.outcome import (
+    Changed,
+    Done,
+    Exists,
+    Gone,
+    Missing,
+    NotDone,
+    Superseded,
+    Unknown,
+    escalate_unknown,
+    to_error,
+)
+from bkpy.metadata.store.resolve import (
+    Answer,
+    attempt,
+    children_if_there,
+    create_certainly,
+    delete_certainly,
+    put_certainly,
+    read_certainly,
+    read_if_there,
+)
+from bkpy.metadata.store.store import Check, Create, MetadataStore, Watch
+from bkpy.stored_json import parsed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from bkpy.metadata.store.outcome import CreateOutcome
+    from bkpy.runtime.interfaces import Runtime
+
+REGISTRATION_VERSION = 1
+# A predecessor's session ends within its timeout and a tick of the server's, which is at most half a timeout.
+TAKEOVER_TIMEOUTS = 1.5
+
+_BOOKIE_DEFAULTS = MetadataSettings()
+_CLIENT_DEFAULTS = ClientSettings()
+
+
+@dataclass(frozen=True)
+class BookieInfo:
+    """What a bookie says about itself. `address` is "host:port", `metrics_port` 0 means that there is none."""
+
+    bookie_id: str
+    address: str
+    rack: str = ""
+    region: str = ""
+    version: str = ""
+    free_bytes: int = 0
+    read_only: bool = False
+    metrics_port: int = 0
+    metrics_tls: bool = False
+    read_only_reason: str = ""
+    in_limbo: bool = False  # it has lost data
+
+
+class Registration:
+    """A bookie's own node.
+
+    `identity` names the bookie's directories, which only one process can hold locked: a node with the same identity
+    belongs to a dead predecessor and is replaced at once, instead of when its session times out. `cookie` is the value
+    of the bookie's cookie, and its version, which stay as they are while the bookie runs: one that was decommissioned
+    while it was cut off, or whose id has another storage by now, is not registered again. `on_death` is called when the
+    registration can't be kept up: another process has taken the id, the cookie is another one, or the cluster is gone.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        root: str,
+        info: BookieInfo,
+        runtime: Runtime,
+        *,
+        identity: str = "",
+        cookie: tuple[bytes, int] | None = None,
+        on_death: Callable[[BaseException], None] | None = None,
+        settings: MetadataSettings = _BOOKIE_DEFAULTS,
+    ) -> None:
+        paths.checked_bookie_id(info.bookie_id)
+        self.info = info
+        self._store = store
+        self._root = root
+        self._runtime = runtime
+        self._identity = identity
+        self._cookie = cookie
+        self._on_death = on_death
+        self._settings = settings
+        self._token = runtime.rng.randbytes(16).hex()  # this process, among all that ever had the id
+        self._lock = asyncio.Lock()
+        self._registered = False
+        self._watch: Watch | None = None
+        self._task: asyncio.Task[Any] | None = None
+
+    async def register(self) -> None:
+        """Return when the bookie is registered; from then on it is kept so.
+
+        Raises `IdentityError` when another living process has the id, which takes about a session timeout to find out.
+        """
+        async with self._lock:
+            await self._publish()
+            self._registered = True
+        self._task = self._runtime.spawn(
+            self._keep(), name=f"registration of {self.info.bookie_id}", on_death=self._on_death
+        )
+
+    async def unregister(self) -> None:
+        """Remove the node. Without the store this fails, and the node goes with the session."""
+        self._registered = False
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        async with self._lock:
+            for read_only in (False, True):
+                await self._withdraw(self._path(read_only))
+
+    async def set_read_only(self, read_only: bool, reason: str = "") -> None:
+        """Move the node between the writable and the read-only bookies. While the store is away, waits for it.
+
+        `reason` is told to those who find too few bookies that take writes.
+        """
+        async with self._lock:
+            if (self.info.read_only, self.info.read_only_reason) == (read_only, reason):
+                return
+            self.info = dataclasses.replace(self.info, read_only=read_only, read_only_reason=reason)
+        if self._watch is not None:
+            self._watch.close()  # it is on the old path
+        await self._publish_until_done()
+
+    async def set_in_limbo(self, *, in_limbo: bool) -> None:
+        """Replace what the node says of lost data; it stays in its place. While the store is away, waits for it."""
+        async with self._lock:
+            self.info = dataclasses.replace(self.info, in_limbo=in_limbo)
+        await self._publish_until_done()
+
+    async def set_free_bytes(self, free_bytes: int) -> None:
+        """Replace what the node says of free space; it stays in its place. While the store is away, waits for it."""
+        async with self._lock:
+            self.info = dataclasses.replace(self.info, free_bytes=free_bytes)
+        await self._publish_until_done()
+
+    def _path(self, read_only: bool) -> str:
+        return paths.available(self._root, self.info.bookie_id, read_only=read_only)
+
+    async def _keep(self) -> None:
+        """Register again whenever the node or the session may be gone."""
+        with contextlib.suppress(ClientClosedError):  # the store was closed: the session is over, and its nodes with it
+            while self._registered:
+                self._watch = self._store.watch(self._path(self.info.read_only))
+                try:
+                    async for _ in self._watch:
+                        await self._publish_until_done()
+                finally:
+                    self._watch.close()
+                # Closed by `set_read_only`, or by the store, and then this says so.
+                await self._publish_until_done()
+
+    async def _publish_until_done(self) -> None:
+        while self._registered:
+            try:
+                async with self._lock:
+                    if self._registered:
+                        await self._publish()
+                return
+            except MetadataUnavailableError as error:
+                if not error.retriable:
+                    raise
+                await asyncio.sleep(self._settings.metadata_retry_pause_s)
+
+    async def _publish(self) -> None:
+        # First the new place, then the old one: for a moment the bookie is in both and counts as read-only.
+        await self._claim(self._path(self.info.read_only))
+        await self._withdraw(self._path(not self.info.read_only))
+
+    async def _claim(self, path: str) -> None:
+        deadline = self._runtime.clock.monotonic() + TAKEOVER_TIMEOUTS * self._store.session_timeout_s
+        doubt = False  # whether a node may be there that this call has made
+        while True:
+            value = self._value()
+            made = await self._create(path, value)
+            match made:
+                case Done():
+                    return
+                case Exists() | Superseded():
+                    pass
+                case Missing() if made.index:
+                    raise self._not_known()
+                case Missing():
+                    raise NoSuchClusterError(f"there is no cluster under {self._root}", bookie=self.info.bookie_id)
+                case Unknown():
+                    doubt = True
+                    if self._runtime.clock.monotonic() >= deadline:
+                        raise to_error(made, bookie=self.info.bookie_id)
+                case NotDone():
+                    raise to_error(escalate_unknown(made, doubt), bookie=self.info.bookie_id)
+                case _:
+                    assert_never(made)
+            found = await self._look(path, doubt)
+            if found is None:
+                continue
+            if found[0] == value:
+                return
+            owner = _fields(found[0])
+            if (owner.get("token"), owner.get("session")) == (self._token, _session(self._store)):
+                await self._replace(path, value, found[1])  # something has changed that the node says
+            elif owner.get("token") == self._token or (self._identity and owner.get("identity") == self._identity):
+                # Of an earlier session of this process, or of a predecessor that can't be alive.
+                await self._remove(path, found[1])
+            elif not await self._gone(path, deadline):
+                raise IdentityError(
+                    f"another process, at {owner.get('address')}, is registered with the id of this bookie",
+                    bookie=self.info.bookie_id,
+                )
+
+    async def _create(self, path: str, value: bytes) -> CreateOutcome:
+        """Make the node, if the cookie is still the bookie's own. `Exists` also for a node that is already its own."""
+        node = Create(path, value, ephemeral=True)
+        if self._cookie is None:
+            return await create_certainly(self._store, node, attempts_max=1)
+        cookie = paths.cookie(self._root, self.info.bookie_id)
+        found = await attempt(read_certainly(self._store, cookie))
+        if isinstance(found, NotDone | Unknown):
+            return NotDone(found.error)
+        # A cookie that was made anew may have the same version, so both count.
+        if isinstance(found, Answer) and found.value == self._cookie:
+            return await create_certainly(self._store, node, Check(cookie, self._cookie[1]), attempts_max=1)
+        here = await self._look(path, doubt=False)
+        if here is None or _fields(here[0]).get("token") != self._token:
+            raise self._not_known()
+        return Exists(path)
+
+    def _not_known(self) -> IdentityError:
+        return IdentityError(
+            "the cluster doesn't know this bookie with these directories any more: it was decommissioned while it was "
+            "cut off from the metadata store, or its id has other directories now. Stop it for good; what it had is "
+            "on other bookies",
+            bookie=self.info.bookie_id,
+        )
+
+    async def _gone(self, path: str, deadline: float) -> bool:
+        """Whether the node vanishes before the deadline."""
+        watch = self._store.watch(path)
+        try:
+            async with asyncio.timeout(max(0.0, deadline - self._runtime.clock.monotonic())):
+                async for _ in watch:
+                    if not await self._store.exists(path):
+                        break
+        except TimeoutError:
+            return False
+        finally:
+            watch.close()
+        return True
+
+    async def _withdraw(self, path: str) -> None:
+        """Remove the node if it is ours."""
+        found = await read_if_there(self._store, path)
+        if found is not None and _fields(found[0]).get("token") == self._token:
+            await self._remove(path, found[1])
+
+    async def _look(self, path: str, doubt: bool) -> tuple[bytes, int] | None:
+        """What is there. An error says whether that may be this call's own."""
+        found = await attempt(read_if_there(self._store, path))
+        if isinstance(found, Answer):
+            return found.value
+        if isinstance(found, NotDone | Unknown):
+            raise to_error(escalate_unknown(found, doubt), bookie=self.info.bookie_id)
+        raise found  # a look is refused for no reason that is left
+
+    async def _replace(self, path: str, value: bytes, version: int) -> None:
+        """Write the node, unless it has changed: then the caller looks again."""
+        outcome = await put_certainly(self._store, path, value, version, attempts_max=1)
+        match outcome:
+            case Done() | Missing() | Changed() | Superseded():
+                return
+            case NotDone() | Unknown():
+                raise to_error(outcome, bookie=self.info.bookie_id)
+            case _:
+                assert_never(outcome)
+
+    async def _remove(self, path: str, version: int) -> None:
+        """Remove the node, unless it has changed: then the caller looks again. Only once, for it may come back."""
+        outcome = await delete_certainly(self._store, path, version, attempts_max=1)
+        match outcome:
+            case Gone() | Missing() | Changed() | Superseded():
+                return
+            case NotDone() | Unknown():
+                raise to_error(outcome, bookie=self.info.bookie_id)
+            case _:
+                assert_never(outcome)
+
+    def _value(self) -> bytes:
+        info = self.info
+        fields = {
+            "version": REGISTRATION_VERSION,
+            "bookie_id": info.bookie_id,
+            "address": info.address,
+            "rack": info.rack,
+            "region": info.region,
+            "software": info.version,
+            "free_bytes": info.free_bytes,
+            "read_only": info.read_only,
+            "read_only_reason": info.read_only_reason,
+            "metrics_port": info.metrics_port,
+            **({"metrics_tls": True} if info.metrics_tls else {}),
+            "in_limbo": info.in_limbo,
+            "token": self._token,
+            "session": _session(self._store),
+            "identity": self._identity,
+        }
+        return json.dumps(fields).encode()
+
+
+def _session(store: MetadataStore) -> str:
+    return f"{store.session_id:#x}"
+
+
+def _fields(data: bytes) -> dict[str, Any]:
+    try:
+        fields = parsed(data)
+    except ValueError:
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def decode_registration(bookie_id: str, data: bytes, *, read_only: bool) -> BookieInfo:
+    """What a bookie's node says; fields that this version doesn't know are ignored. Raises `CorruptDataError`."""
+    fields = _fields(data)
+    try:
+        return BookieInfo(
+            bookie_id=bookie_id,
+            address=str(fields["address"]),
+            rack=str(fields.get("rack", "")),
+            region=str(fields.get("region", "")),
+            version=str(fields.get("software", "")),
+            free_bytes=int(fields.get("free_bytes", 0)),
+            read_only=read_only,
+            metrics_port=int(fields.get("metrics_port", 0)),
+            metrics_tls=bool(fields.get("metrics_tls", False)),
+            read_only_reason=str(fields.get("read_only_reason", "")),
+            in_limbo=bool(fields.get("in_limbo", False)),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptDataError(f"the bookie's registration is unreadable: {error!r}", bookie=bookie_id) from error
+
+
+def _leaving(info: BookieInfo) -> BookieInfo:
+    """A bookie that is about to say of itself that it is to leave."""
+    return dataclasses.replace(info, read_only=True, read_only_reason="draining")
+
+
+class BookieDirectory:
+    """The bookies as a client sees them: `bookies` takes writes, `read_only` doesn't. Both are replaced, never changed.
+
+    `draining` are those that are to leave, registered or not. `absent_since` has the others that were seen once and are
+    not registered, each with the monotonic time since when.
+
+    Addresses of bookies that went away are remembered, since a reader must still find one that is just restarting.
+    """
+
+    def __init__(
+        self, store: MetadataStore, root: str, runtime: Runtime, settings: ClientSettings = _CLIENT_DEFAULTS
+    ) -> None:
+        self.bookies: dict[str, BookieInfo] = {}
+        self.read_only: dict[str, BookieInfo] = {}
+        self.draining: frozenset[str] = frozenset()
+        self.absent_since: dict[str, float] = {}
+        self._store = store
+        self._root = root
+        self._runtime = runtime
+        self._addresses: dict[str, str] = {}
+        self._drains = Drains(store, root, runtime, settings)
+        self._changed = asyncio.Event()
+        self._refreshing = asyncio.Lock()
+        self._settings = settings
+        self._reads = asyncio.Semaphore(settings.bookie_reads_at_once)
+        self._watches: list[Watch] = []
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    @property
+    def readable(self) -> frozenset[str]:
+        """The bookies that are registered, whether they take entries or not."""
+        return frozenset(self.bookies) | self.read_only.keys()
+
+    def is_here(self, bookie_id: str) -> bool:
+        """Whether it is registered, and has what it had."""
+        info = self.bookies.get(bookie_id) or self.read_only.get(bookie_id)
+        return info is not None and not info.in_limbo
+
+    async def start(self) -> None:
+        """Read the list and keep it fresh until `close`."""
+        await self.refresh()
+        for name in (paths.AVAILABLE, paths.READ_ONLY, paths.DRAINING):
+            watch = self._store.watch(f"{self._root}/{name}", children=True)
+            self._watches.append(watch)
+            self._tasks.append(self._runtime.spawn(self._follow(watch), name=f"bookie directory, {name}"))
+        self._tasks.append(self._runtime.spawn(self._refresh_regularly(), name="bookie directory, regularly"))
+
+    async def close(self) -> None:
+        for watch in self._watches:
+            watch.close()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def refresh(self) -> None:
+        """Read the list now."""
+        async with self._refreshing:  # a slow reading must not replace a later one
+            writable, read_only, draining = await asyncio.gather(
+                self._read(False), self._read(True), self._drains.bookies()
+            )
+            # A bookie that is just moving may be in both lists, and then takes no writes.
+            refusing = {name: _leaving(info) for name, info in writable.items() if name in draining} | read_only
+            self.bookies = {name: info for name, info in writable.items() if name not in refusing}
+            self.read_only, self.draining = refusing, draining
+            self._see({**writable, **read_only})
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _see(self, infos: Mapping[str, BookieInfo]) -> None:
+        """Remember where the registered ones are, and since when the others are not there."""
+        now = self._runtime.clock.monotonic()
+        gone = {name: self.absent_since.get(name, now) for name in self._addresses if name not in infos}
+        self.absent_since = gone
+        for info in infos.values():
+            self._addresses[info.bookie_id] = info.address
+
+    async def wait_for(self, count: int, timeout: float) -> None:  # noqa: ASYNC109 - seconds, like every wait of a client
+        """Return when `count` bookies take writes. Raises `NotEnoughBookiesError` after `timeout` seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                while len(self.bookies) < count:
+                    await self._changed.wait()
+        except TimeoutError:
+            raise NotEnoughBookiesError(
+                f"{len(self.bookies)} bookies take writes after {timeout} s, {count} are needed"
+            ) from None
+
+    async def changed(self) -> None:
+        """Return when the list has been read again: the next time, whether it is another one or not."""
+        await self._changed.wait()
+
+    async def address_of(self, bookie_id: str) -> str:
+        """The bookie's address, "host:port": as registered, as last known, or else from its cookie.
+
+        Raises `BookieUnavailableError` for a bookie that the cluster doesn't know.
+        """
+        if bookie_id not in self._addresses:
+            cookie = await read_cookie(self._store, self._root, bookie_id)
+            if cookie is None:
+                raise BookieUnavailableError("the cluster knows no such bookie", bookie=bookie_id, retriable=False)
+            # A registration that came meanwhile is newer than the cookie.
+            self._addresses.setdefault(bookie_id, str(cookie_fields(cookie[0])["address"]))
+        return self._addresses[bookie_id]
+
+    async def _follow(self, watch: Watch) -> None:
+        async for _ in watch:
+            while not watch.closed:
+                try:
+                    await self.refresh()
+                    break
+                except ClientClosedError:
+                    return
+                except MetadataUnavailableError as error:
+                    if not error.retriable:
+                        raise
+                    await asyncio.sleep(self._settings.metadata_retry_pause_s)
+
+    async def _refresh_regularly(self) -> None:
+        # What changes in a node doesn't wake a watch on the list. One on each bookie's would cost more than it gives.
+        with contextlib.suppress(ClientClosedError):
+            while True:
+                await asyncio.sleep(self._settings.bookie_refresh_interval_s)
+                with contextlib.suppress(MetadataUnavailableError):
+                    await self.refresh()
+
+    async def _read(self, read_only: bool) -> dict[str, BookieInfo]:
+        parent = f"{self._root}/{paths.READ_ONLY if read_only else paths.AVAILABLE}"
+        names = [name for name in await children_if_there(self._store, parent) if name != "readonly"]
+        infos = await asyncio.gather(*(self._read_one(f"{parent}/{name}", name, read_only) for name in names))
+        return {info.bookie_id: info for info in infos if info is not None}
+
+    async def _read_one(self, path: str, bookie_id: str, read_only: bool) -> BookieInfo | None:
+        async with self._reads:
+            found = await read_if_there(self._store, path)
+        if found is None:
+            return None
+        try:
+            return decode_registration(bookie_id, found[0], read_only=read_only)
+        except CorruptDataError:
+            return None  # not a bookie's node; one stranger must not hide all the bookies

@@ -1,0 +1,1 @@
+"""The metadata of ledgers: layouts of their nodes, reading, writing, listing."""

@@ -1,0 +1,95 @@
+"""Looks at a ledger's metadata that are sure enough to delete what a bookie has of it, or to decide whose it is.
+
+Invariant: what a look says was true in this cluster, at one moment after the call: the server was made to catch up, the
+instance id is that of the bookie's directories, and one session has seen all of it. What isn't sure is *unsure*.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError, UnauthorizedError
+from bkpy.metadata import paths
+from bkpy.metadata.ledgers.layout import id_is_held, next_id
+from bkpy.metadata.store.resolve import read_if_there
+from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata, UnsupportedVersionError
+from bkpy.protocol.repair.collection import ProbeState, probe_state_of, probe_state_of_nothing
+
+if TYPE_CHECKING:
+    from bkpy.metadata.ledgers.layout import Layout
+    from bkpy.metadata.replication.locks import LedgerLock
+    from bkpy.metadata.store.store import MetadataStore
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeResult:
+    """What a look saw. `version` is that of the metadata, -1 without any; `why` explains what is not sure.
+
+    `ledger_key`: the ledger's key, empty without metadata. `next_id`: the id that the store gives out next, if that was
+    read.
+    """
+
+    state: ProbeState
+    version: int = -1
+    own_lock: bool = True
+    why: str = ""
+    ledger_key: bytes = field(default=b"", repr=False)
+    next_id: int = -1
+
+
+class MetadataProbe:
+    """Looks for the bookie `bookie_id`, whose directories belong to the cluster `instance_id`."""
+
+    def __init__(self, store: MetadataStore, root: str, layout: Layout, *, instance_id: str, bookie_id: str) -> None:
+        self._store = store
+        self._root = root
+        self._layout = layout
+        self._instance_id = instance_id
+        self._bookie_id = bookie_id
+
+    async def look(self, ledger_id: int, lock: LedgerLock | None = None, *, empty: bool = False) -> ProbeResult:
+        """The ledger as it is now, and whether `lock` is held. `empty`: the bookie has no entry of it.
+
+        Never raises a `BookKeeperError`.
+        """
+        try:
+            path = self._layout.path_of(self._root, ledger_id)
+        except ConfigError as error:
+            return ProbeResult(ProbeState.UNREADABLE, why=str(error))
+        session = self._store.session_id
+        try:
+            await self._store.sync(path)
+            instance = await read_if_there(self._store, f"{self._root}/{paths.INSTANCE_ID}")
+            try:
+                found = await read_if_there(self._store, path)
+            except UnauthorizedError as error:  # of this one: the cluster's own nodes may be read
+                return ProbeResult(ProbeState.UNREADABLE, why=str(error))
+            own_lock = lock is None or await self._store.exists(lock.proof)
+            following, held = 0, False
+            if found is None:
+                following = await next_id(self._store, self._root, self._layout)
+                if ledger_id < following:
+                    held = await id_is_held(self._store, self._root, self._layout, ledger_id)
+                    found = await read_if_there(self._store, path)  # it may have been created meanwhile
+        except BookKeeperError as error:
+            return ProbeResult(ProbeState.UNSURE, why=str(error))
+        if self._store.session_id != session:  # another session may have got another, older server
+            return ProbeResult(ProbeState.UNSURE, why="the session with the metadata store has ended")
+        if instance is None:
+            return ProbeResult(ProbeState.FOREIGN, why=f"there is no cluster under {self._root} any more")
+        if instance[0].decode(errors="replace") != self._instance_id:
+            return ProbeResult(ProbeState.FOREIGN, why=f"the cluster under {self._root} is not {self._instance_id}")
+        if found is None:
+            state = probe_state_of_nothing(ledger_id, following, held=held, empty=empty)
+            why = f"its next ledger id is {following}, and ledger {ledger_id} is here"
+            return ProbeResult(
+                state, own_lock=own_lock, why="" if state is ProbeState.NO_LEDGER else why, next_id=following
+            )
+        try:
+            metadata = LedgerMetadata.decode(ledger_id, found[0])
+        except (CorruptDataError, UnsupportedVersionError) as error:
+            return ProbeResult(ProbeState.UNREADABLE, why=str(error))
+        return ProbeResult(
+            probe_state_of(metadata, self._bookie_id), found[1], own_lock, ledger_key=metadata.ledger_key
+        )

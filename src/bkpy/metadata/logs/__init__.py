@@ -1,0 +1,1 @@
+"""The lists of named logs, their consumers, deletion and retention."""

@@ -1,0 +1,273 @@
+"""Consumers of a named log: positions with names, which say what has yet to be read and so has to be kept.
+
+    logs/<name>/<uid>/consumers              written with every registration, every deletion and every step back
+    logs/<name>/<uid>/consumers/<consumer>   its position, and since when
+
+Invariants: a truncation takes no entry from a consumer that was registered before it, unless it is told to: its
+transaction checks `consumers`, and a registration's checks the list; a position is replaced only by one who has read
+it, and only that of the registration that he knows; none lies past what is known to be there, since retention would
+delete what comes, and was never read; at most `log_consumers_max` are registered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, assert_never
+
+from bkpy.errors import ConfigError, CorruptDataError, MetadataConflictError, NoSuchLogError, TruncatedError
+from bkpy.metadata import paths
+from bkpy.metadata.store.outcome import Changed, Done, Missing, NotDone, Superseded, Unknown, to_error
+from bkpy.metadata.store.resolve import children_if_there, put_certainly, read_certainly
+from bkpy.metadata.store.store import Check, Create, Delete, Put
+from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
+from bkpy.protocol.log.log_list import checked_name
+from bkpy.stored_json import parsed
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from bkpy.metadata.logs.catalog import LogStore
+    from bkpy.metadata.store.store import Operation
+    from bkpy.protocol.log.log_list import LogList
+
+CONSUMER_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerState:
+    """The next position that a consumer has to read, and since when (milliseconds since the epoch) it is this one."""
+
+    position: int
+    since_ms: int
+    token: str = field(default="", repr=False)  # of the one who wrote it, and unlike any other
+    unknown: Mapping[str, Any] = field(default_factory=dict, hash=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """All consumers of a log, by name. A transaction with `check` does nothing once there are others."""
+
+    states: dict[str, ConsumerState]
+    check: Check
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredState:
+    """What is stored of one consumer. `state` is None if it isn't registered."""
+
+    state: ConsumerState | None
+    version: int
+    all_version: int
+
+
+class LogConsumers:
+    """The consumers of the log `name`, of the list with this `uid`: those of another one of that name are others'.
+
+    What it writes has a token of its own, so that it knows again what it was not told of: the reply was lost, or the
+    call cancelled.
+    """
+
+    def __init__(
+        self, logs: LogStore, name: str, uid: str, known_end: Callable[[int], Awaitable[int]] | None = None
+    ) -> None:
+        """`known_end` says up to which position the log is known to reach, after a look if that is short of the one
+        that it is given; without it, what the list says has to do.
+        """
+        self._known_end = known_end
+        self._logs = logs
+        self._store = logs.store
+        self._settings = logs.settings
+        self._log = name
+        self._uid = uid
+        self._token = logs.new_token()
+        self._folder = f"{paths.log(logs.root, name)}/{uid}/consumers"
+
+    async def registered(self) -> Registered:
+        """All of them, and the check of that. Raises `NoSuchLogError`."""
+        await self._store.sync(self._folder)
+        top = await read_certainly(self._store, self._folder)
+        if top is None:
+            raise NoSuchLogError(f"log {self._log} has been deleted")
+        names = await children_if_there(self._store, self._folder)
+        states = {}
+        step = self._settings.log_consumer_reads_at_once
+        for begin in range(0, len(names), step):
+            some = names[begin : begin + step]
+            nodes = await asyncio.gather(*(read_certainly(self._store, f"{self._folder}/{name}") for name in some))
+            for name, found in zip(some, nodes, strict=True):
+                if found is not None:
+                    states[name] = _decode(self._log, name, found[0])
+        return Registered(states, Check(self._folder, top[1]))
+
+    async def register(self, consumer: str, position: int | None) -> ConsumerState:
+        """The state of the consumer, which is registered at `position` if it isn't there; None is the first one.
+
+        Raises `TruncatedError` for a position that is not there any more, `ConfigError` for one that was never there,
+        or if there are too many consumers, `NoSuchLogError`, `MetadataConflictError`, `MetadataUnavailableError`.
+        """
+        node = self._node(consumer)
+        for _ in range(self._settings.log_conflicts_max):
+            known = await self._known(consumer)
+            if known.state is not None:
+                return known.state
+            if position is not None:
+                await self._check_end(position)
+            log_list, version = await self._list()
+            at = log_list.first_position if position is None else position
+            self._check_position(log_list, at)
+            await self._check_number()
+            state = self._state(at, {})
+            create = Create(node, _encode(state))
+            if await self._committed(known.all_version, create, self._logs.list_check(self._log, version)):
+                return state
+        raise self._given_up()
+
+    async def commit(self, consumer: str, position: int, expected: ConsumerState) -> ConsumerState:
+        """Move the consumer on, or back, if it is in the `expected` state, or one that was written here; its new state.
+
+        Raises `MetadataConflictError` if it is in another one, for which somebody else has used its name;
+        `TruncatedError` for a position that is not there any more, `ConfigError` for one past the end,
+        `NoSuchLogError`, `MetadataUnavailableError`.
+        """
+        node = self._node(consumer)
+        await self._check_end(position)
+        state = self._state(position, expected.unknown)
+        for _ in range(self._settings.log_conflicts_max):
+            known = await self._known(consumer)
+            if known.state == state:  # an attempt before has done it, though it could not be told
+                return state
+            if known.state is None or (known.state != expected and known.state.token != self._token):
+                raise MetadataConflictError(
+                    f"consumer {consumer} of log {self._log} is not at position {expected.position} any more: "
+                    "somebody else goes by that name",
+                    retriable=False,
+                )
+            if position >= known.state.position:
+                done = await self._put(node, _encode(state), known.version, Check(self._folder, known.all_version))
+            else:
+                log_list, version = await self._list()
+                self._check_position(log_list, position)
+                put = Put(node, _encode(state), known.version)
+                done = await self._committed(known.all_version, put, self._logs.list_check(self._log, version))
+            if done:
+                return state
+        raise self._given_up()
+
+    async def delete(self, consumer: str) -> bool:
+        """Forget the consumer, whatever is stored of it; False if there was none. Nothing is kept for it any more."""
+        node = self._node(consumer)
+        was_there = False
+        for _ in range(self._settings.log_conflicts_max):
+            all_version, found = await self._stored(node)
+            if found is None:
+                return was_there
+            was_there = True
+            if await self._committed(all_version, Delete(node, found[1])):
+                return True
+        raise self._given_up()
+
+    def _node(self, consumer: str) -> str:
+        return f"{self._folder}/{checked_name(consumer, 'consumer')}"
+
+    async def _stored(self, node: str) -> tuple[int, tuple[bytes, int] | None]:
+        """The version of the node of all, and the consumer's own value and version."""
+        await self._store.sync(self._folder)
+        # That of all comes first: what changes behind it is noticed by the check of it.
+        top = await read_certainly(self._store, self._folder)
+        if top is None:
+            raise NoSuchLogError(f"log {self._log} has been deleted")
+        return top[1], await read_certainly(self._store, node)
+
+    async def _known(self, consumer: str) -> _StoredState:
+        all_version, found = await self._stored(self._node(consumer))
+        if found is None:
+            return _StoredState(None, -1, all_version)
+        return _StoredState(_decode(self._log, consumer, found[0]), found[1], all_version)
+
+    async def _list(self) -> tuple[LogList, int]:
+        log_list, version = await self._logs.read(self._log, fresh=True)
+        if log_list.uid != self._uid:
+            raise NoSuchLogError(f"log {self._log} has been deleted, and there is another one of that name")
+        return log_list, version
+
+    async def _check_end(self, position: int) -> None:
+        if self._known_end is not None and position > (end := await self._known_end(position)):
+            raise ConfigError(
+                f"log {self._log} is known to reach up to position {end}, so no consumer can be at {position}"
+            )
+
+    def _check_position(self, log_list: LogList, position: int) -> None:
+        if log_list.behind(position) < log_list.first_position:
+            raise TruncatedError(f"log {self._log} begins at position {log_list.first_position}, not at {position}")
+        if not log_list.open_segments and position > log_list.sealed_end:
+            raise ConfigError(f"log {self._log} ends before position {log_list.sealed_end}, not {position}")
+
+    async def _check_number(self) -> None:
+        """Whether there may be one more; who comes in between changes the node of all, and this is asked again."""
+        bound = self._settings.log_consumers_max
+        if len(await children_if_there(self._store, self._folder)) >= bound:
+            raise ConfigError(
+                f"log {self._log} has {bound} consumers already, as many as log_consumers_max allows: delete those "
+                "that nobody uses any more, or raise that setting"
+            )
+
+    async def _committed(self, all_version: int, *operations: Operation) -> bool:
+        """Whether they are done, with a write of the node of all consumers; False is to be tried again."""
+        return await self._put(self._folder, self._logs.new_token().encode(), all_version, *operations)
+
+    async def _put(self, node: str, data: bytes, version: int, *others: Operation) -> bool:
+        attempts_max = self._settings.metadata_write_attempts_max
+        outcome = await put_certainly(self._store, node, data, version, *others, attempts_max=attempts_max)
+        match outcome:
+            case Done():
+                return True
+            case Changed() | Missing() | Superseded():  # what is there now says more
+                return False
+            case NotDone() | Unknown():
+                raise to_error(outcome)
+            case _:
+                assert_never(outcome)
+
+    def _state(self, position: int, unknown: Mapping[str, Any]) -> ConsumerState:
+        return ConsumerState(position, self._logs.now_ms(), self._token, unknown)
+
+    def _given_up(self) -> MetadataConflictError:
+        return MetadataConflictError(f"the consumers of log {self._log} change all the time")
+
+
+async def consumers_of(logs: LogStore, name: str) -> LogConsumers:
+    """Those of the log that has this name now. Raises `NoSuchLogError`."""
+    log_list, _ = await logs.read(name)
+    return LogConsumers(logs, name, log_list.uid)
+
+
+def _encode(state: ConsumerState) -> bytes:
+    fields = {
+        "version": CONSUMER_VERSION,
+        "position": state.position,
+        "since_ms": state.since_ms,
+        "token": state.token,
+        **state.unknown,
+    }
+    return json.dumps(fields).encode()
+
+
+def _decode(log: str, consumer: str, data: bytes) -> ConsumerState:
+    try:
+        fields = parsed(data)
+        version = fields.pop("version")
+        if type(version) is not int or version < 1:
+            raise ValueError(f"{version!r} is no format version")
+        if version > CONSUMER_VERSION:
+            raise UnsupportedVersionError(
+                f"consumer {consumer} of log {log} has format version {version}, this bkpy reads up to "
+                f"{CONSUMER_VERSION}: upgrade it"
+            )
+        position, since_ms, token = fields.pop("position"), fields.pop("since_ms"), fields.pop("token")
+        if type(position) is not int or position < 0 or type(since_ms) is not int or type(token) is not str:
+            raise ValueError("no position, or no time")
+        return ConsumerState(position, since_ms, token, fields)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CorruptDataError(f"consumer {consumer} of log {log} is unreadable: {error!r}") from error

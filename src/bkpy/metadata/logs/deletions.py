@@ -1,0 +1,114 @@
+"""That a named log was deleted, noted for as long as ledgers may turn up that say they belong to it.
+
+    logs-deleted/<uid>      the log's name, and when
+
+A list can be lost in other ways: removed by hand, or not there yet in an old copy that was put back. Only with this
+note does it follow from a missing list that nobody needs the ledgers.
+
+Invariants: the note is there before the list of a deleted log is removed, and of no log that wasn't deleted; a `uid`
+is unlike any other, so whoever notes it says the same as everybody else.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
+
+from bkpy.errors import MetadataConflictError, UnauthorizedError
+from bkpy.metadata import paths
+from bkpy.metadata.store.outcome import Done, Exists, Missing, NotDone, Superseded, Unknown, to_error
+from bkpy.metadata.store.resolve import (
+    children_if_there,
+    create_certainly,
+    delete_certainly,
+    ensure_path,
+    read_certainly,
+)
+from bkpy.metadata.store.store import Create
+from bkpy.stored_json import parsed
+
+if TYPE_CHECKING:
+    from bkpy.metadata.logs.catalog import LogStore
+
+log = logging.getLogger(__name__)
+
+DELETION_VERSION: Final = 1
+
+
+class Deletion(NamedTuple):
+    """Of the log with this uid; `deleted_ms` are milliseconds since the epoch."""
+
+    uid: str
+    name: str
+    deleted_ms: int
+
+
+class LogDeletions:
+    """Of all logs of a cluster. Calls raise `MetadataUnavailableError`."""
+
+    def __init__(self, logs: LogStore) -> None:
+        self._logs = logs
+        self._store = logs.store
+        self._folder = f"{logs.root}/{paths.LOGS_DELETED}"
+        self._attempts_max = logs.settings.metadata_write_attempts_max
+
+    async def note(self, name: str, uid: str) -> None:
+        """Say that the log was deleted, which its list says already. When it returns, `noted` is true."""
+        fields = {"version": DELETION_VERSION, "name": name, "deleted_ms": self._logs.now_ms()}
+        node = Create(self._node(uid), json.dumps(fields).encode())
+        outcome = await create_certainly(self._store, node, attempts_max=self._attempts_max)
+        if isinstance(outcome, Missing):  # the first one of the cluster
+            above = await ensure_path(self._store, self._folder, attempts_max=self._attempts_max)
+            if isinstance(above, NotDone):
+                raise to_error(above)
+            outcome = await create_certainly(self._store, node, attempts_max=self._attempts_max)
+        match outcome:
+            case Done() | Exists() | Superseded():  # whoever has noted it
+                return
+            case Missing():
+                raise MetadataConflictError(f"somebody deletes what is above {outcome.node}")
+            case NotDone() | Unknown():
+                raise to_error(outcome)
+            case _:
+                assert_never(outcome)
+
+    async def noted(self, uid: str) -> bool:
+        """Whether it is noted that the log with this uid was deleted."""
+        return await read_certainly(self._store, self._node(uid)) is not None
+
+    async def older_than(self, age_s: float) -> list[Deletion]:
+        """The notes that are so old, or older; one that can't be read is as new as can be."""
+        await self._store.sync(self._folder)
+        old = []
+        for uid in await children_if_there(self._store, self._folder):
+            try:
+                found = await read_certainly(self._store, self._node(uid))
+            except UnauthorizedError as error:
+                log.warning("the note that the log with uid %s was deleted can't be read, and stays: %s", uid, error)
+                continue
+            deletion = None if found is None else _decode(uid, found[0])
+            if deletion is not None and deletion.deleted_ms + age_s * 1000 <= self._logs.now_ms():
+                old.append(deletion)
+        return old
+
+    async def forget(self, uid: str) -> None:
+        """Remove the note. What belonged to the log, and turns up later, is kept."""
+        outcome = await delete_certainly(self._store, self._node(uid), attempts_max=self._attempts_max)
+        if isinstance(outcome, NotDone | Unknown):
+            raise to_error(outcome)
+
+    def _node(self, uid: str) -> str:
+        return f"{self._folder}/{uid}"
+
+
+def _decode(uid: str, data: bytes) -> Deletion | None:
+    try:
+        fields = parsed(data)
+        name, deleted_ms = fields["name"], fields["deleted_ms"]
+        if fields["version"] != DELETION_VERSION or type(name) is not str or type(deleted_ms) is not int:
+            raise ValueError("of another version, or no name, or no time")
+        return Deletion(uid, name, deleted_ms)
+    except (ValueError, KeyError, TypeError) as error:
+        log.warning("the note that the log with uid %s was deleted is unreadable, and stays: %r", uid, error)
+        return None

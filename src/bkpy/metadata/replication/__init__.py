@@ -1,0 +1,1 @@
+"""Under-replicated ledgers, locks, the election of the auditor, and records of audits and workers."""

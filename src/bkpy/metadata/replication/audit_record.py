@@ -1,0 +1,96 @@
+"""What an auditor leaves to the next, in the metadata store: since when who is absent, and what of that is marked."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from bkpy.config.recovery import RecoverySettings
+from bkpy.errors import CorruptDataError
+from bkpy.metadata import paths
+from bkpy.metadata.term_value import TermValue
+from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
+from bkpy.protocol.repair.audit import Absence, AuditRecord
+from bkpy.stored_json import parsed
+
+if TYPE_CHECKING:
+    from bkpy.metadata.store.store import MetadataStore
+
+RECORD_VERSION = 1
+_DEFAULTS = RecoverySettings()
+
+
+class AuditRecords:
+    """The record under `root`. Writes need the node `guard` to be there, that of the auditor's term."""
+
+    def __init__(
+        self, store: MetadataStore, root: str, *, guard: str = "", settings: RecoverySettings = _DEFAULTS
+    ) -> None:
+        attempts_max = settings.metadata_write_attempts_max
+        self._value = TermValue(store, f"{root}/{paths.AUDIT}", guard=guard, attempts_max=attempts_max)
+
+    async def read(self) -> AuditRecord:
+        """The record; an empty one if there is none, or one that is damaged.
+
+        Raises `UnsupportedVersionError` for one of a newer bkpy, `MetadataUnavailableError`.
+        """
+        found = await self._value.read()
+        if found is None:
+            return AuditRecord()
+        try:
+            return _decode(found)
+        except CorruptDataError:
+            return AuditRecord()
+
+    async def write(self, record: AuditRecord) -> None:
+        """Replace the record that was read or written last.
+
+        Raises `MetadataConflictError` when the term is over. After a `MetadataUnavailableError` it is to be read again.
+        """
+        await self._value.write(_encode(record))
+
+
+def _encode(record: AuditRecord) -> bytes:
+    fields = {
+        "version": RECORD_VERSION,
+        "most_absent": record.most_absent,
+        "bookies": dict(sorted(record.instances.items())),
+        "absent": {
+            bookie: {
+                "since_ms": absence.since_ms,
+                "instance": absence.instance,
+                "replaced": absence.replaced,
+                "marked": absence.marked,
+                "worked_off": absence.worked_off,
+            }
+            for bookie, absence in sorted(record.absences.items())
+        },
+        **record.unknown,
+    }
+    return json.dumps(fields).encode()
+
+
+def _decode(data: bytes) -> AuditRecord:
+    try:
+        fields = parsed(data)
+        version = fields.pop("version")
+        if isinstance(version, int) and version > RECORD_VERSION:
+            raise UnsupportedVersionError(
+                f"the auditor's record has format version {version}, this bkpy reads up to {RECORD_VERSION}: upgrade it"
+            )
+        most_absent = bool(fields.pop("most_absent"))
+        instances = {bookie: str(instance) for bookie, instance in fields.pop("bookies").items()}
+        absences = {bookie: _absence(absence) for bookie, absence in fields.pop("absent").items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptDataError(f"the auditor's record is unreadable: {error!r}") from error
+    return AuditRecord(instances, absences, most_absent, fields)
+
+
+def _absence(fields: dict[str, Any]) -> Absence:
+    return Absence(
+        int(fields["since_ms"]),
+        str(fields["instance"]),
+        bool(fields["replaced"]),
+        bool(fields["marked"]),
+        bool(fields["worked_off"]),
+    )

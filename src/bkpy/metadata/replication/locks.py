@@ -1,0 +1,172 @@
+"""The re-replication lock of a ledger: whoever moves copies of a closed ledger, or removes them, holds it.
+
+It is two ephemeral nodes, made and removed in one transaction: one that is named after the ledger, so that there is one
+holder at a time, and a *proof* whose name nobody else ever has. That the proof is there says that this very lock is
+held; a check of the other node could be passed by a successor's.
+
+Invariants: a lock that was given out or that may have been made is taken back by `release`, or by `release_abandoned`
+where its holder was cancelled, or goes with the session; the lock of a successor is never removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, assert_never
+
+from bkpy.config.base import MetadataSettings
+from bkpy.errors import MetadataConflictError
+from bkpy.metadata import paths
+from bkpy.metadata.store.outcome import Changed, Done, Exists, Gone, Missing, NotDone, Superseded, Unknown
+from bkpy.metadata.store.resolve import children_if_there, create_certainly, delete_together, ensure_path, read_if_there
+from bkpy.metadata.store.store import Create, Delete, MetadataStore
+from bkpy.stored_json import parsed
+
+if TYPE_CHECKING:
+    from bkpy.runtime.interfaces import Runtime
+
+LOCK_VERSION = 1
+_LOCK_NAME = re.compile(r"L([0-9]{19})")
+_DEFAULTS = MetadataSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerLock:
+    """The lock of one ledger, as it was taken. `proof` is there as long as it is held."""
+
+    ledger_id: int
+    path: str
+    proof: str
+
+    @property
+    def nodes(self) -> tuple[Delete, Delete]:
+        """What gives it back. A node is never changed: its version is the one that it was made with."""
+        return Delete(self.proof, 0), Delete(self.path, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLock:
+    """A lock that somebody has: `holder` since `since_ms` (of the epoch)."""
+
+    ledger_id: int
+    holder: str
+    since_ms: int
+
+
+class LedgerLocks:
+    """Takes and releases locks for `holder`, a bookie's or a client's name for people to read.
+
+    A holder that is cancelled abandons its lock. The session's owner either ends the session, or goes on and calls
+    `release_abandoned`.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        root: str,
+        holder: str,
+        runtime: Runtime,
+        settings: MetadataSettings = _DEFAULTS,
+    ) -> None:
+        self._store = store
+        self._root = root
+        self.holder = holder
+        self._runtime = runtime
+        self._settings = settings
+        self._abandoned: list[LedgerLock] = []
+
+    async def take(self, ledger_id: int) -> LedgerLock | Exists | NotDone:
+        """The lock; `Exists` if somebody has it, or had it and died, and its session has not ended yet."""
+        path = paths.ledger_lock(self._root, ledger_id)
+        token = self._runtime.rng.randbytes(16).hex()
+        lock = LedgerLock(ledger_id, path, f"{path}-{token}")
+        try:
+            return await self._take(lock, token)
+        except asyncio.CancelledError:
+            self.abandon(lock)  # it may have been made
+            raise
+
+    async def _take(self, lock: LedgerLock, token: str) -> LedgerLock | Exists | NotDone:
+        path = lock.path
+        fields = {
+            "version": LOCK_VERSION,
+            "holder": self.holder,
+            "since_ms": int(self._runtime.clock.time() * 1000),
+            "token": token,
+        }
+        node = Create(path, json.dumps(fields).encode(), ephemeral=True)
+        proof = Create(lock.proof, b"", ephemeral=True)
+        attempts_max = self._settings.metadata_write_attempts_max
+        outcome = await create_certainly(self._store, node, proof, attempts_max=attempts_max)
+        if isinstance(outcome, Missing):  # the first lock of the cluster
+            above = await ensure_path(self._store, f"{self._root}/{paths.LOCKS}", attempts_max=attempts_max)
+            if isinstance(above, NotDone):
+                return above
+            outcome = await create_certainly(self._store, node, proof, attempts_max=attempts_max)
+        match outcome:
+            case Done():
+                return lock
+            case Exists() | NotDone():
+                return outcome
+            case Missing():
+                return NotDone(MetadataConflictError(f"somebody deletes what is above {outcome.node}"))
+            case Superseded():
+                await self.release(lock)
+                return NotDone(MetadataConflictError(f"somebody has removed the lock {path}"))
+            case Unknown():
+                await self.release(lock)
+                return NotDone(outcome.error)
+            case _:
+                assert_never(outcome)
+
+    def abandon(self, lock: LedgerLock) -> None:
+        """Its holder was cancelled, and may hold it still."""
+        self._abandoned.append(lock)
+
+    async def release_abandoned(self) -> None:
+        """Release what cancelled holders have left in this session."""
+        while self._abandoned:
+            lock = self._abandoned.pop()
+            try:
+                await self.release(lock)
+            except asyncio.CancelledError:
+                self.abandon(lock)
+                raise
+
+    async def release(self, lock: LedgerLock) -> None:
+        """Return when the lock is certainly not held any more: while the store is away, waits for it."""
+        while True:
+            outcome = await delete_together(
+                self._store, *lock.nodes, attempts_max=self._settings.metadata_write_attempts_max
+            )
+            match outcome:
+                case Gone() | Missing() | Changed() | Superseded():
+                    return
+                case NotDone() | Unknown():
+                    if not outcome.error.retriable:  # the store was closed: the session is over, and its nodes with it
+                        return
+                    await asyncio.sleep(self._settings.metadata_retry_pause_s)
+                case _:
+                    assert_never(outcome)
+
+
+async def held_locks(store: MetadataStore, root: str) -> list[HeldLock]:
+    """The locks that are held, by ledger id, for people: they may be released at any time.
+
+    Of a lock whose value can't be read, the holder is "" and the time 0.
+    """
+    found = []
+    for name in await children_if_there(store, f"{root}/{paths.LOCKS}"):
+        if not (match := _LOCK_NAME.fullmatch(name)):
+            continue
+        value = await read_if_there(store, f"{root}/{paths.LOCKS}/{name}")
+        if value is not None:
+            holder, since_ms = "", 0
+            with contextlib.suppress(ValueError, TypeError, AttributeError):
+                fields = parsed(value[0])
+                holder, since_ms = str(fields.get("holder", "")), int(fields.get("since_ms", 0))
+            found.append(HeldLock(int(match[1]), holder, since_ms))
+    return found

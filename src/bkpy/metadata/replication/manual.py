@@ -1,0 +1,106 @@
+"""Copies that are moved by hand, without marks: said to the auditor, who remembers which bookies closed ledgers name.
+
+Invariant: before the first copy is moved, an ephemeral node says so and an announcement was made. So whoever has read
+all ledgers since knows that something may have moved, by the node or by the announcement. When the session ends, and
+the node with it, both are made again: who has read all ledgers between knows by that announcement.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+from bkpy.config.recovery import RecoverySettings
+from bkpy.errors import BookKeeperError, MetadataConflictError
+from bkpy.metadata import paths
+from bkpy.metadata.replication.underreplication import UnderreplicationQueue
+from bkpy.metadata.store.outcome import Missing, NotDone, Unknown, to_error
+from bkpy.metadata.store.resolve import ensure_path, leave_line, take_turn
+from bkpy.metadata.store.store import SessionState
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from bkpy.metadata.store.store import MetadataStore
+    from bkpy.runtime.interfaces import Runtime
+
+_TOKEN_BYTES = 8
+_DEFAULTS = RecoverySettings()
+
+
+@contextlib.asynccontextmanager
+async def manual_moves(
+    store: MetadataStore, root: str, who: str, runtime: Runtime, settings: RecoverySettings = _DEFAULTS
+) -> AsyncIterator[None]:
+    """While copies of closed ledgers are moved without marks. Raises `MetadataUnavailableError`."""
+    said = _Announcement(store, root, who, runtime, settings)
+    unsubscribe = store.session_events.subscribe(said.session_changed)
+    try:
+        await said.say()
+        saying = runtime.spawn(said.say_again(), name=f"{who} says that copies are moved")
+        try:
+            yield
+        finally:
+            saying.cancel()
+            await asyncio.wait([saying])
+            await said.end()
+    finally:
+        unsubscribe()
+        await said.take_back()  # at the latest it goes with the session
+
+
+class _Announcement:
+    """The node, and the announcement that comes with it."""
+
+    def __init__(self, store: MetadataStore, root: str, who: str, runtime: Runtime, settings: RecoverySettings) -> None:
+        self._store = store
+        self._folder = f"{root}/{paths.BY_HAND}"
+        self._who = who
+        self._token = runtime.rng.randbytes(_TOKEN_BYTES).hex()
+        self._marks = UnderreplicationQueue(store, root, runtime, settings)
+        self._settings = settings
+        self._ended = asyncio.Event()  # the session in which it was said last
+
+    def session_changed(self, state: SessionState) -> None:
+        if state is SessionState.EXPIRED:
+            self._ended.set()
+
+    async def say(self) -> None:
+        attempts_max = self._settings.metadata_write_attempts_max
+        self._ended.clear()
+        above = await ensure_path(self._store, self._folder, attempts_max=attempts_max)
+        if isinstance(above, NotDone):
+            raise to_error(above)
+        node = await take_turn(self._store, self._folder, self._token, self._who.encode(), attempts_max=attempts_max)
+        if isinstance(node, Missing):
+            raise MetadataConflictError(f"somebody deletes {self._folder}")
+        if isinstance(node, NotDone):
+            raise to_error(node)
+        await self._announce()
+
+    async def say_again(self) -> None:
+        """In each session that comes after, until cancelled or the store is closed."""
+        while True:
+            await self._ended.wait()
+            try:
+                await self.say()
+            except BookKeeperError as error:
+                if not error.retriable:
+                    return
+                self._ended.set()
+                await asyncio.sleep(self._settings.metadata_retry_pause_s)
+
+    async def end(self) -> None:
+        """What was moved since the session ended, if it did, is announced at least."""
+        if self._ended.is_set():
+            with contextlib.suppress(BookKeeperError):
+                await self._announce()
+
+    async def take_back(self) -> None:
+        await leave_line(self._store, self._folder, self._token)
+
+    async def _announce(self) -> None:
+        announced = await self._marks.announce()
+        if isinstance(announced, NotDone | Unknown):
+            raise to_error(announced)

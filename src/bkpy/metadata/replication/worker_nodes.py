@@ -1,0 +1,87 @@
+"""What replication workers tell of themselves in the metadata, for people: an ephemeral node for each.
+
+Invariants: a worker has one node, whose name nobody else's ever has, and which goes with its session; nothing depends
+on what is in it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, assert_never
+
+from bkpy.metadata import paths
+from bkpy.metadata.store.outcome import Changed, Done, Exists, Missing, NotDone, Superseded, Unknown
+from bkpy.metadata.store.resolve import children_if_there, create_certainly, ensure_path, put_certainly, read_if_there
+from bkpy.metadata.store.store import Create, MetadataStore
+from bkpy.stored_json import parsed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bkpy.config.recovery import RecoverySettings
+    from bkpy.metadata.store.outcome import CreateOutcome, PutOutcome
+
+WORKER_VERSION = 1
+REBUILDING = "rebuilding"  # what a bookie that gets back what it lost says, in place of a worker's fields
+_TOKEN_BYTES = 8
+
+
+class WorkerNode:
+    """The node of one worker under `root`."""
+
+    def __init__(self, store: MetadataStore, root: str, settings: RecoverySettings) -> None:
+        token = store.runtime.rng.randbytes(_TOKEN_BYTES).hex()
+        self._store = store
+        self._folder = f"{root}/{paths.WORKERS}"
+        self._path = f"{self._folder}/{token}"
+        self._attempts_max = settings.metadata_write_attempts_max
+        self._version: int | None = None
+        self._stored = b""
+
+    async def tell(self, fields: Mapping[str, Any]) -> None:
+        """Have the node say this. If that isn't done now, the next call does it. Raises `MetadataUnavailableError`."""
+        value = json.dumps({"version": WORKER_VERSION, **fields}).encode()
+        if self._version is not None and value == self._stored and await self._store.exists(self._path):
+            return
+        outcome: CreateOutcome | PutOutcome
+        if self._version is None:
+            outcome = await self._create(value)
+        else:
+            outcome = await put_certainly(
+                self._store, self._path, value, self._version, attempts_max=self._attempts_max
+            )
+        match outcome:
+            case Done():
+                self._version, self._stored = outcome.version, value
+            case Missing():
+                self._version = None  # it has gone with its session
+            case Exists() | Changed() | Superseded() | NotDone() | Unknown():
+                found = await read_if_there(self._store, self._path)
+                self._version, self._stored = (None, b"") if found is None else (found[1], found[0])
+            case _:
+                assert_never(outcome)
+
+    async def _create(self, value: bytes) -> CreateOutcome:
+        create = Create(self._path, value, ephemeral=True)
+        outcome = await create_certainly(self._store, create, attempts_max=self._attempts_max)
+        if not isinstance(outcome, Missing):
+            return outcome
+        above = await ensure_path(self._store, self._folder, attempts_max=self._attempts_max)
+        if isinstance(above, NotDone):
+            return above
+        return await create_certainly(self._store, create, attempts_max=self._attempts_max)
+
+
+async def worker_reports(store: MetadataStore, root: str) -> list[dict[str, Any]]:
+    """What the workers said last. One of a newer bkpy may say more, or less; what can't be read is left out."""
+    folder = f"{root}/{paths.WORKERS}"
+    found = []
+    for name in await children_if_there(store, folder):
+        value = await read_if_there(store, f"{folder}/{name}")
+        try:
+            fields = {} if value is None else parsed(value[0])
+        except ValueError:
+            continue
+        if isinstance(fields, dict) and "name" in fields:
+            found.append(fields)
+    return sorted(found, key=lambda fields: str(fields["name"]))

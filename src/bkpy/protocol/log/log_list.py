@@ -1,0 +1,290 @@
+"""The list of a named log: which ledgers it is made of, in order, and what all who write to it have to agree on.
+
+A *segment* is a ledger of the log; its entry i has the position `first_position` + i. Positions ascend by one for each
+entry of the log and are never used twice. Each change of the list is one conditional write of its node.
+
+    segments   [ledger, first position, begun_ms, entries, length, last_ms], the last two of them perhaps open
+    doomed     ledgers that were taken out of the list, and are to be deleted: written before anything is
+    gaps       positions that have no entries, where the loss of some was accepted; also the one before `first_position`
+
+Invariants: segments ascend in position without other gaps, each but the last two is *sealed* (known to be CLOSED, with
+so many entries) and none but the last is empty; a segment that isn't the first is readable only if the one before it is
+closed where it begins, or a gap is between them; `first_position` never goes back; a sealed segment never changes; what
+is doomed is no segment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+from bkpy.errors import ConfigError, CorruptDataError
+from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
+from bkpy.protocol.wire.records import STAMP_BYTES
+from bkpy.stored_json import parsed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LIST_VERSION: Final = 1
+OPEN_MAX: Final = 2  # segments that are not sealed
+UNSEALED: Final = -1
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,254}")
+
+
+def checked_name(name: str, what: str = "log") -> str:
+    """The name if it can be that of a log, or of a consumer. Raises `ConfigError`."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigError(f"{name!r} can't be the name of a {what}: letters, digits, '_', '-' and '.', at most 255")
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A ledger of a log. Times are milliseconds since the epoch.
+
+    No entry of it has an earlier time than `begun_ms`: readers take the later one of that and the entry's own. When it
+    is sealed, it has `entries` entries, the ledger's `length` in bytes, and no time later than `last_ms`.
+    """
+
+    ledger_id: int
+    first_position: int
+    begun_ms: int
+    entries: int = UNSEALED
+    length: int = 0
+    last_ms: int = 0
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the ledger is known to be CLOSED, and where."""
+        return self.entries != UNSEALED
+
+    @property
+    def end_position(self) -> int:
+        """The position behind its last entry. Only of a sealed one."""
+        if not self.sealed:
+            raise ConfigError("nobody knows yet where the segment ends", ledger_id=self.ledger_id)
+        return self.first_position + self.entries
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of the users' entries: the ledger's, without the stamps. Unknown, and 0, of one that isn't sealed."""
+        return self.length - STAMP_BYTES * self.entries if self.sealed else 0
+
+    def seal(self, entries: int, length: int, last_ms: int) -> Segment:
+        """The segment when its ledger is CLOSED."""
+        return dataclasses.replace(self, entries=entries, length=length, last_ms=max(last_ms, self.begun_ms))
+
+
+@dataclass(frozen=True, slots=True)
+class LogList:
+    """What is stored about a log.
+
+    `uid` is unlike that of any other log, also of a deleted one of the same name. `writer` is the token of the one who
+    may add segments, "" for nobody; `writer_label` says who that is, for people. `write_token` is unlike that of any
+    other write. Entries below `first_position` are gone. `sinks`: by writer id, the last batch that was committed, the
+    one committed last at the end. Retention keeps for `retention_s` seconds and `retention_bytes` bytes; None is for
+    ever. A consumer holds entries back for at most `consumer_lag_max_s` seconds beyond that; None is for ever. Of each
+    of the `gaps`, the first position and the one behind the last.
+    """
+
+    uid: str
+    ensemble_size: int
+    write_quorum: int
+    ack_quorum: int
+    digest: str
+    ledger_key: bytes = field(repr=False)
+    created_ms: int = 0
+    write_token: str = ""
+    writer: str = ""
+    writer_label: str = ""
+    first_position: int = 0
+    segments: tuple[Segment, ...] = ()
+    pending_delete: tuple[int, ...] = ()
+    deleted: bool = False  # all of it is to go
+    retention_s: float | None = None
+    retention_bytes: int | None = None
+    consumer_lag_max_s: float | None = None
+    sinks: Mapping[str, int] = field(default_factory=dict, hash=False)
+    gaps: tuple[tuple[int, int], ...] = ()
+    unknown: Mapping[str, Any] = field(default_factory=dict, hash=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.first_position < 0:
+            raise ConfigError(f"a log can't begin at position {self.first_position}")
+        for before, after in pairwise(self.segments):
+            if after.first_position < before.first_position or (
+                before.sealed and self.behind(before.end_position) != after.first_position
+            ):
+                raise ConfigError(
+                    f"the segment can't begin at position {after.first_position}", ledger_id=after.ledger_id
+                )
+        bounds = [bound for gap in self.gaps for bound in gap]
+        if any(before >= after for before, after in pairwise(bounds)):
+            raise ConfigError(f"there can't be gaps at {self.gaps}")
+        if any(not segment.sealed for segment in self.segments[:-OPEN_MAX]):
+            raise ConfigError(f"more than {OPEN_MAX} segments are open")
+        if self.segments and self.first_position < self.segments[0].first_position:
+            raise ConfigError(f"there is no segment for position {self.first_position}")
+        ids = {segment.ledger_id for segment in self.segments}
+        if len(ids) != len(self.segments) or ids & set(self.pending_delete):
+            raise ConfigError("a ledger is in the list twice")
+
+    # --- what it says -----------------------------------------------------------------------------------------------
+
+    @property
+    def open_segments(self) -> tuple[Segment, ...]:
+        """Those that aren't sealed, at most two, the last ones."""
+        return tuple(segment for segment in self.segments[-OPEN_MAX:] if not segment.sealed)
+
+    @property
+    def sealed_end(self) -> int:
+        """The position behind the last sealed segment, and behind the gap if one begins there.
+
+        Whatever is below it, not truncated and in no gap, can be read.
+        """
+        sealed = [segment for segment in self.segments[-OPEN_MAX - 1 :] if segment.sealed]
+        if sealed:
+            return self.behind(sealed[-1].end_position)
+        return self.segments[0].first_position if self.segments else self.first_position
+
+    @property
+    def last_ms(self) -> int:
+        """A time that no entry of a sealed segment is later than."""
+        return max((segment.last_ms or segment.begun_ms for segment in self.segments[-OPEN_MAX - 1 :]), default=0)
+
+    def index_of(self, position: int) -> int:
+        """The index of the segment that `position` lies in, or would lie in; -1 if it is below all."""
+        return bisect_right(self.segments, position, key=lambda segment: segment.first_position) - 1
+
+    def behind(self, position: int) -> int:
+        """The same position, or if it lies in a gap the one behind that.
+
+        A reader that has read all below `position` needs nothing below what this returns.
+        """
+        for begin, end in self.gaps:
+            if begin <= position < end:
+                return end
+        return position
+
+    # --- changes ----------------------------------------------------------------------------------------------------
+
+    def truncated(self, before: int) -> LogList:
+        """Without what lies below `before`: whole sealed segments are doomed, the last segment never is.
+
+        A position below the present first one changes nothing. Raises `ConfigError` for one past `sealed_end` that no
+        open segment holds.
+        """
+        if before <= self.first_position:
+            return self
+        if before > self.sealed_end and not self.open_segments:
+            raise ConfigError(f"position {before} is past the end of the log, {self.sealed_end}")
+        gone = 0
+        while gone < len(self.segments) - 1 and self.segments[gone].sealed:
+            if self.segments[gone].end_position > before:
+                break
+            gone += 1
+        pending_delete = self.pending_delete + tuple(segment.ledger_id for segment in self.segments[:gone])
+        left = self.segments[gone:]
+        if left:
+            before = max(before, left[0].first_position)  # it was in a gap
+        gaps = tuple(gap for gap in self.gaps if gap[1] >= before)
+        return dataclasses.replace(self, first_position=before, segments=left, pending_delete=pending_delete, gaps=gaps)
+
+    def without_pending_delete(self, ledger_ids: tuple[int, ...]) -> LogList:
+        """When these have been deleted."""
+        return dataclasses.replace(self, pending_delete=tuple(i for i in self.pending_delete if i not in ledger_ids))
+
+    # --- the stored form --------------------------------------------------------------------------------------------
+
+    def encode(self) -> bytes:
+        """The stored value: JSON, equal bytes for equal values."""
+        known: dict[str, Any] = {
+            "version": LIST_VERSION,
+            "uid": self.uid,
+            "ensemble_size": self.ensemble_size,
+            "write_quorum": self.write_quorum,
+            "ack_quorum": self.ack_quorum,
+            "digest": self.digest,
+            "ledger_key": self.ledger_key.hex(),
+            "created_ms": self.created_ms,
+            "write_token": self.write_token,
+            "writer": self.writer,
+            "writer_label": self.writer_label,
+            "first_position": self.first_position,
+            "deleted": self.deleted,
+            "retention_s": _stored_seconds(self.retention_s),
+            "retention_bytes": self.retention_bytes,
+            "consumer_lag_max_s": _stored_seconds(self.consumer_lag_max_s),
+            "sinks": dict(self.sinks),
+            "segments": [list(dataclasses.astuple(segment)) for segment in self.segments],
+            "doomed": list(self.pending_delete),
+        }
+        if self.gaps:
+            known["gaps"] = [list(gap) for gap in self.gaps]
+        others = {key: self.unknown[key] for key in sorted(self.unknown)}
+        return json.dumps(known | others, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+
+    @classmethod
+    def decode(cls, name: str, data: bytes) -> LogList:
+        """The value stored for the log `name`.
+
+        Raises `UnsupportedVersionError` for a newer format and `CorruptDataError` for anything that isn't one.
+        """
+        try:
+            fields = parsed(data)
+            version = fields.pop("version")
+            if type(version) is not int or version < 1:
+                raise ValueError(f"{version!r} is no format version")
+            if version > LIST_VERSION:
+                raise UnsupportedVersionError(
+                    f"the list of log {name} has format version {version}, this bkpy reads up to {LIST_VERSION}: "
+                    "upgrade it"
+                )
+            return cls._from_fields(fields)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise CorruptDataError(f"the list of log {name} is unreadable: {error!r}") from error
+
+    @classmethod
+    def _from_fields(cls, fields: dict[str, Any]) -> LogList:
+        take = fields.pop
+        texts = {key: _of(str, take(key)) for key in ("uid", "digest", "write_token", "writer", "writer_label")}
+        numbers = {
+            key: _of(int, take(key))
+            for key in ("ensemble_size", "write_quorum", "ack_quorum", "created_ms", "first_position")
+        }
+        retention_bytes = take("retention_bytes")
+        return cls(
+            **texts,
+            **numbers,
+            ledger_key=bytes.fromhex(take("ledger_key")),
+            retention_s=_seconds(take("retention_s")),
+            consumer_lag_max_s=_seconds(take("consumer_lag_max_s")),
+            deleted=_of(bool, take("deleted")),
+            retention_bytes=None if retention_bytes is None else _of(int, retention_bytes),
+            sinks={_of(str, writer): _of(int, batch) for writer, batch in take("sinks").items()},
+            segments=tuple(Segment(*(_of(int, number) for number in row)) for row in take("segments")),
+            pending_delete=tuple(_of(int, ledger_id) for ledger_id in take("doomed")),
+            gaps=tuple((_of(int, begin), _of(int, end)) for begin, end in take("gaps", ())),
+            unknown=fields,
+        )
+
+
+def _of(kind: type, value: Any) -> Any:
+    if type(value) is not kind:  # True is an int to isinstance
+        raise ValueError(f"expected {kind.__name__}, found {value!r}")
+    return value
+
+
+def _seconds(value: Any) -> float | None:
+    return None if value is None else float(_of(float if isinstance(value, float) else int, value))
+
+
+def _stored_seconds(value: float | None) -> float | None:
+    return None if value is None else float(value)  # 60 and 60.0 are equal, and so are their bytes

@@ -1,0 +1,1 @@
+"""What goes over connections: frames, messages, entry records, and how received bytes become frames."""

@@ -1,0 +1,1 @@
+"""Finds what bookies have lost, and copies it."""

@@ -1,0 +1,150 @@
+"""Autorecovery: a candidate for auditor and a worker, in a bookie or alone, in the session that they are given.
+
+Invariant: what goes wrong here holds up nobody else: it is logged, and tried again; and whoever stops it is kept
+waiting for no longer than `metadata_close_timeout_s` by a metadata store that is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Any
+
+from bkpy.client.client import Client, open_client
+from bkpy.config.base import MetadataSettings
+from bkpy.config.client import client_settings
+from bkpy.errors import BookKeeperError
+from bkpy.log.keeper import LogKeeper
+from bkpy.metadata.replication.election import Election
+from bkpy.metadata.replication.locks import LedgerLocks
+from bkpy.metadata.replication.underreplication import UnderreplicationQueue
+from bkpy.replication.auditor.auditor import Auditor
+from bkpy.replication.auditor.auditor_metrics import AuditorMetrics
+from bkpy.replication.auditor.check_metrics import CheckMetrics
+from bkpy.replication.auditor.checks import PLACEMENT, REPLICAS, PeriodicChecks
+from bkpy.replication.worker.copy_turns import no_clients
+from bkpy.replication.worker.worker import ReplicationWorker
+from bkpy.replication.worker.worker_metrics import WorkerMetrics
+from bkpy.replication.worker.worker_report import WorkerReport
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from prometheus_client import CollectorRegistry
+
+    from bkpy.config.recovery import RecoverySettings
+    from bkpy.metadata.store.store import MetadataStore
+    from bkpy.runtime.interfaces import Runtime
+
+log = logging.getLogger("bkpy.recovery")
+
+
+class AutoRecovery:
+    """On `store`, whose owner ends the session after `stop`, and with it the locks of work that was cut short.
+
+    `name` is what the locks and the election are known by: the bookie's id, for people to read. `appended` counts what
+    clients have appended to the bookie that it is beside.
+    """
+
+    def __init__(
+        self,
+        settings: RecoverySettings,
+        store: MetadataStore,
+        root: str,
+        runtime: Runtime,
+        name: str,
+        registry: CollectorRegistry,
+        appended: Callable[[], int] = no_clients,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._root = root
+        self._runtime = runtime
+        self._name = name
+        self._appended = appended
+        self._metrics = AuditorMetrics(registry)
+        self._check_metrics = CheckMetrics(registry, (REPLICAS, PLACEMENT))
+        self._worker_metrics = WorkerMetrics(registry, runtime.clock)
+        self._election = Election(store, root, name, runtime, settings)
+        self._client: Client | None = None
+        self._marks: UnderreplicationQueue | None = None
+        self._task: asyncio.Task[Any] | None = None
+
+    def start(self) -> None:
+        """Begin. Returns at once, whatever the metadata store does."""
+        self._task = self._runtime.spawn(self._run(), name=f"autorecovery of {self._name}")
+
+    async def stop(self) -> None:
+        """End all work and leave the election. Copies that were cut short are made again by another worker."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.metadata_close_timeout_s):
+                await self._election.withdraw()
+        if self._marks is not None:
+            self._marks.close()
+        if self._client is not None:
+            await self._client.close()
+
+    async def _run(self) -> None:
+        await self._kept_up("autorecovery can't begin", self._connect)
+        assert self._client is not None
+        client, settings = self._client, self._settings
+        cluster = client.replication_context.cluster
+        auditor = Auditor(cluster, self._runtime, settings, self._metrics)
+
+        async def lead(node: str) -> None:
+            checks = PeriodicChecks(
+                client.replication_context, node, self._runtime, settings, self._check_metrics, auditor.named
+            )
+            keeper = LogKeeper(cluster, client.replication_context.fence, self._runtime, settings)
+            beside = [
+                self._runtime.spawn(self._kept_up("the checks failed", checks.run), name="periodic checks"),
+                self._runtime.spawn(self._kept_up("logs are not looked after", keeper.run), name="keeper of logs"),
+            ]
+            try:
+                await auditor.audit(node)
+            finally:
+                for task in beside:
+                    task.cancel()
+                await asyncio.wait(beside)
+
+        self._marks = UnderreplicationQueue(self._store, self._root, self._runtime, settings)
+        locks = LedgerLocks(self._store, self._root, self._name, self._runtime, settings)
+        worker = ReplicationWorker(
+            client, self._marks, locks, self._runtime, settings, self._name, appended=self._appended
+        )
+        self._worker_metrics.watch(worker)
+        report = WorkerReport(worker, self._store, self._root, self._runtime, settings, self._name)
+        tasks = [
+            self._runtime.spawn(
+                self._kept_up("the election failed", lambda: self._election.stand(lead)), name="election"
+            ),
+            self._runtime.spawn(self._kept_up("the replication worker failed", worker.run), name="replication worker"),
+            self._runtime.spawn(self._kept_up("no report of the worker", report.run), name="report of the worker"),
+        ]
+        try:
+            await asyncio.wait(tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    async def _connect(self) -> None:
+        shared = {name: getattr(self._settings, name) for name in MetadataSettings.model_fields}
+        self._client = await open_client(self._store, self._root, self._runtime, client_settings(**shared))
+
+    async def _kept_up(self, what: str, act: Callable[[], Awaitable[None]]) -> None:
+        """`act` until it returns, begun again after it has failed."""
+        while True:
+            try:
+                await act()
+                return
+            except BookKeeperError as error:
+                log.warning("%s, and is tried again: %s", what, error)
+            except Exception:
+                log.exception("%s, and is tried again", what)
+            await asyncio.sleep(self._settings.audit_look_interval_s)

@@ -1,0 +1,67 @@
+"""What those who look after a cluster's ledgers are given of a client."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from bkpy.metadata.replication.underreplication import LossReason
+from bkpy.protocol.repair.rereplication import Bookies
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from bkpy.client.write.interfaces import ReplicationParts
+    from bkpy.metadata.bookies.registration import BookieDirectory
+    from bkpy.metadata.cluster import Cluster
+    from bkpy.metadata.replication.underreplication import UnderreplicationRecord
+    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
+    from bkpy.recovery.ledger_recovery import LedgerRecovery
+
+
+class ReplicationContext(NamedTuple):
+    """`recover` closes a ledger by its id without knowing its password, and returns the CLOSED metadata; `fence` only
+    sees to it that nothing is acknowledged to its writer any more.
+
+    `recovery_giving_up` prepares one that does without bookies that are gone; it is given the ledger's id and password,
+    and the entry before which the ledger is not to be closed.
+    """
+
+    cluster: Cluster
+    directory: BookieDirectory
+    parts: ReplicationParts
+    recover: Callable[[int], Coroutine[Any, Any, LedgerMetadata]]
+    fence: Callable[[int], Coroutine[Any, Any, None]]
+    recovery_giving_up: Callable[[int, bytes, int], Coroutine[Any, Any, LedgerRecovery]]
+
+    def bookies(self) -> Bookies:
+        """The bookies that are registered now."""
+        return bookies_of(self.directory)
+
+
+def bookies_of(directory: BookieDirectory) -> Bookies:
+    """The bookies that are registered now."""
+    infos = {**directory.bookies, **directory.read_only}
+    in_limbo = frozenset(name for name, info in infos.items() if info.in_limbo)
+    return Bookies(directory.readable, frozenset(directory.bookies), in_limbo)
+
+
+class HasReplicationContext(Protocol):
+    """A client."""
+
+    @property
+    def replication_context(self) -> ReplicationContext: ...
+
+
+def incomplete_bookies(mark: UnderreplicationRecord, directory: BookieDirectory) -> frozenset[str]:
+    """The bookies of the mark that are here with what they had, and merely lack entries: they may keep their places.
+
+    One in limbo isn't among them: it gets what it lost itself, under the ledger's lock, and says when that is done.
+    """
+    return frozenset(filter(directory.is_here, mark.incomplete))
+
+
+def returned(mark: UnderreplicationRecord, directory: BookieDirectory) -> frozenset[str]:
+    """The bookies that the mark names because they were absent, and that are here with what they had."""
+    absence = (LossReason.LOST, LossReason.RETURNED)
+    lost = (bookie_id for bookie_id, loss in mark.lost.items() if loss.reason in absence)
+    return frozenset(filter(directory.is_here, lost))

@@ -1,0 +1,1 @@
+"""The worker: copies the missing replicas of under-replicated ledgers."""

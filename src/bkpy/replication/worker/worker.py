@@ -1,0 +1,566 @@
+"""The replication worker: takes marked ledgers in order of urgency, works them off, and takes their marks away.
+
+    marks --looked at--> queue, by copies left --hands--> lock, repair --> DONE: the mark goes
+                           ^                                 |-----------> WAITING, LATER: back in a while
+                           '-------------------------------- '-----------> STUCK: when bookies or the mark change
+
+Any number of workers may be at it: each ledger is one's whose lock it has.
+
+The look at marks, the hands and the watch of the switch are tasks of their own. One that ends while the worker runs,
+by whatever error, is logged as an error, counted and replaced.
+
+Invariants: a worker has all of its hands until it ends; a mark is removed only with the version that it had when it was
+read under the ledger's lock, so what was added later is worked off too; a ledger that is stuck is told of once, and not
+tried again before its bookies, its mark or its metadata are others than those by which it was stuck; what is remembered
+of ledgers is bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import aclosing
+from dataclasses import dataclass
+from itertools import filterfalse
+from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
+
+from bkpy.client.iteration import raised_where_awaited
+from bkpy.errors import BookKeeperError, ClientClosedError, NoSuchLedgerError
+from bkpy.metadata.bookies.draining import Drains
+from bkpy.metadata.ledgers.all_ledgers import UNREADABLE
+from bkpy.metadata.replication.underreplication import LossReason, missing_since_ms
+from bkpy.metadata.store.outcome import Changed, Done, Gone, Missing, NotDone, Superseded, Unknown
+from bkpy.protocol.repair.draining import is_void
+from bkpy.protocol.repair.rereplication import backoff_s, endangered
+from bkpy.replication.context import incomplete_bookies, returned
+from bkpy.replication.worker.backlog import Backlog
+from bkpy.replication.worker.copy_rate import CopyRate
+from bkpy.replication.worker.copy_turns import CopyTurns, no_clients
+from bkpy.replication.worker.fragment_copy import CopyCount
+from bkpy.replication.worker.ledger_repair import BACK, LOCKED, LedgerRepair, Repaired, RepairOutcome
+from bkpy.replication.worker.repair_queue import QueuedLedger, RepairQueue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Coroutine
+
+    from bkpy.config.recovery import RecoverySettings
+    from bkpy.metadata.replication.locks import LedgerLock, LedgerLocks
+    from bkpy.metadata.replication.underreplication import UnderreplicationQueue, UnderreplicationRecord
+    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.repair.rereplication import Bookies
+    from bkpy.replication.context import HasReplicationContext
+    from bkpy.replication.worker.ledger_repair import MetadataRead
+    from bkpy.replication.worker.manual_queue import ManualQueue
+    from bkpy.runtime.interfaces import Runtime
+
+log = logging.getLogger("bkpy.recovery")
+
+AWAY = "a bookie that may lack entries is away: it is verified when it is back, or copied when it counts as lost"
+NEWER_MARK = "it was marked again meanwhile"
+
+_SHOWN_MAX = 100
+
+
+class _Signature(NamedTuple):
+    """What has to change before a stuck ledger is tried again."""
+
+    mark: tuple[str, int]
+    metadata_version: int
+    readable: frozenset[str]  # of its own bookies
+    in_limbo: frozenset[str]  # likewise
+    writable: frozenset[str]  # likewise: one of them may take a place in a fragment that doesn't name it
+    targets: bool  # whether any bookie takes entries that no ensemble of it names
+
+
+@dataclass(slots=True)
+class _Postponed:
+    """A ledger that is not to be tried before `due`, unless it is `stuck` and its signature changes.
+
+    Times are the clock's monotonic ones.
+    """
+
+    due: float
+    why: str
+    attempts: int = 0
+    failed: bool = False  # the last attempt, by nobody's lock, mark or return
+    stuck: bool = False
+    signature: _Signature | None = None
+    waiting_since: float = 0.0
+    waiting_for: frozenset[str] = frozenset()
+
+
+class ReplicationWorker:
+    """Works until it is cancelled. `holder` is what its locks are known by; `target`: copy to this bookie alone.
+
+    `appended` counts what clients have appended to the bookie that it is in.
+    """
+
+    def __init__(
+        self,
+        client: HasReplicationContext,
+        marks: UnderreplicationQueue | ManualQueue,
+        locks: LedgerLocks,
+        runtime: Runtime,
+        settings: RecoverySettings,
+        holder: str,
+        *,
+        target: str | None = None,
+        appended: Callable[[], int] = no_clients,
+    ) -> None:
+        self.count = CopyCount()
+        self.ledgers_done = 0
+        self.replaced_tasks = 0  # parts of this worker that ended by a defect
+        self.looked = False  # at all marks, once
+        self._context = client.replication_context
+        self._marks = marks
+        self._drains = Drains(
+            client.replication_context.cluster.store, client.replication_context.cluster.root, runtime, settings
+        )
+        self._runtime = runtime
+        self._settings = settings
+        self._holder = holder
+        self._now = runtime.clock.monotonic
+        self._rate = CopyRate(settings, runtime)
+        self._turns = CopyTurns(settings, runtime, appended)
+        self._repair = LedgerRepair(self._context, locks, settings, self._rate, self.count, target=target)
+        self._queue = RepairQueue(holder, settings.copies_at_once)
+        self._backlog = Backlog()
+        self._working: dict[int, float] = {}  # since when
+        self._failed_in_hand = 0  # of these, how many had failed when they were tried before
+        self._postponed: dict[int, _Postponed] = {}  # the oldest first
+        self._enabled = False  # until that was read
+        self._bookies = self._context.bookies()  # when stuck ledgers were last looked at
+        self._filled = asyncio.Event()  # there is something in the queue
+        self._emptied = asyncio.Event()  # something was taken out
+        self._wakes_at = float("inf")
+        self._due_sooner = asyncio.Event()  # a ledger is due before that
+
+    async def run(self) -> None:
+        """Work off marks until cancelled, or until the client is closed."""
+        parts: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+            f"replication worker {self._holder}, {number}": self._work
+            for number in range(self._settings.copies_at_once)
+        }
+        parts[f"the switch, for {self._holder}"] = self._follow_switch
+        looking = f"the look at marks, for {self._holder}"
+        parts[looking] = self._look_forever
+        await self._repair.release_abandoned()  # of an earlier run in this session
+        tasks = {self._begin(name, act): name for name, act in parts.items()}
+        try:
+            while True:
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                if any(_returned(task) for task in done):  # as they do when the client is closed: the look does as well
+                    done, _ = await asyncio.wait(tasks, timeout=self._settings.repair_pause_min_s)
+                ended = [(task, tasks.pop(task)) for task in done]
+                if any(name == looking and _returned(task) for task, name in ended):
+                    return
+                for task, name in ended:
+                    self._report_end(task, name)
+                    tasks[self._begin(name, parts[name], self._settings.repair_pause_min_s)] = name
+        finally:
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks)
+
+    def _begin(
+        self, name: str, act: Callable[[], Coroutine[Any, Any, None]], pause_s: float = 0.0
+    ) -> asyncio.Task[None]:
+        async def begin() -> None:
+            if pause_s:
+                await asyncio.sleep(pause_s)
+                await self._repair.release_abandoned()  # what its predecessor held
+            await act()
+
+        return self._runtime.spawn(begin(), name=name, on_death=raised_where_awaited)
+
+    def _report_end(self, task: asyncio.Task[None], name: str) -> None:
+        """A part of the worker has ended, and is about to be replaced."""
+        self.replaced_tasks += 1
+        error = None if task.cancelled() else task.exception()
+        log.error(
+            "%s ended though the worker runs (%s); restarting it in %.1f s: please report this defect",
+            name,
+            "cancelled" if task.cancelled() else "it returned" if error is None else repr(error),
+            self._settings.repair_pause_min_s,
+            exc_info=error,
+        )
+
+    async def _follow_switch(self) -> None:
+        """Apart from the looks, which may wait for the hands. Returns when the client is closed."""
+        while True:
+            try:
+                async with aclosing(self._marks.switched()) as switched:
+                    async for self._enabled in switched:
+                        self._filled.set()
+                return
+            except BookKeeperError as error:
+                if not error.retriable:
+                    return
+                log.info("whether re-replication is switched off can't be read now: %s", error)
+                await asyncio.sleep(self._settings.repair_pause_min_s)
+
+    # --- what there is to do ----------------------------------------------------------------------------------------
+
+    async def _look_forever(self) -> None:
+        news = self._listen()
+        everything = True
+        try:
+            while True:
+                try:
+                    await (self._look_at_all() if everything else self._look_at_due())
+                    self.looked = True
+                    self._filled.set()
+                    await self._wait(news)
+                    everything = news.done()
+                    if everything:
+                        said, news = news, self._listen()
+                        said.result()
+                except ClientClosedError:
+                    return
+                except BookKeeperError as error:
+                    log.info("marks can't be read now: %s", error)
+                    everything = True
+                    await asyncio.sleep(self._settings.repair_pause_min_s)
+        finally:
+            news.cancel()
+
+    def _listen(self) -> asyncio.Task[None]:
+        return self._runtime.spawn(self._marks.changed(), name="news of marks", on_death=raised_where_awaited)
+
+    async def _wait(self, news: asyncio.Future[None]) -> None:
+        """Until there is news of marks or of bookies, or a ledger is due."""
+        due = min((one.due for i, one in self._postponed.items() if not self._in_hand(i)), default=float("inf"))
+        timeout_s = min(max(0.0, due - self._now()), self._settings.marks_look_interval_s)
+        self._wakes_at = self._now() + timeout_s
+        self._due_sooner.clear()
+        others = [
+            self._runtime.spawn(self._context.directory.changed(), name="news of bookies"),
+            self._runtime.spawn(_set(self._due_sooner), name="news of postponed ledgers"),
+        ]
+        try:
+            await asyncio.wait((news, *others), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for other in others:
+                other.cancel()
+
+    async def _look_at_all(self) -> None:
+        self._backlog.begin_look()
+        some: list[int] = []
+        async for ledger_id in self._marks.list():
+            some.append(ledger_id)
+            if len(some) == self._settings.repair_looks_at_once:
+                await self._look_at(some)
+                some = []
+        await self._look_at(some)
+        for ledger_id in self._backlog.end_look():
+            if (postponed := self._postponed.get(ledger_id)) is not None and postponed.stuck:
+                del self._postponed[ledger_id]  # others could do it, or it was deleted
+
+    async def _look_at_due(self) -> None:
+        """Those whose time has come, and those that are stuck if bookies have come or gone."""
+        now, at_once = self._now(), self._settings.repair_looks_at_once
+        bookies, self._bookies = self._bookies, self._context.bookies()
+        others = bookies != self._bookies
+        due = [
+            i
+            for i, one in self._postponed.items()
+            if not self._in_hand(i) and (one.due <= now or (others and one.stuck))
+        ]
+        for start in range(0, len(due), at_once):
+            await self._look_at(due[start : start + at_once])
+
+    def _in_hand(self, ledger_id: int) -> bool:
+        """Whether it is worked on, or has its place in the queue."""
+        return ledger_id in self._working or ledger_id in self._queue
+
+    async def _look_at(self, ledger_ids: Collection[int]) -> None:
+        await asyncio.gather(*(self._look(ledger_id) for ledger_id in ledger_ids))
+
+    async def _look(self, ledger_id: int) -> None:
+        """Queue the ledger, if it is to be tried now."""
+        self._backlog.saw(ledger_id)
+        postponed = self._postponed.get(ledger_id)
+        if ledger_id in self._working or (
+            postponed is not None and not postponed.stuck and postponed.due > self._now()
+        ):
+            return
+        try:
+            mark = await self._marks.read(ledger_id)
+        except UNREADABLE as error:
+            self._postpone(ledger_id, Repaired(RepairOutcome.LATER, str(error)))
+            return
+        if mark is None:
+            self._postponed.pop(ledger_id, None)
+            self._backlog.drop(ledger_id)
+            return
+        since_ms = min((loss.since_ms for loss in mark.lost.values()), default=0)
+        try:
+            metadata, version = await self._context.cluster.catalog.read(ledger_id)
+        except NoSuchLedgerError:
+            sets = frozenset[tuple[str, ...]]()
+        except BookKeeperError as error:
+            self._backlog.put(ledger_id, since_ms, frozenset())
+            self._postpone(ledger_id, Repaired(RepairOutcome.LATER, str(error)))
+            return
+        else:
+            sets = endangered(metadata, self._leaving(mark, metadata))
+            self._backlog.put(ledger_id, since_ms, sets)
+            now_so = _signature(mark, metadata, version, self._context.bookies())
+            if postponed is not None and postponed.due > self._now() and postponed.signature in (None, now_so):
+                return
+        failed = postponed is not None and postponed.failed
+        while ledger_id not in self._queue and self._queue.length(failed=failed) >= self._settings.repair_queue_max:
+            if postponed is not None and failed:  # ledgers that have not failed, listed behind it, don't wait for it
+                postponed.due = self._now() + self._settings.repair_pause_min_s
+                return
+            self._emptied.clear()
+            await self._emptied.wait()
+        if ledger_id in self._working or self._postponed.get(ledger_id) is not postponed:
+            return  # it was worked on meanwhile
+        self._queue.put(ledger_id, since_ms, sets, failed=failed)
+        self._filled.set()
+
+    def _leaving(self, mark: UnderreplicationRecord, metadata: LedgerMetadata | None) -> frozenset[str]:
+        """The bookies that the mark names. One that can't be read names nobody: then it is those that are away."""
+        if mark.lost or metadata is None:
+            return frozenset(mark.lost)
+        return _bookies(metadata) - self._context.bookies().readable
+
+    # --- doing it ---------------------------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        """What one hand does. The ledger is chosen when it is the hand's turn, not before."""
+        while True:
+            if not (self._enabled and self._queue):
+                self._filled.clear()
+                await self._marks.tidy()
+                await self._filled.wait()
+                continue
+            try:
+                async with self._turns.turn():
+                    taken = self._take() if self._enabled else None
+                    if taken is not None:
+                        await self._work_on(*taken)
+            except ClientClosedError:
+                return
+
+    async def _work_on(self, ledger_id: int, failed: bool) -> None:
+        self._emptied.set()
+        self._working[ledger_id] = self._now()
+        self._failed_in_hand += failed
+        try:
+            self._settle(ledger_id, *await self._worked_off(ledger_id))
+        finally:
+            del self._working[ledger_id]
+            self._failed_in_hand -= failed
+
+    def _take(self) -> QueuedLedger | None:
+        return self._queue.pop(self._context.bookies().readable, failed_in_hand=self._failed_in_hand)
+
+    async def _worked_off(self, ledger_id: int) -> tuple[Repaired, _Signature | None]:
+        """A defect costs no more than the one ledger."""
+        try:
+            return await self._work_off(ledger_id)
+        except ClientClosedError:
+            raise
+        except BookKeeperError as error:
+            return Repaired(RepairOutcome.LATER, str(error)), None
+        except Exception as error:
+            log.exception("ledger %d could not be worked off", ledger_id)
+            return Repaired(RepairOutcome.LATER, repr(error)), None
+
+    async def _work_off(self, ledger_id: int) -> tuple[Repaired, _Signature | None]:
+        """How that has ended, and what it has ended by: whatever changes meanwhile is a reason to try again."""
+        postponed, bookies = self._postponed.get(ledger_id), self._context.bookies()
+        mark: UnderreplicationRecord | None = None
+        meant = frozenset[str]()
+        removed, back, absent = True, False, False
+
+        async def leaving(look: MetadataRead) -> frozenset[str]:
+            nonlocal mark, meant, back, absent
+            mark = await self._meant(ledger_id)
+            back = mark is not None and postponed is None and self._may_be_back(mark)
+            if mark is None or back:
+                return frozenset()
+            if away := frozenset(filterfalse(self._context.directory.is_here, mark.unverified)):
+                # A worker verifies it when it is back, and the auditor decides whether it is lost. One that another
+                # bookie has replaced by now misses nothing: the auditor doesn't mark this ledger for it any more.
+                metadata = await look()
+                away &= frozenset() if metadata is None else _bookies(metadata)
+                absent = away == mark.lost.keys()
+                return frozenset(mark.lost) - away
+            meant = self._leaving(mark, None if mark.lost else await look())
+            return meant
+
+        async def when_done(left: frozenset[str], lock: LedgerLock) -> bool:
+            nonlocal removed
+            if mark is None or back or absent or (not mark.lost and left != meant):
+                return False  # one that names nobody stays until all is done
+            if mark.lost.keys() <= left and await self._marks.remove_with(mark, lock):
+                return True
+            removed = await self._remove(mark, left)
+            return False
+
+        if not await self._marks.seen(ledger_id):  # somebody else has worked it off since it was queued
+            return Repaired(RepairOutcome.DONE), None
+        ended = await self._repair.run(
+            ledger_id,
+            leaving,
+            waited_for=self._waited_for(postponed),
+            when_done=when_done,
+            incomplete=lambda: frozenset() if mark is None else incomplete_bookies(mark, self._context.directory),
+            returned=lambda: frozenset() if mark is None else returned(mark, self._context.directory),
+            unverified=lambda: frozenset() if mark is None else mark.unverified,
+        )
+        if back or absent:
+            return Repaired(RepairOutcome.LATER, BACK if back else AWAY), None
+        if not removed:
+            return Repaired(RepairOutcome.LATER, NEWER_MARK), None
+        judged = None if mark is None or ended.judged is None else _signature(mark, *ended.judged, bookies)
+        return ended, judged
+
+    async def _meant(self, ledger_id: int) -> UnderreplicationRecord | None:
+        """The mark, in which no bookie is to leave that stays after all. The ledger's lock is held."""
+        mark = await self._marks.read(ledger_id)
+        if mark is None:
+            return None
+        leaving = [bookie for bookie, loss in mark.lost.items() if loss.reason == LossReason.DRAINING]
+        draining = {bookie for bookie in leaving if await self._drains.read(bookie) is not None}
+        void = {b for b in leaving if is_void(draining=b in draining, here=self._context.directory.is_here(b))}
+        if not void:
+            return mark
+        # Before it was to leave it may have been away: the mark has kept since when, and not why.
+        since_ms = missing_since_ms(mark, void, self._settings)
+        if await self._context.cluster.catalog.closed_before(ledger_id, since_ms):
+            await self._remove(mark, void)
+        else:
+            await self._marks.return_bookies(mark, void)
+        return await self._marks.read(ledger_id)
+
+    def _may_be_back(self, mark: UnderreplicationRecord) -> bool:
+        """Whether a bookie is here that was lost: whoever watches bookies may be about to take it off the mark."""
+        here = self._context.bookies().readable
+        return any(bookie in here and loss.reason == LossReason.LOST for bookie, loss in mark.lost.items())
+
+    def _waited_for(self, postponed: _Postponed | None) -> frozenset[str]:
+        if postponed is None or self._now() - postponed.waiting_since < self._settings.open_ledger_grace_s:
+            return frozenset()
+        return postponed.waiting_for
+
+    async def _remove(self, mark: UnderreplicationRecord, left: Collection[str]) -> bool:
+        """Take these bookies off the mark; whether it was still the one that was read under the lock."""
+        outcome = await self._marks.remove(mark, mark.lost.keys() & left)
+        match outcome:
+            case Done() | Gone() | Missing():
+                return True
+            case Changed() | Superseded() | NotDone() | Unknown():
+                return False
+            case _:
+                assert_never(outcome)
+
+    def _settle(self, ledger_id: int, ended: Repaired, signature: _Signature | None) -> None:
+        if ended.how is RepairOutcome.DONE:
+            self._postponed.pop(ledger_id, None)
+            self._backlog.drop(ledger_id)
+            self.ledgers_done += 1
+            return
+        self._postpone(ledger_id, ended, signature)
+
+    def _postpone(self, ledger_id: int, ended: Repaired, signature: _Signature | None = None) -> None:
+        """Remember why, and when it is to be tried again."""
+        before = self._postponed.pop(ledger_id, None)
+        now, settings = self._now(), self._settings
+        failed = ended.how is not RepairOutcome.WAITING and ended.why not in (LOCKED, AWAY, BACK, NEWER_MARK)
+        attempts = (before.attempts if before is not None else 0) + (failed or ended.why in (AWAY, BACK))
+        pause_s = backoff_s(attempts - 1, settings.repair_pause_min_s, settings.repair_pause_max_s)
+        pause_s *= (1 + self._runtime.rng.random()) / 2
+        one = _Postponed(now + pause_s, ended.why, attempts, failed)
+        if before is not None and ended.why != BACK:  # a writer had the time to leave, whatever failed since
+            one.waiting_since, one.waiting_for = before.waiting_since, before.waiting_for
+        if ended.how is RepairOutcome.WAITING:
+            if one.waiting_for != ended.waiting_for:
+                one.waiting_since, one.waiting_for = now, ended.waiting_for
+            one.due = max(one.due, one.waiting_since + settings.open_ledger_grace_s)
+        if ended.how is RepairOutcome.STUCK:
+            one.stuck, one.due = True, float("inf")
+        elif (
+            failed and attempts >= settings.repair_attempts_max
+        ):  # nothing that can be watched may tell when it can be done
+            one.stuck, one.due = True, max(one.due, now + settings.repair_pause_max_s)
+        one.signature = signature
+        if one.stuck and (before is None or before.why != one.why):
+            log.warning("ledger %d stays under-replicated: %s", ledger_id, one.why)
+        self._postponed[ledger_id] = one
+        if not one.stuck and one.due < self._wakes_at:
+            self._due_sooner.set()
+        while len(self._postponed) > settings.stuck_ledgers_max:
+            forgotten = self._least_needed()
+            del self._postponed[forgotten]
+            self._backlog.drop(forgotten)
+
+    def _least_needed(self) -> int:
+        """The ledger to be forgotten. Who waits keeps the time that it has waited, else that would never be over."""
+        stuck = (ledger_id for ledger_id, one in self._postponed.items() if one.stuck)
+        return next(stuck, next(reversed(self._postponed)))
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do for now but about ledgers that are stuck."""
+        return not (self._queue or self._working or any(not one.stuck for one in self._postponed.values()))
+
+    # --- what people are told ---------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """How it gets on, for JSON. What was done is counted from the start on."""
+        now, readable = self._now(), self._context.bookies().readable
+        stuck = {ledger_id: one.why for ledger_id, one in self._postponed.items() if one.stuck}
+        later = {ledger_id: one.why for ledger_id, one in self._postponed.items() if not one.stuck}
+        return {
+            "holder": self._holder,
+            "enabled": self._enabled,
+            "working_on": {str(ledger_id): round(now - since, 3) for ledger_id, since in self._working.items()},
+            "queued": len(self._queue),
+            "marked": len(self._backlog),
+            "marked_by_copies_left": {str(k): n for k, n in self._backlog.by_copies_left(readable).items()},
+            "oldest_mark_ms": self._backlog.oldest_ms,
+            "postponed": len(later),
+            "postponed_ledgers": _some(later),
+            "stuck": len(stuck),
+            "stuck_ledgers": _some(stuck),
+            "ledgers_done": self.ledgers_done,
+            "replaced_tasks": self.replaced_tasks,
+            "fragments_copied": self.count.fragments,
+            "entries_copied": self.count.entries,
+            "bytes_copied": self.count.bytes,
+            "bytes_per_s_allowed": round(self._rate.bytes_per_s),
+        }
+
+
+def _signature(mark: UnderreplicationRecord, metadata: LedgerMetadata, version: int, bookies: Bookies) -> _Signature:
+    named = _bookies(metadata)
+    return _Signature(
+        (mark.token, mark.node_version),
+        version,
+        named & bookies.readable,
+        named & bookies.in_limbo,
+        named & bookies.writable,
+        bool(bookies.writable - named),
+    )
+
+
+def _returned(task: asyncio.Task[None]) -> bool:
+    """Whether it ended by itself, and without an error."""
+    return not task.cancelled() and task.exception() is None
+
+
+async def _set(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+def _bookies(metadata: LedgerMetadata) -> frozenset[str]:
+    return frozenset(name for fragment in metadata.fragments for name in fragment.bookies)
+
+
+def _some(reasons: dict[int, str]) -> dict[str, str]:
+    return {str(ledger_id): reasons[ledger_id] for ledger_id in list(reasons)[:_SHOWN_MAX]}

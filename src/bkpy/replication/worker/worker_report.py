@@ -1,0 +1,76 @@
+"""Tells, now and then, how a replication worker gets on: in its node in the metadata, where everybody can see it.
+
+Invariant: what is told has a bound, however much there is to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from bkpy.errors import BookKeeperError
+from bkpy.metadata.replication.worker_nodes import WorkerNode
+
+if TYPE_CHECKING:
+    from bkpy.config.recovery import RecoverySettings
+    from bkpy.metadata.store.store import MetadataStore
+    from bkpy.replication.worker.worker import ReplicationWorker
+    from bkpy.runtime.interfaces import Runtime
+
+log = logging.getLogger("bkpy.recovery")
+
+_REASON_CHARACTERS_MAX = 300
+_BY_LEDGER = ("working_on", "postponed_ledgers", "stuck_ledgers")
+
+
+class WorkerReport:
+    """Of `worker`, as `name`. Rates are those since the report before."""
+
+    def __init__(
+        self,
+        worker: ReplicationWorker,
+        store: MetadataStore,
+        root: str,
+        runtime: Runtime,
+        settings: RecoverySettings,
+        name: str,
+    ) -> None:
+        self._worker = worker
+        self._node = WorkerNode(store, root, settings)
+        self._now = runtime.clock.monotonic
+        self._settings = settings
+        self._name = name
+        self._at, self._bytes, self._ledgers = self._now(), worker.count.bytes, worker.ledgers_done
+
+    async def run(self) -> None:
+        """Tell it until cancelled. A metadata store that is away is told later."""
+        while True:
+            try:
+                await self._node.tell(self._fields())
+            except BookKeeperError as error:
+                log.debug("how the worker gets on can't be told now: %s", error)
+            await asyncio.sleep(self._settings.worker_report_interval_s)
+
+    def _fields(self) -> dict[str, Any]:
+        now, worker = self._now(), self._worker
+        seconds = max(now - self._at, 1e-9)
+        bytes_per_s = (worker.count.bytes - self._bytes) / seconds
+        ledgers_per_s = (worker.ledgers_done - self._ledgers) / seconds
+        self._at, self._bytes, self._ledgers = now, worker.count.bytes, worker.ledgers_done
+        status = worker.status()
+        for kind in _BY_LEDGER:
+            some = list(status[kind].items())[: self._settings.worker_report_ledgers_max]
+            status[kind] = {ledger_id: _short(value) for ledger_id, value in some}
+        return {
+            "name": self._name,
+            **status,
+            "bytes_per_s": round(bytes_per_s),
+            "ledgers_per_s": round(ledgers_per_s, 1),
+        }
+
+
+def _short(value: Any) -> Any:
+    if not isinstance(value, str) or len(value) <= _REASON_CHARACTERS_MAX:
+        return value
+    return f"{value[:_REASON_CHARACTERS_MAX]} ..."

@@ -1,0 +1,514 @@
+"""TLS between clients and bookies: who is refused and is told why, what strangers cost, certificates that change."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+import shutil
+import ssl
+import time
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from tests.certificates import Authority, Issued
+from tests.hooks import (
+    accepted_transport,
+    certificates_of,
+    channels_of,
+    ends_of_certificate,
+    failures_of,
+    handshakes_of,
+    pauses_of,
+    takes_answers,
+    transport_of,
+)
+from tests.in_process import DEADLINE_S, InProcess, contents
+from tests.unit.bookie.connection.raw import Raw, frame
+from tests.waiting import eventually
+
+import bkpy
+from bkpy.config.client import client_settings
+from bkpy.errors import ConfigError, TlsError
+from bkpy.protocol.wire import frame as wire
+from bkpy.protocol.wire.messages import Op
+from bkpy.runtime.tls import Certificates, Failure, Side, TlsFiles, explained
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from bkpy.client.client import Client
+
+pytestmark = pytest.mark.real("TLS needs sockets of the kernel")
+
+PAST = -datetime.timedelta(hours=1)
+# A busy machine may need longer for what nothing waits for: no timeout of these tests is as short.
+PATIENT = {"no_bookies_timeout_s": 2.0 * DEADLINE_S, "read_timeout_s": 2.0 * DEADLINE_S}
+
+
+class Secure:
+    """Three bookies with TLS, and the certificates of a test."""
+
+    def __init__(self, directory: Path) -> None:
+        self.ca = Authority(directory / "ca")
+        self.others = Authority(directory / "others", "another-ca")
+        self.of_bookies = self.ca.issue("bookie")
+        self.of_client = self.ca.issue("client")
+        self.cluster = InProcess(directory)
+
+    async def start(self, **settings: Any) -> None:
+        await self.cluster.start("abc", **self.ca.settings(self.of_bookies), **settings)
+
+    async def client(self, ca: Authority | None = None, issued: Issued | None = None, **settings: Any) -> Client:
+        trusted = (ca or self.ca).settings(issued or self.of_client)
+        return await self.cluster.client(**trusted, **settings)
+
+    def context(self) -> ssl.SSLContext:
+        """A good client's, for those who speak for themselves."""
+        context = ssl.create_default_context(cafile=str(self.ca.file))
+        context.load_cert_chain(self.of_client.certificate, self.of_client.key)
+        return context
+
+    def refused(self, failure: Failure) -> int:
+        """How many handshakes have failed so."""
+        return sum(failures_of(self.cluster.service(name), failure) for name in "abc")
+
+
+@pytest.fixture
+async def secure(tmp_path: Path) -> AsyncIterator[Secure]:
+    made = Secure(tmp_path)
+    yield made
+    await made.cluster.stop()
+
+
+async def refusal(client: Client) -> str:
+    """What a `PATIENT` client hears of the bookies, long before it would give up."""
+    with pytest.raises(TlsError) as caught:
+        async with asyncio.timeout(DEADLINE_S):
+            await client.create_ledger()
+    assert caught.value.bookie is not None
+    assert isinstance(caught.value, bkpy.BookieUnavailableError)
+    assert not caught.value.retriable
+    return caught.value.message
+
+
+async def test_entries_written_and_read_with_tls(secure: Secure) -> None:
+    await secure.start()
+    client = await secure.client()
+    writer = await client.create_ledger(ack_quorum=3)
+    large = bytes(range(256)) * 8000  # in several TLS records, and in many
+    payloads = [b"", b"x", large, *(str(i).encode() * 100 for i in range(2000))]
+    await asyncio.gather(*(writer.append(payload) for payload in payloads))
+    await writer.close()
+    assert await contents(client, writer.ledger_id) == payloads
+    open_one = await client.create_ledger()
+    await open_one.append(b"a")
+    reader = await (await secure.client()).recover_ledger(open_one.ledger_id)
+    assert [entry.data async for entry in reader.read()] == [b"a"]
+
+
+async def test_a_context_of_ones_own_does_as_well(secure: Secure) -> None:
+    await secure.start()
+    client = await secure.cluster.client(tls=secure.context())
+    writer = await client.create_ledger()
+    assert await writer.append(b"x") == 0
+    await writer.close()
+
+
+@pytest.mark.parametrize("bad", ["of another CA", "expired", "none"])
+async def test_a_client_whose_certificate_is_not_good_is_told_so(secure: Secure, bad: str) -> None:
+    await secure.start()
+    if bad == "none":
+        client = await secure.cluster.client(**secure.ca.settings(), **PATIENT)
+        words, failure = "takes only clients with a certificate", Failure.NO_CERTIFICATE
+    elif bad == "expired":
+        client = await secure.client(issued=secure.ca.issue("old", ends=PAST), **PATIENT)
+        words, failure = "certificate has expired, the bookie says", Failure.EXPIRED
+    else:
+        strange = secure.others.issue("strange")
+        client = await secure.cluster.client(**secure.ca.settings(strange), **PATIENT)
+        words, failure = "trusts no CA that has signed this side's certificate", Failure.UNKNOWN_CA
+    assert words in await refusal(client)
+    assert secure.refused(failure) >= 3
+
+
+@pytest.mark.parametrize("bad", ["of another CA", "expired", "of another host"])
+async def test_a_client_does_not_talk_to_a_bookie_whose_certificate_is_not_good(secure: Secure, bad: str) -> None:
+    if bad == "of another host":
+        secure.of_bookies, words = secure.ca.issue("elsewhere", ("bookie.example",)), "of another host"
+    elif bad == "expired":
+        secure.of_bookies, words = secure.ca.issue("old", ends=PAST), "the bookie's certificate has expired"
+    else:
+        words = f"signed by none of the CAs in {secure.others.file}"
+    await secure.start()
+    ca = secure.others if bad == "of another CA" else secure.ca
+    client = await secure.client(ca, secure.of_client, **PATIENT)
+    assert words in await refusal(client)
+
+
+def test_a_certificate_that_is_replaced_while_it_is_read_is_read_again(
+    secure: Secure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = secure.ca.settings(secure.of_bookies)
+    names = TlsFiles(files["tls_ca_file"], files["tls_certificate_file"], files["tls_key_file"])
+    read = ssl.SSLContext.load_cert_chain
+
+    def and_replaced(self: ssl.SSLContext, *arguments: Any) -> None:
+        read(self, *arguments)
+        new = secure.ca.issue("bookie", file="new")
+        new.certificate.replace(secure.of_bookies.certificate)
+        new.key.replace(secure.of_bookies.key)
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(ssl.SSLContext, "load_cert_chain", and_replaced)
+        certificates = Certificates(names, Side.BOOKIE)
+    assert certificates.reload()
+    assert not certificates.reload()
+
+
+def ends(names: TlsFiles, host: str) -> tuple[ssl.SSLObject, ssl.SSLObject]:
+    """A client's end and a bookie's, that are at the beginning of their handshake."""
+    client, bookie = Certificates(names, Side.CLIENT).context, Certificates(names, Side.BOOKIE).context
+    to_near, to_far = ssl.MemoryBIO(), ssl.MemoryBIO()
+    far = client.wrap_bio(to_far, to_near, server_hostname=host)
+    near = bookie.wrap_bio(to_near, to_far, server_side=True)
+    for end in (far, near):
+        with pytest.raises(ssl.SSLWantReadError):
+            end.do_handshake()
+    return far, near
+
+
+def test_a_common_name_is_not_the_name_of_a_host(secure: Secure) -> None:
+    """Whoever signs certificates for clients looks at what they are called, and not at which hosts are called so."""
+    files = secure.ca.settings(secure.ca.issue("b1.example", ()))
+    names = TlsFiles(files["tls_ca_file"], files["tls_certificate_file"], files["tls_key_file"])
+    far, _ = ends(names, "b1.example")
+    with pytest.raises(ssl.SSLCertVerificationError) as caught:
+        far.do_handshake()
+    assert explained(caught.value, "the bookie", names)[0] is Failure.HOST_NAME
+
+
+def test_no_client_resumes_a_session(secure: Secure) -> None:
+    """It would not show its certificate again, which may have ended, or be of a CA that is not trusted any more."""
+    files = secure.ca.settings(secure.of_client)
+    far, near = ends(TlsFiles(files["tls_ca_file"], files["tls_certificate_file"], files["tls_key_file"]), "127.0.0.1")
+    far.do_handshake()
+    near.do_handshake()
+    near.write(b"x")
+    assert far.read(1) == b"x"  # and with it whatever came before
+    assert far.session is None or not far.session.has_ticket
+
+
+async def test_an_older_tls_is_refused_and_told_so_at_both_ends(
+    secure: Secure, caplog: pytest.LogCaptureFixture
+) -> None:
+    await secure.start()
+    old = secure.context()
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    with caplog.at_level(logging.WARNING, "bkpy.bookie"):
+        assert "takes no TLS as old as this side's" in await refusal(await secure.cluster.client(tls=old, **PATIENT))
+    assert "the client speaks an older TLS than 1.3" in caplog.text
+    assert secure.refused(Failure.VERSION) >= 3
+
+
+async def test_a_client_without_tls_is_told_to_speak_it(secure: Secure) -> None:
+    await secure.start()
+    client = await secure.cluster.client(**PATIENT)
+    assert "this bookie speaks TLS only" in await refusal(client)
+    assert secure.refused(Failure.PLAIN) >= 3
+
+
+async def test_a_client_with_tls_is_told_that_a_bookie_speaks_none(
+    secure: Secure, caplog: pytest.LogCaptureFixture
+) -> None:
+    await secure.cluster.start("abc")
+    with caplog.at_level(logging.WARNING, "bkpy.bookie"):
+        assert "the bookie speaks no TLS" in await refusal(await secure.client(**PATIENT))
+    assert "these bytes are TLS, which this side doesn't speak" in caplog.text
+
+
+async def test_reading_without_trust_fails_as_soon(secure: Secure) -> None:
+    await secure.start()
+    client = await secure.client()
+    writer = await client.create_ledger()
+    await writer.append(b"x")
+    stranger = await secure.cluster.client(**PATIENT)
+    async with asyncio.timeout(DEADLINE_S):
+        with pytest.raises(TlsError, match="TLS only"):
+            await stranger.open_ledger(writer.ledger_id)
+        await writer.close()
+        with pytest.raises(TlsError, match="TLS only"):
+            await contents(stranger, writer.ledger_id)
+
+
+@pytest.mark.thorough
+async def test_a_certificate_whose_names_are_no_text_is_refused_with_a_line_now_and_then(
+    secure: Secure, caplog: pytest.LogCaptureFixture
+) -> None:
+    await secure.start()
+    strange = secure.ca.issue("strange", raw_names=b"\x86\x03x:\xff")  # a URI
+    for _ in range(3):
+        with pytest.raises(bkpy.BookKeeperError):
+            await (await secure.client(issued=strange, no_bookies_timeout_s=0.0)).create_ledger()
+    await eventually(lambda: secure.refused(Failure.OTHER) >= 3)
+    told = [record.getMessage().partition(": ")[2] for record in caplog.records if record.name != "bkpy.client"]
+    assert set(told) == {"the client's certificate has names that are no text"}
+    assert len(told) <= 3  # one of each bookie
+
+
+async def test_what_was_refused_is_logged_now_and_then_with_the_reason(
+    secure: Secure, caplog: pytest.LogCaptureFixture
+) -> None:
+    await secure.start()
+    host, port = secure.cluster.node("a").address.rsplit(":", 1)
+    with caplog.at_level(logging.WARNING, "bkpy.bookie"):
+        for _ in range(5):
+            _, writer = await asyncio.open_connection(host, port)
+            writer.write(b"GET / HTTP/1.0\r\n\r\n")
+            writer.close()
+        await eventually(lambda: secure.refused(Failure.PLAIN) == 5)
+    assert [r.getMessage().partition(": ")[2] for r in caplog.records] == ["the client speaks no TLS, but HTTP"]
+
+
+# --- strangers ------------------------------------------------------------------------------------------------------
+
+
+async def test_strangers_cost_no_connection_and_no_memory_of_the_budget(secure: Secure) -> None:
+    """However many there are: the oldest are closed, and those with a certificate get through."""
+    await secure.start(tls_handshakes_max=4, tls_handshake_timeout_s=2.0 * DEADLINE_S)
+    cluster = secure.cluster
+    memory = cluster.storage("a").memory
+    before = memory.used
+    host, port = cluster.node("a").address.rsplit(":", 1)
+    strangers = [await asyncio.open_connection(host, port) for _ in range(12)]
+    for _, writer in strangers:
+        writer.write(b"\x16\x03\x01")  # the first bytes of a handshake that never goes on
+    await eventually(lambda: len(handshakes_of(cluster.server("a"))) == 4)
+    assert cluster.connections("a") == []
+    assert memory.used == before
+    async with asyncio.timeout(DEADLINE_S):
+        for reader, _ in strangers[:8]:
+            assert await reader.read() == b""
+    client = await secure.client(connect_timeout_s=float(DEADLINE_S))
+    writer = await client.create_ledger(ack_quorum=3)
+    await writer.append(b"x")
+    await writer.close()
+    for _, stranger in strangers:
+        stranger.close()
+
+
+async def test_a_handshake_that_takes_too_long_is_given_up(secure: Secure) -> None:
+    await secure.start(tls_handshake_timeout_s=0.05)
+    host, port = secure.cluster.node("a").address.rsplit(":", 1)
+    reader, writer = await asyncio.open_connection(host, port)
+    async with asyncio.timeout(DEADLINE_S):
+        assert await reader.read() == b""
+    assert secure.refused(Failure.SLOW) == 1
+    assert handshakes_of(secure.cluster.server("a")) == {}
+    writer.close()
+
+
+async def test_a_client_that_reads_none_of_its_answers_is_held_back(secure: Secure) -> None:
+    """Flow control reaches through TLS: little waits to be sent, and the bookie makes no more answers."""
+    most = 16 << 10
+    await secure.start(tls_buffer_bytes_max=most)
+    client = await secure.client()
+    writer = await client.create_ledger(ack_quorum=3)
+    await asyncio.gather(*(writer.append(bytes(500_000)) for _ in range(8)))
+    await writer.close()
+    raw = await Raw.connect(secure.cluster, tls=secure.context())
+    raw.stop_reading()
+    head = [0, writer.ledger_id, 0, 7, 1 << 20]
+    reads = 100
+    for number in range(reads):
+        raw.send(frame(Op.READ, head, correlation_id=number + 2))
+    await eventually(lambda: not takes_answers(raw.near))
+    await eventually(lambda: "writing" in pauses_of(raw.near))
+    answer = 1 << 20  # one may go beyond the bound
+    at_once = secure.cluster.service("a").settings.reads_at_once
+    assert accepted_transport(raw.near).get_write_buffer_size() < most + at_once * answer
+    assert raw.near.busy
+    cast("asyncio.Transport", raw.writer.transport).resume_reading()
+    for number in range(reads):
+        assert (await raw.reply(number + 2))[0] == Op.READ | wire.REPLY
+    raw.close()
+
+
+@pytest.mark.thorough
+async def test_what_is_not_read_from_a_client_waits_in_its_own_socket(secure: Secure) -> None:
+    most = 16 << 10
+    await secure.start(tls_buffer_bytes_max=most)
+    raw = await Raw.connect(secure.cluster, tls=secure.context())
+    raw.near.pause("a test")
+    flood = frame(Op.PRESENT, [[4711], [bytes(32)]]) * 50_000  # which has no reply
+    before = raw.near.received_bytes
+    transport = cast("Any", accepted_transport(raw.near))
+    raw.writer.write(flood)
+    await eventually(lambda: transport.get_read_buffer_size() >= most)
+    await asyncio.sleep(0.1)
+    assert transport.get_read_buffer_size() <= most + (256 << 10)  # and one read
+    assert raw.near.received_bytes == before
+    raw.near.resume("a test")
+    await eventually(lambda: raw.near.received_bytes == before + len(flood))
+    raw.close()
+
+
+# --- certificates that change ---------------------------------------------------------------------------------------
+
+
+def put_in_place(new: Issued, old: Issued) -> None:
+    """Replace files as tools do: each at once."""
+    for source, target in ((new.certificate, old.certificate), (new.key, old.key)):
+        fresh = target.with_suffix(".new")
+        shutil.copy(source, fresh)
+        fresh.rename(target)
+
+
+def serial(client: Client, name: str) -> str:
+    """Of the certificate that the bookie has shown on the connection that is up now."""
+    certificate = transport_of(channels_of(client)[name]).get_extra_info("peercert")
+    return str(certificate["serialNumber"])
+
+
+async def test_a_new_certificate_is_for_new_connections_and_writing_goes_on(secure: Secure) -> None:
+    await secure.start(tls_reload_interval_s=0.05)
+    client = await secure.client()
+    writer = await client.create_ledger(ack_quorum=3)
+    written = 0
+    stop = asyncio.Event()
+
+    async def write() -> None:
+        nonlocal written
+        while not stop.is_set():
+            await asyncio.gather(*(writer.append(b"x" * 1000) for _ in range(100)))
+            written += 100
+
+    writing = asyncio.ensure_future(write())
+    await eventually(lambda: written > 0)
+    before = serial(client, "a")
+    old = [certificates_of(secure.cluster.node(name)).context for name in "abc"]
+    put_in_place(secure.ca.issue("bookie", file="renewed"), secure.of_bookies)
+    await eventually(
+        lambda: all(
+            certificates_of(secure.cluster.node(name)).context is not context
+            for name, context in zip("abc", old, strict=True)
+        )
+    )
+    at = written
+    await eventually(lambda: written > at)
+    assert serial(client, "a") == before  # of the connection that was there
+    late = await secure.client()
+    other = await late.create_ledger(ack_quorum=3)
+    assert serial(late, "a") != before
+    await other.close()
+    stop.set()
+    await writing
+    await writer.close()
+    assert len(await contents(late, writer.ledger_id)) == written
+
+
+async def test_a_clients_new_certificate_is_used_at_its_next_connection(secure: Secure) -> None:
+    await secure.start()
+    mine = secure.ca.issue("mine", ends=PAST)
+    client = await secure.client(issued=mine)
+    assert "expired" in await refusal(client)
+    put_in_place(secure.ca.issue("mine", file="mine-renewed"), mine)
+    # The last attempt with the old one may still fail.
+    writer = await eventually(client.create_ledger, "a ledger", meanwhile=bkpy.BookKeeperError)
+    await writer.close()
+
+
+async def test_files_that_do_not_fit_change_nothing_and_are_told_of_once(
+    secure: Secure, caplog: pytest.LogCaptureFixture
+) -> None:
+    await secure.start(tls_reload_interval_s=0.01)
+    node = secure.cluster.node("a")
+    certificates = certificates_of(node)
+    context = certificates.context
+    shutil.copy(secure.ca.issue("other").key, secure.of_bookies.key)
+    with caplog.at_level(logging.ERROR, "bkpy.bookie"):
+        await eventually(lambda: "don't belong together" in caplog.text)
+        for _ in range(3):
+            node.reload()
+    of_a = [r for r in caplog.records if "goes on with what it had" in r.getMessage()]
+    assert 1 <= len(of_a) <= 3  # one a bookie
+    assert certificates.context is context
+    await (await (await secure.client()).create_ledger()).close()
+
+
+@pytest.mark.parametrize("bad", ["", "expired", "of another CA"])
+async def test_a_bookie_says_when_its_certificate_ends_and_what_is_wrong_with_it(
+    secure: Secure, bad: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    days = datetime.timedelta(days=3)
+    secure.of_bookies = (secure.others if bad == "of another CA" else secure.ca).issue(
+        "mine", ends=PAST if bad == "expired" else days
+    )
+    await secure.start()
+    ends = ends_of_certificate(secure.cluster.node("a"))
+    if bad:
+        assert ends == 0
+        words = "has expired" if bad == "expired" else "is signed by none of the CAs"
+        assert f"this bookie's certificate {words}" in caplog.text
+    else:
+        assert abs(ends - time.time() - days.total_seconds()) < DEADLINE_S
+        assert "refuse" not in caplog.text
+        secure.ca.issue("mine", ends=2 * days)
+        secure.cluster.node("a").reload()
+        renewed = ends_of_certificate(secure.cluster.node("a"))
+        assert abs(renewed - time.time() - 2 * days.total_seconds()) < DEADLINE_S
+
+
+async def test_a_bookie_whose_certificate_is_of_another_host_says_so(
+    secure: Secure, caplog: pytest.LogCaptureFixture
+) -> None:
+    secure.of_bookies = secure.ca.issue("elsewhere", hosts=("elsewhere.example",))
+    await secure.start()
+    assert ends_of_certificate(secure.cluster.node("a")) == 0
+    assert "this bookie's certificate is of another host" in caplog.text
+
+
+def test_what_can_not_be_used_is_refused_at_the_start(tmp_path: Path) -> None:
+    ca = Authority(tmp_path)
+    one, other = ca.issue("one"), ca.issue("other")
+    missing = str(tmp_path / "missing.pem")
+    empty = tmp_path / "empty.pem"
+    empty.write_text("")
+    for files, words in [
+        (TlsFiles(missing), "missing.pem"),
+        (TlsFiles(str(empty)), "no certificates of a CA can be read"),
+        (TlsFiles(str(ca.file), str(one.certificate), str(other.key)), "don't belong together"),
+        (TlsFiles(str(ca.file), str(one.certificate), missing), "can't be read"),
+    ]:
+        with pytest.raises(ConfigError, match=words):
+            Certificates(files, Side.CLIENT)
+
+
+def test_an_encrypted_key_asks_nobody(tmp_path: Path) -> None:
+    from cryptography.hazmat.primitives import serialization
+
+    ca = Authority(tmp_path)
+    one = ca.issue("one")
+    key = serialization.load_pem_private_key(one.key.read_bytes(), None)
+    one.key.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"secret"),
+        )
+    )
+    with pytest.raises(ConfigError, match="the key is encrypted"):
+        Certificates(TlsFiles(str(ca.file), str(one.certificate), str(one.key)), Side.BOOKIE)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"tls_certificate_file": "c"}, "needed together"),
+        ({"tls_certificate_file": "c", "tls_key_file": "k"}, "tls_ca_file is needed"),
+    ],
+)
+def test_settings_that_are_not_whole_are_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        client_settings(**settings)

@@ -1,0 +1,87 @@
+"""Under-replicated ledgers in one process, and what is needed to work them off by hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tests.hooks import cluster_of, pool_of
+
+from bkpy.config.recovery import RecoverySettings
+from bkpy.metadata.replication.locks import LedgerLocks
+from bkpy.protocol.ledger.quorum import write_set
+from bkpy.protocol.wire import messages as m
+from bkpy.protocol.wire.messages import Op, Status
+from bkpy.protocol.wire.records import RecordCodec, walk
+from bkpy.replication.worker.copy_rate import CopyRate
+from bkpy.replication.worker.fragment_copy import CopyCount
+from bkpy.replication.worker.ledger_repair import LedgerRepair
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from bkpy.client.client import Client
+    from bkpy.metadata.replication.locks import LedgerLock
+    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
+    from bkpy.replication.worker.ledger_repair import MetadataRead, Repaired
+
+
+class Repairs:
+    """What one client does to ledgers, by hand."""
+
+    def __init__(self, client: Client, *, target: str | None = None, **settings: Any) -> None:
+        cluster = cluster_of(client)
+        self.client = client
+        self.count = CopyCount()
+        self.settings = RecoverySettings(**settings)
+        self.locks = LedgerLocks(cluster.store, cluster.root, "by hand", cluster.store.runtime)
+        self.left: frozenset[str] = frozenset()
+        rate = CopyRate(self.settings, cluster.store.runtime)
+        self.repair = LedgerRepair(
+            client.replication_context, self.locks, self.settings, rate, self.count, target=target
+        )
+
+    async def run(self, ledger_id: int, leaving: Collection[str], *, grace_over: bool = False) -> Repaired:
+        async def who(look: MetadataRead) -> Collection[str]:
+            return leaving
+
+        async def done(left: frozenset[str], lock: LedgerLock) -> bool:
+            self.left = left
+            return False
+
+        return await self.repair.run(ledger_id, who, waited_for=leaving if grace_over else (), when_done=done)
+
+
+async def held(client: Client, ledger_id: int, bookie_id: str, last: int) -> dict[int, bytes]:
+    """The verified records that the bookie itself returns, up to entry `last`."""
+    codec = RecordCodec(ledger_id)
+    found: dict[int, bytes] = {}
+    first = 0
+    while first <= last:
+        head = m.pack([0, ledger_id, first, last, 1 << 20])
+        frame = await pool_of(client).channel(bookie_id).call(Op.READ, head, timeout_s=10.0, again=True)
+        assert m.reply_status(frame.head) == Status.OK
+        for header in walk(frame.body):
+            codec.check(frame.body, header.offset, header.end)
+            found[header.entry_id] = bytes(frame.body[header.offset : header.end])
+        first = m.decode_read_reply(frame.head).examined_to + 1
+    return found
+
+
+async def whole(client: Client, ledger_id: int) -> LedgerMetadata:
+    """The metadata of a closed ledger, each of whose bookies has all that it is named for, as the others have it."""
+    metadata = await client.ledger_metadata(ledger_id)
+    records: dict[int, bytes] = {}
+    ends = [*(fragment.first_entry - 1 for fragment in metadata.fragments[1:]), metadata.last_entry]
+    for fragment, end in zip(metadata.fragments, ends, strict=True):
+        for place, name in enumerate(fragment.bookies):
+            wanted = {
+                n
+                for n in range(fragment.first_entry, end + 1)
+                if place in write_set(n, metadata.ensemble_size, metadata.write_quorum)
+            }
+            copies = await held(client, ledger_id, name, metadata.last_entry)
+            assert wanted <= copies.keys(), f"{name} lacks {sorted(wanted - copies.keys())}"
+            for entry_id in wanted:
+                assert records.setdefault(entry_id, copies[entry_id]) == copies[entry_id]
+    assert records.keys() == set(range(metadata.last_entry + 1))
+    return metadata

@@ -1,0 +1,195 @@
+"""The check of a bookie's directories: silent about what is sound, and it tells every kind of damage with its place."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.sim.store import SimStores
+from tests.unit.storage.support import Batch, Host, add, sim_runtime
+from tests.unit.storage.told import ListWrite, copy_of, new_host, whole_life
+
+from bkpy.errors import IdentityError
+from bkpy.storage.index.index import block_key, ledger_key
+from bkpy.storage.tools.check.check import Checked, bytes_to_check, check_bookie
+
+if TYPE_CHECKING:
+    from bkpy.storage.tools.check.defects import Defect
+
+
+def check(host: Host, *, running: bool = False) -> tuple[Checked, list[Defect]]:
+    findings: list[Defect] = []
+    done: list[int] = []
+    runtime = sim_runtime(host.disk, host.clock)
+    operations = host.disk.operations
+    size = bytes_to_check(host.settings, runtime.files, running=running)
+    checked = check_bookie(
+        host.settings, runtime, running=running, found=findings.append, progress=lambda now: done.append(now)
+    )
+    assert done == sorted(done)
+    assert not done or running or done[-1] == size
+    opened = 4 * running
+    assert host.disk.operations - operations <= opened + 8, "it has changed something"
+    return checked, findings
+
+
+def files_of(host: Host, suffix: str) -> list[str]:
+    directories = (*host.settings.journal_directories, *host.settings.ledger_directories)
+    return [f"{d}/{name}" for d in directories for name in host.disk.listdir(d) if name.endswith(suffix)]
+
+
+async def lived() -> Host:
+    """Of several lives, with logs of both kinds, an unclean stop and something left in the journals."""
+    host, told = new_host(), ListWrite()
+    await whole_life(host, told)
+    storage = await host.boot()
+    for i in range(20):
+        await storage.states((i, i + 1))
+        await add(storage, Batch(i, 100, 5), Batch(i + 1, 200 + i, 3, payload=b"x" * 900))
+        if i == 12:
+            await storage.checkpoint()
+    host.disk.crash()
+    return host
+
+
+async def test_what_is_sound_is_not_complained_of() -> None:
+    host = await lived()
+    checked, findings = check(host)
+    assert findings == []
+    assert checked.ledgers >= 13
+    assert checked.block_rows <= checked.blocks
+    assert checked.logs == len(files_of(host, ".log"))
+    assert checked.journal_frames > 20
+    assert checked.skipped == []
+    (await host.boot()).release()  # what it leaves is sound as well
+    assert check(host)[1] == []
+
+
+async def test_a_bookie_that_runs() -> None:
+    host = await lived()
+    storage = await host.boot()
+    with pytest.raises(IdentityError, match="another process") as refused:
+        check(host)
+    assert "--running" in refused.value.__notes__[0]
+    host.disk.crash()
+    checked, findings = check(host, running=True)  # the simulated store can't be open twice
+    assert findings == []
+    assert len(checked.skipped) == 4
+    assert checked.journal_frames == 0
+    del storage
+
+
+@pytest.mark.thorough
+async def test_every_flip_in_a_log_is_told_or_harmless() -> None:
+    host = await lived()
+    rng = random.Random(1)
+    logs = files_of(host, ".log")
+    for _ in range(150):
+        path = rng.choice(logs)
+        offset = rng.randrange(len(host.disk.contents(path)))
+        torn = copy_of(host)
+        torn.disk.flip(path, offset, rng.randrange(1, 256))
+        _, findings = check(torn)
+        if 44 <= offset < 64:  # zeros behind the header, which nobody reads
+            assert findings == []
+        else:
+            assert {finding.path for finding in findings} == {path}
+            # The place is told to the block.
+            assert any(f.offset is not None and f.offset <= offset for f in findings)
+
+
+async def test_a_damaged_block_is_told_with_its_ledger() -> None:
+    host = await lived()
+    path = files_of(host, ".log")[0]
+    host.disk.flip(path, 150, 1)
+    _, findings = check(host)
+    assert any(f.ledger_id is not None and "is damaged" in f.what and f.offset == 64 for f in findings)
+
+
+async def test_flips_in_a_journal_are_told_or_torn() -> None:
+    host = await lived()
+    rng = random.Random(2)
+    for path in files_of(host, ".txn"):
+        data = host.disk.contents(path)
+        used = [offset for offset, byte in enumerate(data) if byte]  # all but what pages are filled up with
+        told = 0
+        for _ in range(20):
+            torn = copy_of(host)
+            torn.disk.flip(path, rng.choice(used), rng.randrange(1, 256))
+            _, findings = check(torn)
+            told += any(finding.path.startswith(path.rpartition("/")[0]) for finding in findings)
+        assert told >= 5, path
+
+
+async def test_missing_files_are_told() -> None:
+    host = await lived()
+    # The oldest file of a journal is one that nothing relies on any more.
+    oldest = {path.rpartition("/")[0]: path for path in reversed(files_of(host, ".txn"))}.values()
+    for path in (*files_of(host, ".txn"), *files_of(host, ".log"), *files_of(host, "cookie.json")):
+        if path in oldest:
+            continue
+        torn = copy_of(host)
+        torn.disk.unlink(path)
+        _, findings = check(torn)
+        directory = path.rpartition("/")[0]
+        assert any(f.path.startswith(directory) for f in findings), path
+    torn = copy_of(host)
+    torn.disk.replace(f"{host.settings.ledger_directories[0]}/index/data.mdb", b"page 3 is rotten")
+    _, findings = check(torn)
+    assert [(f.what, "rebuild-index" in f.remedy) for f in findings] == [
+        ("the index is damaged: page 3 is rotten", True)
+    ]
+
+
+@pytest.mark.parametrize("delete", [True, False])
+async def test_rows_that_rot_or_vanish_are_told(delete: bool) -> None:
+    host = await lived()
+    index = f"{host.settings.ledger_directories[0]}/index"
+    store = SimStores(host.disk).open(index)
+    with store.read() as txn:
+        keys = [key for key, _ in txn.scan(b"a", b"z")]
+    store.close()
+    assert {key[:1] for key in keys} == {b"b", b"g", b"l", b"m"}
+    for key in keys:
+        torn = copy_of(host)
+        store = SimStores(torn.disk).open(index)
+        with store.write() as txn:
+            value = bytearray(txn.get(key) or b"")
+            value[2] ^= 8
+            if delete:
+                txn.delete(key)
+            else:
+                txn.put(key, bytes(value))
+        store.close()
+        _, findings = check(torn)
+        if not (delete and key[:1] == b"g"):  # of a log without a row, as after an unclean stop
+            assert any(index in finding.path for finding in findings), key
+    assert block_key(2, 100) in keys
+    assert ledger_key(2) in keys
+
+
+async def test_another_index_is_told() -> None:
+    host = await lived()
+    first, second = host.settings.ledger_directories
+    host.disk.directories[f"{first}/index"] = host.disk.directories[f"{second}/index"]
+    _, findings = check(host)
+    assert any("not the one that the cookie names" in finding.what for finding in findings)
+    host.disk.replace(f"{second}/cookie.json", b"{}")
+    _, findings = check(host)
+    assert any(finding.path == second and "cookie" in finding.what for finding in findings)
+
+
+async def test_batches_that_stayed_in_a_journal_file_are_checked() -> None:
+    host = Host()
+    storage = await host.boot()
+    for i in range(3):
+        await storage.states((1,))
+        await add(storage, Batch(1, i, payload=b"x" * 100_000))
+    await storage.close()
+    assert check(host)[1] == []
+    (path,) = (name for name in files_of(host, ".txn") if "ledgers" in name)
+    for journal in host.journal_files():
+        host.disk.unlink(journal)
+    host.disk.flip(path, 150_000)
+    assert [defect.path for defect in check(host)[1] if defect.path == path] == [path]
