@@ -43,7 +43,7 @@ BUSY: Final = {
     "reclaim_interval_s": 1,
     "compaction_minor_interval_s": 1,
     "compaction_minor_living_ratio": 0.8,
-    "journal_runs_in_place": False,  # so that all of it is in logs
+    "journal_as_entry_log": False,  # so that all of it is in logs
 }
 IDLE: Final = {
     "checkpoint_interval_s": 3600,
@@ -51,7 +51,7 @@ IDLE: Final = {
     "reclaim_interval_s": 3600,
     "compaction_minor_living_ratio": 0,
     "compaction_major_living_ratio": 0,
-    "journal_runs_in_place": False,
+    "journal_as_entry_log": False,
 }
 DONE: Final = ("checkpoint_bytes", "gc_ledgers", "compacted_bytes", "reclaimed_bytes")
 

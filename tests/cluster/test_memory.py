@@ -71,7 +71,7 @@ def budget(config: dict[str, Any]) -> int:
     s = load_bookie_settings(None, {}, {**flags, **{name: str(value) for name, value in config.items()}})
     process = 100 * MIB
     let_in = WRITERS * s.receive_chunk_bytes_max + s.frame_bytes_max
-    connections = (s.connections_max + s.newcomers_max) * 80 * 1024
+    connections = (s.connections_max + s.new_connections_max) * 80 * 1024
     requests = s.requests_in_flight_total_max * 8 * 1024
     return process + s.memory_bytes_max + let_in + connections + requests
 
@@ -82,7 +82,7 @@ CONFIG: dict[str, Any] = {
     "journal_queue_bytes_max": 16 * MIB,
     "receive_bytes_max": 32 * MIB,
     "connections_max": 200,
-    "newcomers_max": 50,
+    "new_connections_max": 50,
     "requests_in_flight_total_max": 2000,
     "answers_at_once": 16,
     "journal_max_size_mb": 16,

@@ -51,7 +51,7 @@ BUSY = {
     "compaction_commit_bytes": 256 * KIB,
     "index_shrink_bytes_min": 0,
     # A copy that an ensemble change has left behind may be denied after that; here nothing may.
-    "gc_spare_interval_s": 0,
+    "gc_over_replicated_interval_s": 0,
 }
 SIZES = ((3, 3, 2), (3, 3, 2), (2, 2, 2), (1, 1, 1))
 

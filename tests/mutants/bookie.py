@@ -131,7 +131,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a byte now and then is progress enough",
         "a few clients keep everybody else from sending large frames, as long as they like",
-        "settings.crowded_bytes_per_s_min * allowed_s if under_pressure and allowed_s is not None else 1",
+        "settings.memory_pressure_bytes_per_s_min * allowed_s if under_pressure and allowed_s is not None else 1",
         "1",
         (f"{_MEMORY}::test_who_sends_a_byte_now_and_then_keeps_nobody_waiting_for_long",),
     ),

@@ -229,7 +229,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "all hands copy beside clients",
         "appends wait behind every copy that is made",
-        "        beside_clients = now - self._changed_at < settings.copy_clients_gone_s\n",
+        "        beside_clients = now - self._changed_at < settings.foreground_idle_s\n",
         "        beside_clients = False\n",
         (
             "tests/unit/replication/worker/test_copy_turns.py::test_beside_clients_few_do_and_when_they_have_gone_all_again",

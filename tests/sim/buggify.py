@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from bkpy.config.renamed import RENAMED
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from bkpy.config.client import ClientSettings
 
     from .world import World
+
+# A setting that was renamed keeps its stream, and so each seed its run.
+_FIRST_NAMES = {new: old for old, new in RENAMED.items()}
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -86,7 +91,7 @@ BOOKIE: Mapping[str, Bound] = {
     "scrub_damages_max": Bound((1,)),
     "disk_check_interval_s": Bound((0.05,)),
     "gc_interval_s": Bound((0.05, 0.5, 2.0), 1.0),
-    "gc_spare_interval_s": Bound((0.05, 1.0, 1.0), 1.0),
+    "gc_over_replicated_interval_s": Bound((0.05, 1.0, 1.0), 1.0),
     "gc_page_ledgers": Bound((1, 2)),
     "gc_ledgers_at_once": Bound((1, 2)),
     "gc_looks_per_second": Bound((1.0, 10.0)),
@@ -95,7 +100,7 @@ BOOKIE: Mapping[str, Bound] = {
     "read_bytes_max": Bound((1, 4 * KIB)),
     "journal_queue_bytes_max": Bound((1, 4 * KIB)),
     "connections_max": Bound((16,)),
-    "newcomers_max": Bound((1, 3)),
+    "new_connections_max": Bound((1, 3)),
     "answers_at_once": Bound((1, 2)),
     "answers_bytes_max": Bound((1,)),  # the smallest budget holds it
     "receive_bytes_max": Bound((1, 100 * KIB)),
@@ -125,8 +130,8 @@ BOOKIE: Mapping[str, Bound] = {
     "check_window_entries": Bound((1, 4)),
     "open_ledger_grace_s": Bound((0.01, 5.0)),
     "copies_at_once": Bound((1, 2)),
-    "copies_beside_clients": Bound((2,)),
-    "copy_clients_gone_s": Bound((0.001, 0.1)),
+    "copies_max_under_load": Bound((2,)),
+    "foreground_idle_s": Bound((0.001, 0.1)),
     "copy_bytes_per_s_max": Bound((100 * KIB,)),
     "copy_bytes_per_s_min": Bound((10 * KIB,)),
     "copy_late_s": Bound((0.001, 0.01)),
@@ -172,7 +177,7 @@ CLIENT: Mapping[str, Bound] = {
     "read_bytes": Bound((1, 4 * KIB)),
     "prefetch_depth": Bound((1, 2)),
     "scan_by_blocks_after": Bound((0, 100)),
-    "leave_absent_bookie_s": Bound((0.01, 5.0)),
+    "absent_bookie_replace_delay_s": Bound((0.01, 5.0)),
     "leave_look_interval_s": Bound((0.01, 1.0)),
     "leaves_at_once": Bound((1, 2)),
     "quarantine_s": Bound((0.001, 1.0)),
@@ -184,16 +189,16 @@ CLIENT: Mapping[str, Bound] = {
     "read_late_default_s": Bound((0.0001, 1.0)),
     "explicit_lac_interval_s": Bound((0.01, 0.0)),
     "calls_in_flight_max": Bound((1, 2)),
-    "owed_bytes_max": Bound((1, 10 * KIB)),
+    "unacked_bytes_max": Bound((1, 10 * KIB)),
     "reply_bytes_max": Bound((1 * MIB + 64 * KIB,)),  # a default read and what is around it must fit
     "receive_chunks_max": Bound((1, 2)),
-    "launch_bytes": Bound((1, 4 * KIB)),
-    "launch_append_bytes": Bound((1, 10 * KIB)),
+    "flush_threshold_bytes": Bound((1, 4 * KIB)),
+    "append_overhead_bytes": Bound((1, 10 * KIB)),
     "part_bytes_min": Bound((1, 100)),
     "reconnect_pause_min_s": Bound((0.001,)),
     "reconnect_pause_max_s": Bound((0.05,)),
-    "mend_pause_min_s": Bound((0.001,)),
-    "mend_pause_max_s": Bound((0.05,)),
+    "ensemble_retry_backoff_min_s": Bound((0.001,)),
+    "ensemble_retry_backoff_max_s": Bound((0.05,)),
     "progress_check_interval_s": Bound((0.01, 0.1)),
     "tail_round_min_s": Bound((0.0001, 1.0)),
     "read_retry_pause_s": Bound((0.001, 1.0)),
@@ -246,8 +251,8 @@ NOT_DRAWN: Mapping[str, str] = {
     "handshake_timeout_s": "patience with hosts that are cut off, which runs heal in their own time",
     "frame_stall_timeout_s": "the same",
     "first_frame_stall_timeout_s": "the same",
-    "crowded_stall_timeout_s": "the same",
-    "crowded_bytes_per_s_min": "the same",
+    "memory_pressure_stall_timeout_s": "the same",
+    "memory_pressure_bytes_per_s_min": "the same",
     "reply_stall_timeout_s": "the same",
     "keepalive_interval_s": "the kernel's, which asks no simulated host",
     "vanished_timeout_s": "the same",
@@ -258,7 +263,7 @@ NOT_DRAWN: Mapping[str, str] = {
     "files_spare": "files that are left for others; a world counts none",
     "stop_timeout_s": "the same, of a bookie that stops",
     "session_timeout_s": "simulated sessions have their own",
-    "owed_stall_timeout_s": "patience with a bookie that owes too much",
+    "backpressure_stall_timeout_s": "patience with a bookie that owes too much",
     "connect_timeout_s": "patience, which the failover run draws",
     "add_timeout_s": "the same",
     "add_quorum_timeout_s": "the same",
@@ -296,7 +301,7 @@ def draw(world: World, host: str, bounds: Mapping[str, Bound]) -> dict[str, Any]
     calm = world.stream("buggify").random() < CALM
     drawn = {}
     for name, bound in bounds.items():
-        rng = world.stream(f"buggify-{host}-{name}")
+        rng = world.stream(f"buggify-{host}-{_FIRST_NAMES.get(name, name)}")
         struck, value = rng.random() < bound.chance, rng.choice(bound.small)
         if struck and (bound.chance == 1.0 or not calm):
             drawn[name] = value

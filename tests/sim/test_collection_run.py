@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MOVES = 12
 ENTRIES = 20
-SETTINGS = {"gc_interval_s": 0.05, "gc_spare_interval_s": 0.05}
+SETTINGS = {"gc_interval_s": 0.05, "gc_over_replicated_interval_s": 0.05}
 
 
 async def to_and_fro(cluster: Cluster) -> None:

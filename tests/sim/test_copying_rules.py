@@ -43,7 +43,7 @@ class Scene:
     """Four bookies: a closed ledger is on three of them, and is copied to the fourth, which collects often."""
 
     def __init__(self) -> None:
-        self.cluster = Cluster(0, bookies=4, calm=True, gc_interval_s=0.5, gc_spare_interval_s=0.5)
+        self.cluster = Cluster(0, bookies=4, calm=True, gc_interval_s=0.5, gc_over_replicated_interval_s=0.5)
         self.copied = asyncio.Event()
         self.go = asyncio.Event()
 

@@ -163,7 +163,7 @@ class Collector:
         if self.run is not None and self.run.seconds is None:
             return None
         self._runs += 1
-        spares = spares and bool(self._settings.gc_spare_interval_s)
+        spares = spares and bool(self._settings.gc_over_replicated_interval_s)
         spares = spares and may_collect_over_replicated(untrusted=self._storage.untrusted)
         self.run = CollectionRun(self._runs, dry_run, spares, self._runtime.clock.time())
         self._collecting = self._runtime.spawn(self._collect(self.run), name=f"garbage collection {self._runs}")
@@ -175,7 +175,7 @@ class Collector:
         await asyncio.sleep(interval_s * phase(self._settings.bookie_id))
         while True:
             now = self._runtime.clock.monotonic()
-            self.begin(spares=now - self._spares_at >= self._settings.gc_spare_interval_s)
+            self.begin(spares=now - self._spares_at >= self._settings.gc_over_replicated_interval_s)
             assert self._collecting is not None
             await asyncio.wait([self._collecting])
             await asyncio.sleep(interval_s)

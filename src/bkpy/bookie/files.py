@@ -42,7 +42,9 @@ def fit_files(settings: BookieSettings, files_max: int) -> BookieSettings:
     """
     left = files_max - storage_files(settings)
     of_handshake = _OF_HANDSHAKE if settings.tls_certificate_file is not None else 0
-    new_connections = settings.newcomers_max + settings.listen_backlog + of_handshake * settings.tls_handshakes_max
+    new_connections = (
+        settings.new_connections_max + settings.listen_backlog + of_handshake * settings.tls_handshakes_max
+    )
     if settings.connections_max + new_connections <= left:
         return settings
     few = left // _SHARE_OF_NEW_CONNECTIONS
@@ -53,10 +55,10 @@ def fit_files(settings: BookieSettings, files_max: int) -> BookieSettings:
         )
     fitting = settings.model_copy(
         update={
-            "newcomers_max": min(settings.newcomers_max, few),
+            "new_connections_max": min(settings.new_connections_max, few),
             "listen_backlog": min(settings.listen_backlog, few),
             "tls_handshakes_max": min(settings.tls_handshakes_max, few // _OF_HANDSHAKE),
         }
     )
-    left -= fitting.newcomers_max + fitting.listen_backlog + of_handshake * fitting.tls_handshakes_max
+    left -= fitting.new_connections_max + fitting.listen_backlog + of_handshake * fitting.tls_handshakes_max
     return fitting.model_copy(update={"connections_max": min(settings.connections_max, left)})

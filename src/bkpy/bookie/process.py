@@ -89,12 +89,12 @@ def _with_files(settings: BookieSettings) -> BookieSettings:
     if fitting is not settings:
         log.warning(
             "this process may open %d files (ulimit -n, LimitNOFILE), and files are kept for the storage: "
-            "connections_max is %d instead of %d, newcomers_max %d instead of %d",
+            "connections_max is %d instead of %d, new_connections_max %d instead of %d",
             most,
             fitting.connections_max,
             settings.connections_max,
-            fitting.newcomers_max,
-            settings.newcomers_max,
+            fitting.new_connections_max,
+            settings.new_connections_max,
         )
     return fitting
 

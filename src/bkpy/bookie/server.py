@@ -1,6 +1,6 @@
 """The TCP server of a bookie: accepts connections, bounds them, and lets them finish at the end.
 
-Invariants: there are no more than `connections_max` clients, and `newcomers_max` that have yet to introduce themselves;
+Invariants: there are no more than `connections_max` clients, and `new_connections_max` that have not yet shaken hands;
 a client that owes something, the rest of a frame or to read its replies, and makes no progress is hung up on, and so is
 one that has vanished without a word; after `finish` every request that was taken has been answered.
 """
@@ -108,14 +108,14 @@ class BookieServer:
             return
         self._connections[connection] = None
         self._new_connections[connection] = None
-        if len(self._new_connections) > self._settings.newcomers_max:
+        if len(self._new_connections) > self._settings.new_connections_max:
             oldest = next(iter(self._new_connections))
             del self._new_connections[oldest]
             self._service.metrics.connection_refused()
             self._complain_of_new_connections(
                 "refusing %s: %d others have not introduced themselves either",
                 oldest.address,
-                self._settings.newcomers_max,
+                self._settings.new_connections_max,
             )
             oldest.abort()
 

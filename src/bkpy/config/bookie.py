@@ -93,7 +93,7 @@ class BookieSettings(SecuritySettings):
         default=MEMORY_PARTS["journal_queue_bytes_max"],
         description="bytes that may wait for the sync of one journal before no more is read from clients",
     )
-    journal_runs_in_place: bool = Field(
+    journal_as_entry_log: bool = Field(
         default=True,
         description="leave large batches in the journal files that hold them already, instead of writing them to an "
         "entry log as well, where there is one ledger directory and the journal is on the same file system",
@@ -296,7 +296,7 @@ class BookieSettings(SecuritySettings):
         description="seconds between two looks for ledgers that were deleted, whose space is then given back; 0 for "
         "never, until somebody asks for it",
     )
-    gc_spare_interval_s: SecondsOrZero = Field(
+    gc_over_replicated_interval_s: SecondsOrZero = Field(
         default=86400.0,
         description="seconds between two looks for copies that no ensemble of their ledger names any more, which take "
         "a read of each ledger's metadata; 0 for never",
@@ -327,7 +327,7 @@ class BookieSettings(SecuritySettings):
         description="files that may be opened besides those of the storage and of connections: by who reads metrics, "
         "by libraries. Connections get what is left",
     )
-    newcomers_max: Size = Field(
+    new_connections_max: Size = Field(
         default=1000,
         description="connections that have not introduced themselves; with one more, the oldest of them is closed",
     )
@@ -432,11 +432,11 @@ class BookieSettings(SecuritySettings):
     frame_stall_timeout_s: Seconds = Field(
         default=30.0, description="seconds a connection may stop in the middle of a frame before it is closed"
     )
-    crowded_stall_timeout_s: Seconds = Field(
+    memory_pressure_stall_timeout_s: Seconds = Field(
         default=1.0,
         description="the same while others wait for the memory that the frame takes, see receive_bytes_max",
     )
-    crowded_bytes_per_s_min: Size = Field(
+    memory_pressure_bytes_per_s_min: Size = Field(
         default=64 * KIB,
         description="bytes a second that a client has to send of its frame, or to read of its answers, while others "
         "wait for the memory that these take; whoever is slower over the time of its timeout is closed",

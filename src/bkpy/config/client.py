@@ -55,7 +55,7 @@ class ClientSettings(MetadataSettings):
     ensemble_changes_window_s: Seconds = Field(
         default=60.0, description="seconds over which a writer's changes of ensemble are counted"
     )
-    leave_absent_bookie_s: Seconds = Field(
+    absent_bookie_replace_delay_s: Seconds = Field(
         default=30.0,
         description="seconds for which a bookie may be away before writers put others in its place that don't append: "
         "longer than a restart takes, and shorter than it takes others to end their ledgers for it",
@@ -175,12 +175,12 @@ class ClientSettings(MetadataSettings):
     calls_in_flight_max: Size = Field(
         default=128, description="requests in flight at one bookie; the others wait here, and are not refused there"
     )
-    owed_bytes_max: Size = Field(
+    unacked_bytes_max: Size = Field(
         default=32 * MIB,
         description="bytes of appends that one bookie may owe before writers wait for it; far above what a healthy one "
         "ever owes",
     )
-    owed_stall_timeout_s: Seconds = Field(
+    backpressure_stall_timeout_s: Seconds = Field(
         default=2.0,
         description="seconds for which a bookie that owes so much may be silent before it is given up: writers wait",
     )
@@ -195,12 +195,12 @@ class ClientSettings(MetadataSettings):
     receive_chunks_max: Size = Field(
         default=16, description="chunks of a megabyte that replies are received into and that are kept to be used again"
     )
-    launch_bytes: Size = Field(
+    flush_threshold_bytes: Size = Field(
         default=256 * KIB,
         description="bytes appended in one tick of the event loop after which they leave, so that bookies are at work "
         "on them while the rest is still being appended",
     )
-    launch_append_bytes: Size = Field(
+    append_overhead_bytes: Size = Field(
         default=256, description="bytes that each append counts for there besides its own: it takes time at any size"
     )
     part_bytes_min: Size = Field(
@@ -215,11 +215,11 @@ class ClientSettings(MetadataSettings):
     reconnect_pause_max_s: Seconds = Field(
         default=1.0, description="seconds that this pause grows to, doubling, while the bookie can't be reached"
     )
-    mend_pause_min_s: Seconds = Field(
+    ensemble_retry_backoff_min_s: Seconds = Field(
         default=0.05,
         description="seconds before a writer tries again to replace or to reach bookies that failed, the first time",
     )
-    mend_pause_max_s: Seconds = Field(
+    ensemble_retry_backoff_max_s: Seconds = Field(
         default=1.0, description="seconds that this pause grows to, doubling, while nothing is acknowledged"
     )
     progress_check_interval_s: Seconds = Field(
@@ -264,7 +264,7 @@ class ClientSettings(MetadataSettings):
             raise ValueError(
                 "reply_bytes_max must exceed entry_bytes_max and read_bytes by 64 KiB or more, for replies to fit"
             )
-        for name in ("reconnect_pause", "mend_pause"):
+        for name in ("reconnect_pause", "ensemble_retry_backoff"):
             if getattr(self, f"{name}_max_s") < getattr(self, f"{name}_min_s"):
                 raise ValueError(f"{name}_max_s must not be below {name}_min_s")
         return self

@@ -45,7 +45,7 @@ class ClientArguments(TypedDict, total=False):
     delay_ensemble_change: bool
     ensemble_changes_max: int
     ensemble_changes_window_s: float
-    leave_absent_bookie_s: float
+    absent_bookie_replace_delay_s: float
     leave_look_interval_s: float
     leaves_at_once: int
     quarantine_s: float
@@ -80,18 +80,18 @@ class ClientArguments(TypedDict, total=False):
     recovery_range_bytes_max: int
     recovery_patience_s: float
     calls_in_flight_max: int
-    owed_bytes_max: int
-    owed_stall_timeout_s: float
+    unacked_bytes_max: int
+    backpressure_stall_timeout_s: float
     lac_writes_in_flight_max: int
     reply_bytes_max: int
     receive_chunks_max: int
-    launch_bytes: int
-    launch_append_bytes: int
+    flush_threshold_bytes: int
+    append_overhead_bytes: int
     part_bytes_min: int
     reconnect_pause_min_s: float
     reconnect_pause_max_s: float
-    mend_pause_min_s: float
-    mend_pause_max_s: float
+    ensemble_retry_backoff_min_s: float
+    ensemble_retry_backoff_max_s: float
     progress_check_interval_s: float
     tail_round_min_s: float
     read_retry_pause_s: float

@@ -131,12 +131,12 @@ class RecoverySettings(MetadataSettings):
     copies_at_once: Size = Field(
         default=8, description="fragments that one worker copies at the same time, each of another ledger"
     )
-    copies_beside_clients: Size = Field(
+    copies_max_under_load: Size = Field(
         default=1,
         description="the same while clients append to the bookie that the worker is in: their appends wait behind "
         "copies, and more of these at once make them hardly faster",
     )
-    copy_clients_gone_s: Seconds = Field(
+    foreground_idle_s: Seconds = Field(
         default=1.0, description="seconds without an append of a client after which no client appends to a bookie"
     )
     copy_bytes_per_s_max: Size = Field(

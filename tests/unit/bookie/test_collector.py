@@ -609,7 +609,7 @@ async def test_a_bookie_that_is_stopped_ends_its_run_and_starts_with_everything_
 
 async def test_it_runs_by_itself(tmp_path: Path) -> None:
     local = Collecting(tmp_path)
-    await local.start_all(gc_interval_s=0.05, gc_spare_interval_s=0.05)
+    await local.start_all(gc_interval_s=0.05, gc_over_replicated_interval_s=0.05)
     try:
         client = await local.client()
         gone, spare = await closed_ledger(client, "abcd"), await spare_on_a(local, client)

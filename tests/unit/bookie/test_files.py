@@ -43,11 +43,11 @@ def test_the_storage_has_its_files_however_many_connections_come(
     files = {"tls_ca_file": "/ca", "tls_certificate_file": "/c", "tls_key_file": "/k"} if tls else {}
     given = settings(connections_max=str(connections_max), **files)
     fitting = fit_files(given, files_max)
-    at_worst = fitting.connections_max + fitting.newcomers_max + fitting.listen_backlog
+    at_worst = fitting.connections_max + fitting.new_connections_max + fitting.listen_backlog
     at_worst += 2 * fitting.tls_handshakes_max if tls else 0
     assert at_worst + storage_files(fitting) <= files_max
     assert 1 <= fitting.connections_max <= connections_max
-    assert fitting.newcomers_max >= 1
+    assert fitting.new_connections_max >= 1
     assert fitting.listen_backlog >= 1
     assert fitting.tls_handshakes_max >= 1
 

@@ -29,7 +29,11 @@ async def test_hung_clients_with_half_frames_hold_little_and_nobody_waits_for_th
     cluster = InProcess(tmp_path)
     bytes_max = 3 * FRAME_BYTES
     await cluster.start(
-        "a", receive_bytes_max=bytes_max, receive_chunk_bytes_max=FRAME_BYTES, tick_s=0.02, crowded_stall_timeout_s=0.2
+        "a",
+        receive_bytes_max=bytes_max,
+        receive_chunk_bytes_max=FRAME_BYTES,
+        tick_s=0.02,
+        memory_pressure_stall_timeout_s=0.2,
     )
     service = cluster.service("a")
     hung = [await Raw.connect(cluster) for _ in range(20)]
@@ -54,7 +58,9 @@ async def test_hung_clients_with_half_frames_hold_little_and_nobody_waits_for_th
 async def test_who_sends_a_byte_now_and_then_keeps_nobody_waiting_for_long(tmp_path: Path) -> None:
     cluster = InProcess(tmp_path)
     settings = {"receive_bytes_max": FRAME_BYTES, "receive_chunk_bytes_max": FRAME_BYTES}
-    await cluster.start("a", tick_s=0.02, crowded_stall_timeout_s=0.3, crowded_bytes_per_s_min=100_000, **settings)
+    await cluster.start(
+        "a", tick_s=0.02, memory_pressure_stall_timeout_s=0.3, memory_pressure_bytes_per_s_min=100_000, **settings
+    )
     service = cluster.service("a")
     large = add(1, payload=bytes(FRAME_BYTES))
     slow, steady = await Raw.connect(cluster), await Raw.connect(cluster)
@@ -82,7 +88,9 @@ async def test_who_sends_a_byte_now_and_then_keeps_nobody_waiting_for_long(tmp_p
 async def test_who_sends_at_a_fair_rate_is_not_closed_although_others_wait(tmp_path: Path) -> None:
     cluster = InProcess(tmp_path)
     settings = {"receive_bytes_max": FRAME_BYTES, "receive_chunk_bytes_max": FRAME_BYTES}
-    await cluster.start("a", tick_s=0.02, crowded_stall_timeout_s=0.3, crowded_bytes_per_s_min=50_000, **settings)
+    await cluster.start(
+        "a", tick_s=0.02, memory_pressure_stall_timeout_s=0.3, memory_pressure_bytes_per_s_min=50_000, **settings
+    )
     service = cluster.service("a")
     large = add(1, payload=bytes(FRAME_BYTES), correlation_id=10)
     fair, other = await Raw.connect(cluster), await Raw.connect(cluster)

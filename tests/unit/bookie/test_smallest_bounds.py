@@ -25,7 +25,7 @@ SMALLEST = {
     "listen_backlog": 1,
     "receive_bytes_max": 1,
     "answers_at_once": 1,
-    "newcomers_max": 1,
+    "new_connections_max": 1,
     "keepalive_interval_s": 1,
     "answers_bytes_max": 1,
     "memory_bytes_max": 1,

@@ -123,7 +123,9 @@ async def test_recovery_adds_pass_the_fence(cluster: InProcess) -> None:
 async def test_a_bookie_that_owes_too_much_stops_the_writer_until_it_is_given_up(cluster: InProcess) -> None:
     """Memory stays bounded although the ack quorum answers, and appends go on once the bookie is given up."""
     # Only a bookie that writers wait for is given up so soon, however long it takes them to fill what it may owe.
-    client = await cluster.client(owed_bytes_max=100_000, owed_stall_timeout_s=0.5, add_timeout_s=2 * DEADLINE_S)
+    client = await cluster.client(
+        unacked_bytes_max=100_000, backpressure_stall_timeout_s=0.5, add_timeout_s=2 * DEADLINE_S
+    )
     writer = await client.create_ledger()
     await writer.append(b"x")
     slow = pool_of(client).channel("b")
@@ -146,7 +148,7 @@ async def test_a_bookie_that_owes_too_much_stops_the_writer_until_it_is_given_up
 
 @pytest.mark.scenario(43)
 async def test_a_writer_goes_on_when_what_others_added_on_the_same_connections_is_answered(cluster: InProcess) -> None:
-    client = await cluster.client(owed_bytes_max=100_000, add_timeout_s=2 * DEADLINE_S)
+    client = await cluster.client(unacked_bytes_max=100_000, add_timeout_s=2 * DEADLINE_S)
     writer, other = await client.create_ledger(ack_quorum=3), await client.create_ledger(ack_quorum=3)
     await asyncio.gather(writer.append(b"x"), other.append(b"x"))
     pool = pool_of(client)

@@ -80,7 +80,7 @@ async def test_one_bound_at_its_smallest(four: InProcess, name: str) -> None:
     [
         ({"reply_bytes_max": 1 << 20}, ["reply_bytes_max", "entry_bytes_max", "64 KiB"]),
         ({"reconnect_pause_min_s": 2.0}, ["reconnect_pause_max_s", "reconnect_pause_min_s"]),
-        ({"mend_pause_max_s": 0.01}, ["mend_pause_max_s", "mend_pause_min_s"]),
+        ({"ensemble_retry_backoff_max_s": 0.01}, ["ensemble_retry_backoff_max_s", "ensemble_retry_backoff_min_s"]),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any], words: list[str]) -> None:

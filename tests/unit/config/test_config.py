@@ -86,9 +86,9 @@ def test_every_setting_has_a_reason_and_survives_as_text() -> None:
         ("", {"BKPY_BLOCK_BYTES": "many"}, {}, ["environment", "block_bytes", "whole number", "'many'"]),
         (
             "",
-            {"BKPY_JOURNAL_RUNS_IN_PLACE": "no"},
+            {"BKPY_JOURNAL_AS_ENTRY_LOG": "no"},
             {},
-            ["environment", "journal_runs_in_place", "true or false", "'no'"],
+            ["environment", "journal_as_entry_log", "true or false", "'no'"],
         ),
         ("", {}, {"session_timeout_s": "soon"}, ["flag", "session_timeout_s", "number", "'soon'"]),
         ("", {}, {"session_timeout_s": "inf"}, ["flag", "session_timeout_s", "finite"]),

@@ -48,7 +48,7 @@ async def test_blocks_in_memory_are_bounded(blocks: int, bound: int) -> None:
 @pytest.mark.parametrize("bound", [1, 2, 128])
 async def test_open_entry_logs_are_bounded(bound: int) -> None:
     bounds = {"open_entry_logs_max": bound, "block_cache_bytes_max": 1, "entry_log_max_size_mb": 1}
-    host = Host(settings=bookie_settings(journal_runs_in_place=False, **bounds))
+    host = Host(settings=bookie_settings(journal_as_entry_log=False, **bounds))
     storage = await filled(host, rounds=6)
     await check_filled(storage, rounds=6)
     logs = [name for name in host.disk.listdir("/b/ledgers0") if name.endswith(".log")]
@@ -58,7 +58,7 @@ async def test_open_entry_logs_are_bounded(bound: int) -> None:
 
 @pytest.mark.parametrize("bound", [1, 3, 1000])
 async def test_the_blocks_of_an_entry_log_are_bounded(bound: int) -> None:
-    host = Host(settings=bookie_settings(entry_log_blocks_max=bound, journal_runs_in_place=False))
+    host = Host(settings=bookie_settings(entry_log_blocks_max=bound, journal_as_entry_log=False))
     storage = await filled(host, ledgers=4, rounds=2)
     await check_filled(storage, ledgers=4, rounds=2)
     logs = [name for name in host.disk.listdir("/b/ledgers0") if name.endswith(".log")]
@@ -70,7 +70,7 @@ async def test_the_blocks_of_an_entry_log_are_bounded(bound: int) -> None:
 @pytest.mark.parametrize("bound", [0, 1, 4])
 async def test_recycled_journal_files_are_bounded(bound: int) -> None:
     bounds = {"journal_recycled_files_max": bound, "journal_max_backups": 0}
-    host = Host(settings=bookie_settings(journal_runs_in_place=False, **bounds))
+    host = Host(settings=bookie_settings(journal_as_entry_log=False, **bounds))
     storage = await host.boot()
     for i in range(6):  # in one checkpoint: six files are let go at once
         await add(storage, Batch(1, i, payload=b"x" * 900_000))

@@ -179,8 +179,8 @@ class Connection(asyncio.BufferedProtocol):
             allowed_s = settings.first_frame_stall_timeout_s if partial else settings.handshake_timeout_s
         elif self._receive.partial:
             under_pressure = bool(self._receive.charged) and self.service.receive_budget.wanted
-            allowed_s = settings.crowded_stall_timeout_s if under_pressure else settings.frame_stall_timeout_s
-        wanted = settings.crowded_bytes_per_s_min * allowed_s if under_pressure and allowed_s is not None else 1
+            allowed_s = settings.memory_pressure_stall_timeout_s if under_pressure else settings.frame_stall_timeout_s
+        wanted = settings.memory_pressure_bytes_per_s_min * allowed_s if under_pressure and allowed_s is not None else 1
         silent = not self._progressed(unread, wanted)
         if silent and allowed_s is None and not self._pauses:
             self._receive.rest()

@@ -84,7 +84,7 @@ class BookieChannel:
         self.generation = 0  # how many connections there have been
         self.congested = False  # so much is in flight that writers should wait
         self._in_flight_bytes = 0  # of ADD frames that it has yet to answer
-        self._in_flight_bytes_max = settings.owed_bytes_max
+        self._in_flight_bytes_max = settings.unacked_bytes_max
         self._on_congestion = on_congestion
         self._chunks = chunks
         self._dialler = dialler
@@ -447,7 +447,7 @@ class BookieChannel:
         now, timeout = self._runtime.clock.monotonic(), self._settings.add_timeout_s
         sent_at = next(iter(self._adds.values()))[2]
         left = timeout - (now - sent_at)
-        stall = self._settings.owed_stall_timeout_s
+        stall = self._settings.backpressure_stall_timeout_s
         if self.congested and timeout > stall:
             left = min(left, stall - (now - max(sent_at, self._answered_at)))
         if left > 0:

@@ -61,7 +61,7 @@ class AddDispatcher:
         self._held: list[Sender] = []
         self._loaded: list[WriteSetQueue] = []
         self._turn_scheduled = False
-        self.unsent_bytes = 0  # of appends since the last `send`: writers count here, see `launch_bytes`
+        self.unsent_bytes = 0  # of appends since the last `send`: writers count here, see `flush_threshold_bytes`
         # Those that have sent something lately or are busy, by whether that is since the last tick. Of all the others
         # nothing is known here, and nothing is to be done. Sets that keep their order, so that simulated runs repeat.
         self._active: dict[Sender, None] = {}

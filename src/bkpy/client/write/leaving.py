@@ -72,7 +72,7 @@ class Leaving:
                 self._directory.draining,
                 self._directory.absent_since,
                 self._runtime.clock.monotonic(),
-                self._settings.leave_absent_bookie_s,
+                self._settings.absent_bookie_replace_delay_s,
             )
             change = writer.leave(bookie_ids) if bookie_ids else None
             if change is not None:

@@ -123,8 +123,8 @@ class PendingAppends:
         self._as_error = None if owner is None else owner.as_error
         self._held = owner is not None
         self._new_future = asyncio.get_running_loop().create_future
-        self._send_bytes = settings.launch_bytes
-        self._append_bytes = settings.launch_append_bytes
+        self._send_bytes = settings.flush_threshold_bytes
+        self._append_bytes = settings.append_overhead_bytes
         self._overhead = codec.overhead_bytes
         self.open_batch: PendingEntry | PendingBatch | None = None  # what `add` adds to
         self._unsent = 0  # how many of the last batches

@@ -111,7 +111,10 @@ class Replication:
         self._logged_failures: tuple[str, ...] = ()  # bookies of the present ensemble
         self._reassigned: dict[Batch, ReassignedBatch] = {}
         self._reassigned_to = -1  # the highest id of those
-        self._pause = (settings.mend_pause_min_s, confirmed)  # before the next attempt, and last add confirmed then
+        self._pause = (
+            settings.ensemble_retry_backoff_min_s,
+            confirmed,
+        )  # before the next attempt, and last add confirmed then
         self._change: asyncio.Task[None] | None = None
         self._hopeless_since: tuple[float, int] | None = None  # and last add confirmed then
         self._changes: deque[float] | None = None  # when the ensemble was changed; made by the first time
@@ -332,8 +335,8 @@ class Replication:
         """Longer and longer while nothing is confirmed: bookies that can be reached may go on refusing."""
         pause, confirmed = self._pause
         if confirmed != self.confirmed:
-            pause = self._settings.mend_pause_min_s
-        self._pause = (min(pause * 2, self._settings.mend_pause_max_s), self.confirmed)
+            pause = self._settings.ensemble_retry_backoff_min_s
+        self._pause = (min(pause * 2, self._settings.ensemble_retry_backoff_max_s), self.confirmed)
         return pause
 
     def _give_up(self) -> bool:

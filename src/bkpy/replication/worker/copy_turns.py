@@ -43,9 +43,9 @@ class CopyTurns:
         count, now, settings = self._appended(), self._now(), self._settings
         if count != self._counted:
             self._counted, self._changed_at = count, now
-        beside_clients = now - self._changed_at < settings.copy_clients_gone_s
+        beside_clients = now - self._changed_at < settings.foreground_idle_s
         return (
-            min(settings.copies_beside_clients, settings.copies_at_once) if beside_clients else settings.copies_at_once
+            min(settings.copies_max_under_load, settings.copies_at_once) if beside_clients else settings.copies_at_once
         )
 
     @contextlib.asynccontextmanager
@@ -54,7 +54,7 @@ class CopyTurns:
         while self._taken >= self.at_once:
             self._ended.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._settings.copy_clients_gone_s):  # the clients may have gone
+                async with asyncio.timeout(self._settings.foreground_idle_s):  # the clients may have gone
                     await self._ended.wait()
         self._taken += 1
         try:

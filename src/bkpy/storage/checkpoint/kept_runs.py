@@ -36,7 +36,7 @@ class KeptFiles:
     def __init__(self, files: Files, directory: str, settings: BookieSettings) -> None:
         self.possible = (
             # What was never synced is no place for what a checkpoint has written.
-            settings.journal_runs_in_place and settings.journal_sync_data and len(settings.ledger_directories) == 1
+            settings.journal_as_entry_log and settings.journal_sync_data and len(settings.ledger_directories) == 1
         )
         self.run_bytes_min = settings.journal_run_bytes_min
         self.share_min = settings.journal_run_share_min

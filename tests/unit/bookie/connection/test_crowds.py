@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[InProcess]:
     local = InProcess(tmp_path)
-    await local.start("a", connections_max=2, newcomers_max=2, handshake_timeout_s=60.0)
+    await local.start("a", connections_max=2, new_connections_max=2, handshake_timeout_s=60.0)
     yield local
     await local.stop()
 

@@ -77,7 +77,7 @@ async def test_a_large_batch_is_cut(small: InProcess) -> None:
 
 async def test_a_turn_of_many_writers_is_cut(small: InProcess) -> None:
     """Each batch takes more in the frame's head than it has bytes."""
-    client = await small.client(batch_bytes_max=8 << 20, launch_bytes=8 << 20)
+    client = await small.client(batch_bytes_max=8 << 20, flush_threshold_bytes=8 << 20)
     writers = [await client.create_ledger() for _ in range(50)]
     async with asyncio.timeout(DEADLINE_S):
         for _ in range(2):
@@ -90,7 +90,7 @@ async def test_a_turn_of_many_writers_is_cut(small: InProcess) -> None:
 async def test_so_are_the_keys_of_many_ledgers(tmp_path: Path) -> None:
     local = InProcess(tmp_path)
     await local.start("abc", **TINY)
-    client = await local.client(batch_bytes_max=8 << 20, launch_bytes=8 << 20)
+    client = await local.client(batch_bytes_max=8 << 20, flush_threshold_bytes=8 << 20)
     keys = TINY["frame_bytes_max"] // m.KEY_BYTES
     writers = [await client.create_ledger() for _ in range(keys)]
     async with asyncio.timeout(DEADLINE_S):

@@ -10,7 +10,7 @@ from tests.in_process import InProcess, contents
 from tests.unit.client.support import payload
 from tests.waiting import eventually
 
-QUICK = {"leave_absent_bookie_s": 0.2, "leave_look_interval_s": 0.02, "leaves_at_once": 2}
+QUICK = {"absent_bookie_replace_delay_s": 0.2, "leave_look_interval_s": 0.02, "leaves_at_once": 2}
 
 
 @pytest.mark.scenario(60)
@@ -31,7 +31,7 @@ async def test_writers_at_rest_leave_a_bookie_that_has_been_away_for_long(five: 
 
 
 async def test_a_restart_moves_nobody(five: InProcess) -> None:
-    client = await five.client(**{**QUICK, "leave_absent_bookie_s": 20.0})
+    client = await five.client(**{**QUICK, "absent_bookie_replace_delay_s": 20.0})
     writer = await client.create_ledger()
     await five.restart(writer.ensemble[0])
     await eventually(lambda: writer.ensemble[0] in client.bookies)

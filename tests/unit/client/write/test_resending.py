@@ -91,7 +91,7 @@ async def test_a_writer_that_was_held_goes_on_when_resent_batches_are_answered(
     four: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The new bookie owes too much by what was resent to it alone: its answer lets the writer go on."""
-    client = await four.client(owed_bytes_max=20_000, explicit_lac_interval_s=0, add_timeout_s=2 * DEADLINE_S)
+    client = await four.client(unacked_bytes_max=20_000, explicit_lac_interval_s=0, add_timeout_s=2 * DEADLINE_S)
     writer, futures = await pending_on_two(four, client, [[bytes(15_000)], [bytes(15_000)]])
     (spare,) = set("abcd") - set(writer.ensemble)
     storage = four.storage(spare)

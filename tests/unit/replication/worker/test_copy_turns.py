@@ -27,7 +27,7 @@ class Hands:
         """Clients append from one time to another one."""
         loop = asyncio.get_running_loop()
         runtime: Any = SimpleNamespace(clock=SimpleNamespace(monotonic=loop.time))
-        given = {"copies_at_once": HANDS, "copies_beside_clients": FEW, "copy_clients_gone_s": GONE_S, **settings}
+        given = {"copies_at_once": HANDS, "copies_max_under_load": FEW, "foreground_idle_s": GONE_S, **settings}
         self.turns = CopyTurns(RecoverySettings(**given), runtime, lambda: self.appended)
         began = loop.time()
 
@@ -86,7 +86,7 @@ def test_beside_clients_few_do_and_when_they_have_gone_all_again() -> None:
 
 
 def test_more_turns_beside_clients_than_without_them_are_not_given() -> None:
-    hands = simulated(Hands(), 4.0, (0.0, 4.0), copies_at_once=1, copies_beside_clients=4)
+    hands = simulated(Hands(), 4.0, (0.0, 4.0), copies_at_once=1, copies_max_under_load=4)
     assert hands.most(0.0, 4.0) == 1
 
 

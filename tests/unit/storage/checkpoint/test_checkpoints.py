@@ -255,7 +255,7 @@ async def test_a_clean_stop_leaves_nothing_to_replay() -> None:
 
 
 async def test_closed_logs_have_a_footer_that_describes_their_blocks() -> None:
-    host = Host(settings=bookie_settings(entry_log_max_size_mb=1, block_bytes=100_000, journal_runs_in_place=False))
+    host = Host(settings=bookie_settings(entry_log_max_size_mb=1, block_bytes=100_000, journal_as_entry_log=False))
     storage = await host.boot()
     for i in range(30):
         await put(storage, Batch(1 + i % 2, i, payload=bytes([i]) * 100_000))

@@ -152,7 +152,7 @@ async def test_what_overlaps_or_has_gaps_is_written() -> None:
 
 @pytest.mark.parametrize("off", ["setting", "file system", "no hard links"])
 async def test_without_the_setting_or_links_everything_is_written(off: str) -> None:
-    host = Host(settings=bookie_settings(journal_runs_in_place=off != "setting"))
+    host = Host(settings=bookie_settings(journal_as_entry_log=off != "setting"))
     if off != "setting":
         host.disk.no_links = errno.EXDEV if off == "file system" else errno.EPERM
     storage = await host.boot()
@@ -175,7 +175,7 @@ async def test_a_setting_that_was_turned_off_leaves_what_stayed() -> None:
     storage = await host.boot()
     await put(storage, Batch(1, 0, payload=LARGE))
     await storage.close()
-    host.settings = bookie_settings(journal_max_backups=0, journal_runs_in_place=False)
+    host.settings = bookie_settings(journal_max_backups=0, journal_as_entry_log=False)
     for i in range(1, 4):
         storage = await host.boot()
         await put(storage, Batch(1, i, payload=LARGE))

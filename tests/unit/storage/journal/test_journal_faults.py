@@ -85,7 +85,7 @@ def test_a_crash_at_every_operation_and_many_power_cuts(part: int) -> None:
 def rolling_host(in_place: bool) -> Host:
     """Large entries roll the journal and the entry log; no backups, so that files are recycled or kept at once."""
     bounds = {"journal_max_backups": 0, "entry_log_max_size_mb": 1, "block_bytes": 300_000}
-    return Host(settings=bookie_settings(journal_runs_in_place=in_place, **bounds))
+    return Host(settings=bookie_settings(journal_as_entry_log=in_place, **bounds))
 
 
 async def rolling_life(host: Host, told: ListWrite) -> None:

@@ -84,8 +84,8 @@ class Host:
         return f"{DIRECTORY}/{log_name(row.place.log_id)}"
 
 
-KEEPING = {"journal_runs_in_place": True, "journal_run_bytes_min": 1, "journal_run_share_min": 0.0}
-COPYING = {"journal_runs_in_place": False}
+KEEPING = {"journal_as_entry_log": True, "journal_run_bytes_min": 1, "journal_run_share_min": 0.0}
+COPYING = {"journal_as_entry_log": False}
 
 
 def rows_of(storage: LedgerStorage) -> list[tuple[int, BlockRow]]:

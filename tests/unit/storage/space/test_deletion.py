@@ -452,7 +452,7 @@ async def test_a_start_goes_on_with_what_is_left_of_deleted_ledgers() -> None:
 
 
 async def test_logs_in_which_nothing_lives_are_removed() -> None:
-    host = Host(settings=bookie_settings(entry_log_max_size_mb=1, block_bytes=100_000, journal_runs_in_place=False))
+    host = Host(settings=bookie_settings(entry_log_max_size_mb=1, block_bytes=100_000, journal_as_entry_log=False))
     storage = await host.boot()
     payload = b"x" * 100_000
     for ledger_id in range(4):

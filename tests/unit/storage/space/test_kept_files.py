@@ -229,7 +229,7 @@ async def test_staying_is_switched_on_and_off_between_starts_and_directories_are
         host.settings = bookie_settings(
             journals=journals,
             ledgers=directories,
-            journal_runs_in_place=in_place,
+            journal_as_entry_log=in_place,
             journal_run_bytes_min=1,
             journal_run_share_min=0.0,
             journal_max_backups=0,

@@ -123,7 +123,7 @@ async def test_an_entry_log_stays_if_a_commit_that_refers_to_it_may_have_happene
 
 
 async def test_a_log_that_a_checkpoint_refers_to_stays_though_the_next_fails() -> None:
-    host = Host(settings=bookie_settings(journal_runs_in_place=False))
+    host = Host(settings=bookie_settings(journal_as_entry_log=False))
     storage = await host.boot()
     await add(storage, Batch(1, 0, payload=ENTRY))
     await storage.checkpoint()
