@@ -12,7 +12,7 @@ import pytest
 from tests.command import COMMAND, PATIENCE_S, PRELOADED, as_json, bkpy, environment, start, write
 
 import bkpy as bkpy_library
-from bkpy.cli.common import show_each
+from bkpy.cli.several import show_each
 from bkpy.errors import MetadataUnavailableError
 from bkpy.local.process import free_port
 

@@ -15,7 +15,7 @@ from tests.command import COMMAND, PATIENCE_S, PRELOADED, as_json, bkpy, environ
 from tests.preloaded import CLOSED
 
 import bkpy as bkpy_library
-from bkpy.cli.output import outcome
+from bkpy.cli.output import errors as command_errors
 from bkpy.local import LocalCluster
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
@@ -93,7 +93,7 @@ def ended_at(module: str, number: int, pid: int = 0) -> tuple[int, bytes, bytes]
 
 
 @pytest.mark.parametrize(
-    "module", ["click", "bkpy.cli.output.outcome", "bkpy.errors", "bkpy.cli.ledger.group", "bkpy.client.client"]
+    "module", ["click", "bkpy.cli.output.errors", "bkpy.errors", "bkpy.cli.ledger.group", "bkpy.client.client"]
 )
 def test_ctrl_c_while_the_program_is_loaded_ends_it_quietly(module: str) -> None:
     assert ended_at(module, signal.SIGINT) == (130, b"", b"")
@@ -158,7 +158,7 @@ def test_shells_can_complete_commands_and_options(words: list[str], wanted: set[
     assert {entry.partition(",")[2] for entry in shown} == wanted
 
 
-@pytest.mark.parametrize("arguments", [["--version"], ["ledger", "write", "--help"], ["ledger", "log_list"]])
+@pytest.mark.parametrize("arguments", [["--version"], ["ledger", "write", "--help"], ["ledger", "lits"]])
 def test_a_run_that_was_forked_ends_as_one_that_was_started(arguments: list[str]) -> None:
     """What most tests of the command rest on."""
     forked = PRELOADED.run(arguments, stdin=b"x" * 1_000_000, env=environment(None), timeout_s=PATIENCE_S)
@@ -189,8 +189,8 @@ def test_a_group_without_a_command_shows_its_help_and_nothing_else(arguments: li
 
 SIGTERM_BETWEEN_LOOPS = """\
 import os, signal, sys, time
-from bkpy.cli.common import run
-from bkpy.cli.output.interrupts import interruptible
+from bkpy.cli.running import run
+from bkpy.cli.running import interruptible
 
 async def nothing():
     pass
@@ -214,6 +214,6 @@ def test_ctrl_c_that_pydantic_makes_an_error_of_is_ctrl_c(
     def fail(*_: object, **__: object) -> None:
         raise SchemaError(f'Error building "model" validator:\n  {text}')
 
-    monkeypatch.setattr(outcome.bkpy, "main", fail)
-    assert outcome.status_of([]) == status
+    monkeypatch.setattr(command_errors.bkpy, "main", fail)
+    assert command_errors.status_of([]) == status
     assert (capsys.readouterr().err == "") is (status == 130)

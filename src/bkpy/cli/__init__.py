@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         signal.signal(signal.SIGTERM, _leave)
     _open_closed_streams()
     try:
-        from bkpy.cli.output.outcome import status_of
+        from bkpy.cli.output.errors import status_of
 
         status = status_of(arguments)
     except KeyboardInterrupt:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bkpy.cli.common import given_settings, set_client_settings
-from bkpy.cli.output.statuses import INTERRUPTED, OUTPUT_CLOSED
+from bkpy.cli.connecting import given_settings, set_client_settings
+from bkpy.cli.running import INTERRUPTED, OUTPUT_CLOSED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bkpy.cli.common import connect, json_option, print_table, progress, run, security_settings
-from bkpy.cli.output.interrupts import interruptible
+from bkpy.cli.connecting import connect, security_settings
+from bkpy.cli.output.json import json_option
+from bkpy.cli.output.progress import progress
+from bkpy.cli.output.tables import print_table
+from bkpy.cli.running import interruptible, run
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bkpy.cli.common import human_bytes, live_table, print_table, progress, run, say, security_settings
+from bkpy.cli.connecting import security_settings
 from bkpy.cli.demo_streaming import show_stream
-from bkpy.cli.output.interrupts import interruptible
+from bkpy.cli.output.progress import progress
+from bkpy.cli.output.tables import live_table, print_table
+from bkpy.cli.output.text import human_bytes, say
+from bkpy.cli.running import interruptible, run
 from bkpy.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bkpy.cli.common import print_table, progress, run
+from bkpy.cli.output.progress import progress
+from bkpy.cli.output.tables import print_table
+from bkpy.cli.running import run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

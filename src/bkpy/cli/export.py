@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bkpy.cli.common import connect_option, human_bytes, json_option, print_json, progress, say, security_settings
-from bkpy.cli.output.interrupts import TERMINATED, interruptible
+from bkpy.cli.connecting import connect_option, security_settings
+from bkpy.cli.output.json import json_option, print_json
+from bkpy.cli.output.progress import progress
+from bkpy.cli.output.text import human_bytes, say
+from bkpy.cli.running import TERMINATED, interruptible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

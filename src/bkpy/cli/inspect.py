@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from bkpy.cli.common import ledger_argument, one_ledger
-from bkpy.cli.output.statuses import TERMINATED
+from bkpy.cli.arguments import ledger_argument, one_ledger
+from bkpy.cli.running import TERMINATED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

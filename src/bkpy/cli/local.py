@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bkpy.cli.common import given_settings, json_option, print_json, run, say
+from bkpy.cli.connecting import given_settings
+from bkpy.cli.output.json import json_option, print_json
+from bkpy.cli.output.text import say
+from bkpy.cli.running import INTERRUPTED, run
 from bkpy.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -74,7 +77,7 @@ async def _serve(cluster: LocalCluster, restart: bool, as_json: bool) -> int:
         starting.cancel()  # it leaves nothing running
         await asyncio.wait([starting])
         say("bkpy: interrupted; the cluster was not started")
-        return 128 + signal.SIGINT
+        return INTERRUPTED
     starting.result()
     try:
         _announce(cluster, as_json)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bkpy.cli.common import Terminated, run
+from bkpy.cli.running import Terminated, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bkpy.cli.common import set_client_settings, settings
+from bkpy.cli.connecting import set_client_settings, settings
 from bkpy.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bkpy.cli.common import security_settings, set_client_settings
+from bkpy.cli.connecting import security_settings, set_client_settings
 from bkpy.config.bookie import BookieSettings
 from bkpy.config.client import ClientSettings, client_settings
 from bkpy.config.loading import load_bookie_settings

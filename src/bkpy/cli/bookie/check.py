@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bkpy.cli.bookie.group import SettingsCommand, settings_from
-from bkpy.cli.common import byte_progress, human_bytes, json_option, print_json, print_table, say
+from bkpy.cli.output.json import json_option, print_json
+from bkpy.cli.output.progress import byte_progress
+from bkpy.cli.output.tables import print_table
+from bkpy.cli.output.text import human_bytes, say
 
 if TYPE_CHECKING:
     from bkpy.config.bookie import BookieSettings

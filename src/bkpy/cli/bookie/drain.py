@@ -8,18 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bkpy.cli.common import (
-    confirm,
-    connect,
-    connect_option,
-    human_bytes,
-    json_option,
-    print_json,
-    print_table,
-    progress,
-    run,
-    say,
-)
+from bkpy.cli.connecting import connect, connect_option
+from bkpy.cli.input import confirm
+from bkpy.cli.output.json import json_option, print_json
+from bkpy.cli.output.progress import progress
+from bkpy.cli.output.tables import print_table
+from bkpy.cli.output.text import human_bytes, say
+from bkpy.cli.running import run
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import ConfigError
 

@@ -8,7 +8,10 @@ from typing import Any
 import click
 
 from bkpy.cli.bookie.pages import POLL_S, BookiePages, open_pages, pages_options
-from bkpy.cli.common import json_option, print_json, print_table, progress, run
+from bkpy.cli.output.json import json_option, print_json
+from bkpy.cli.output.progress import progress
+from bkpy.cli.output.tables import print_table
+from bkpy.cli.running import run
 
 
 @click.command()

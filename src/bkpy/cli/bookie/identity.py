@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bkpy.cli.bookie.group import SettingsCommand, settings_from
-from bkpy.cli.common import confirm, human_bytes, json_option, metadata, print_json, print_table, progress, run, say
+from bkpy.cli.connecting import metadata
+from bkpy.cli.input import confirm
+from bkpy.cli.output.json import json_option, print_json
+from bkpy.cli.output.progress import progress
+from bkpy.cli.output.tables import print_table
+from bkpy.cli.output.text import human_bytes, say
+from bkpy.cli.running import run
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from bkpy.cli.common import metadata, settings
+from bkpy.cli.connecting import metadata, settings
 from bkpy.config.address import split_address
 from bkpy.errors import BookieUnavailableError, BookKeeperError, ConfigError
 

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 import click
 
 from bkpy.cli.bookie.group import SettingsCommand, settings_from
-from bkpy.cli.common import byte_progress, confirm, json_option, metadata, print_json, print_table, run, say
+from bkpy.cli.connecting import metadata
+from bkpy.cli.input import confirm
+from bkpy.cli.output.json import json_option, print_json
+from bkpy.cli.output.progress import byte_progress
+from bkpy.cli.output.tables import print_table
+from bkpy.cli.output.text import say
+from bkpy.cli.running import run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bkpy.cli.common import connect, connect_option, human_bytes, json_option, print_json, print_table, progress, run
+from bkpy.cli.connecting import connect, connect_option
+from bkpy.cli.output.json import json_option, print_json
+from bkpy.cli.output.progress import progress
+from bkpy.cli.output.tables import print_table
+from bkpy.cli.output.text import human_bytes
+from bkpy.cli.running import run
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import BookieUnavailableError, ConfigError
 

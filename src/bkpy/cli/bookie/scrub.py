@@ -9,7 +9,11 @@ from typing import Any
 import click
 
 from bkpy.cli.bookie.pages import POLL_S, BookiePages, open_pages, pages_options
-from bkpy.cli.common import byte_progress, human_bytes, json_option, print_json, print_table, run, say
+from bkpy.cli.output.json import json_option, print_json
+from bkpy.cli.output.progress import byte_progress
+from bkpy.cli.output.tables import print_table
+from bkpy.cli.output.text import human_bytes, say
+from bkpy.cli.running import run
 
 
 @click.command()

@@ -13,17 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bkpy.cli.common import (
-    connect_option,
-    human_bytes,
-    json_option,
-    metadata,
-    print_json,
-    print_table,
-    run,
-    say,
-    security_settings,
-)
+from bkpy.cli.connecting import connect_option, metadata, security_settings
+from bkpy.cli.output.json import json_option, print_json
+from bkpy.cli.output.tables import print_table
+from bkpy.cli.output.text import human_bytes, say
+from bkpy.cli.running import run
 from bkpy.config.base import MetadataSettings
 from bkpy.config.checking import build
 from bkpy.config.recovery import RecoverySettings

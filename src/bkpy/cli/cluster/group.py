@@ -10,7 +10,11 @@ import click
 
 from bkpy.cli.cluster.protect import protect
 from bkpy.cli.cluster.rebalance import rebalance
-from bkpy.cli.common import connect_option, human_bytes, json_option, metadata, print_json, print_table, run
+from bkpy.cli.connecting import connect_option, metadata
+from bkpy.cli.output.json import json_option, print_json
+from bkpy.cli.output.tables import print_table
+from bkpy.cli.output.text import human_bytes
+from bkpy.cli.running import run
 from bkpy.errors import NoSuchClusterError
 
 if TYPE_CHECKING:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import click
 
-from bkpy.cli.common import confirm, connect_option, json_option, print_json, progress, run, settings
+from bkpy.cli.connecting import connect_option, settings
+from bkpy.cli.input import confirm
+from bkpy.cli.output.json import json_option, print_json
+from bkpy.cli.output.progress import progress
+from bkpy.cli.running import run
 
 
 @click.command()

@@ -5,7 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from bkpy.cli.common import confirm_by_typing, connect, print_json, print_table, progress, run, say
+from bkpy.cli.connecting import connect
+from bkpy.cli.input import confirm_by_typing
+from bkpy.cli.output.json import print_json
+from bkpy.cli.output.progress import progress
+from bkpy.cli.output.tables import print_table
+from bkpy.cli.output.text import say
+from bkpy.cli.running import run
 
 if TYPE_CHECKING:
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata

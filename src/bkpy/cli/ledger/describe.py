@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bkpy.cli.common import human_bytes, print_table
-from bkpy.cli.output.formats import printable
+from bkpy.cli.output.tables import print_table
+from bkpy.cli.output.text import human_bytes, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bkpy.cli.common import connect_option, json_option, ledgers_argument, print_table, progress, show_each
+from bkpy.cli.arguments import ledgers_argument
+from bkpy.cli.connecting import connect_option
+from bkpy.cli.output.json import json_option
+from bkpy.cli.output.progress import progress
+from bkpy.cli.output.tables import print_table
+from bkpy.cli.several import show_each
 from bkpy.stored_json import parsed
 
 if TYPE_CHECKING:

@@ -10,24 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bkpy.cli.common import (
-    connect,
-    connect_option,
-    json_option,
-    ledger_argument,
-    ledgers_argument,
-    output_has_reader,
-    print_json,
-    print_table,
-    progress,
-    run,
-    say,
-    show_each,
-)
+from bkpy.cli.arguments import ledger_argument, ledgers_argument
+from bkpy.cli.connecting import connect, connect_option
 from bkpy.cli.ledger import describe
-from bkpy.cli.ledger.deleting import delete_all
 from bkpy.cli.ledger.explain import explain
-from bkpy.cli.output.formats import FORMATS, json_line, payload_line, raw_option
+from bkpy.cli.output.entries import FORMATS, json_line, payload_line, raw_option
+from bkpy.cli.output.json import json_option, print_json
+from bkpy.cli.output.progress import progress
+from bkpy.cli.output.tables import print_table
+from bkpy.cli.output.text import say
+from bkpy.cli.running import output_has_reader, run
+from bkpy.cli.several import delete_all, show_each
 from bkpy.config.password_file import read_password
 
 if TYPE_CHECKING:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bkpy.cli.common import connect, human_bytes, print_table, say
+from bkpy.cli.connecting import connect
+from bkpy.cli.output.tables import print_table
+from bkpy.cli.output.text import human_bytes, say
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,23 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bkpy.cli.common import (
-    confirm,
-    connect,
-    connect_option,
-    human_ledgers,
-    json_option,
-    output_has_reader,
-    print_json,
-    print_table,
-    progress,
-    run,
-    say,
-)
-from bkpy.cli.ledger.deleting import delete_all
+from bkpy.cli.arguments import duration, seconds, size
+from bkpy.cli.connecting import connect, connect_option
+from bkpy.cli.input import confirm
 from bkpy.cli.ledger.group import creation_arguments, digest_option, password_option, quorums_option
-from bkpy.cli.output.formats import FORMATS, json_line, payload_line, raw_option
-from bkpy.cli.output.units import duration, seconds, size
+from bkpy.cli.output.entries import FORMATS, json_line, payload_line, raw_option
+from bkpy.cli.output.json import json_option, print_json
+from bkpy.cli.output.progress import progress
+from bkpy.cli.output.tables import print_table
+from bkpy.cli.output.text import human_ledgers, say
+from bkpy.cli.running import output_has_reader, run
+from bkpy.cli.several import delete_all
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

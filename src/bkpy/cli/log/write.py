@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import bkpy
-from bkpy.cli.common import connect, entries_acknowledged, human_bytes, human_entries, say, settings, transfer
-from bkpy.cli.output.lines import lines_of, source
+from bkpy.cli.connecting import connect, settings
+from bkpy.cli.input import lines_of, source
+from bkpy.cli.output.progress import transfer
+from bkpy.cli.output.text import entries_acknowledged, human_bytes, human_entries, say
 from bkpy.protocol.wire.records import STAMP_BYTES
 
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""How commands print: tables, units, progress, exit statuses."""
+"""How commands print: JSON, tables, entries, progress, lines for people, errors."""

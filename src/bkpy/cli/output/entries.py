@@ -1,16 +1,16 @@
-"""How entries are printed, one a line: as text, in hexadecimal digits, or as JSON; and text that a stranger wrote.
+"""How entries are printed, one a line: as text, in hexadecimal digits, or as JSON.
 
-Invariant: no byte of an entry, a name or an error reaches a terminal as a control character, unless --raw asks for it:
-escape sequences could change its title, its clipboard, or what the lines before say.
+Invariant: no byte of an entry reaches a terminal as a control character, unless --raw asks for it.
 """
 
 from __future__ import annotations
 
 import sys
-import unicodedata
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+
+from bkpy.cli.output.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 FORMATS: Final = ("text", "hex", "json")
 
 _ESCAPED = f"{__name__}.escaped"  # in the context's `meta`
-_BIDIRECTIONAL: Final = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
 def _note_raw(ctx: click.Context, _: click.Parameter, raw: bool) -> None:
@@ -37,23 +36,6 @@ raw_option = click.option(
 def _escaped() -> bool:
     ctx = click.get_current_context(silent=True)
     return ctx is not None and bool(ctx.meta.get(_ESCAPED))
-
-
-def printable(text: str) -> str:
-    """The text with each control character, and each that changes the direction of others, as `\\x1b` or `\\u202e`."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(
-        char.encode("unicode_escape").decode()
-        if char != "\t" and (unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") or char in _BIDIRECTIONAL)
-        else char
-        for char in text
-    )
-
-
-def printable_lines(text: str) -> str:
-    """The same for text of several lines, which stay lines."""
-    return "\n".join(map(printable, text.split("\n")))
 
 
 def payload_line(form: str) -> Callable[[bytes], bytes]:

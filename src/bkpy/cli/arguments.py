@@ -1,4 +1,4 @@
-"""Values of options as people write them: `7d` for seconds, `10GiB` for bytes; a mere number is what it is."""
+"""Arguments and options that several commands have: ledgers by id, durations and sizes with their units."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _SECONDS: Final[Mapping[str, int]] = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _BYTES: Final[Mapping[str, int]] = {
@@ -21,7 +21,35 @@ _BYTES: Final[Mapping[str, int]] = {
 _NUMBER: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 
 
-def parsed(text: str, units: Mapping[str, int]) -> float | None:
+def _ledger_ids(text: str) -> tuple[int, ...]:
+    """Ids and ranges, as in 7,9-12: what every command that takes ledgers is given."""
+    from bkpy.client.arguments import parse_ledger_ids
+
+    try:
+        return parse_ledger_ids(text)
+    except ValueError as e:
+        raise click.BadParameter(str(e)) from None
+
+
+def one_ledger(ctx: click.Context, _: click.Parameter, text: str | None) -> int | None:
+    """The same, of a command that takes one ledger."""
+    if text is None:
+        return None
+    ids = _ledger_ids(text)
+    if len(ids) != 1:
+        raise click.BadParameter(f"expected one ledger, and {text} names {len(ids)}")
+    return ids[0]
+
+
+def _each_once(ctx: click.Context, _: click.Parameter, given: Sequence[str]) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(ledger_id for text in given for ledger_id in _ledger_ids(text)))
+
+
+ledger_argument = click.argument("ledger_id", metavar="LEDGER", callback=one_ledger)
+ledgers_argument = click.argument("ledger_ids", nargs=-1, required=True, metavar="LEDGERS...", callback=_each_once)
+
+
+def _parsed(text: str, units: Mapping[str, int]) -> float | None:
     """The number with its unit, without regard to case; None if it is neither."""
     match = _NUMBER.fullmatch(text.strip())
     if match is None or match[2].lower() not in units:
@@ -32,7 +60,7 @@ def parsed(text: str, units: Mapping[str, int]) -> float | None:
 
 def seconds(text: str) -> float | None:
     """A duration in seconds, such as `90`, `15m` and `7d`; None if it is no duration."""
-    return parsed(text, _SECONDS)
+    return _parsed(text, _SECONDS)
 
 
 def duration(ctx: click.Context, _: click.Parameter, text: str | None) -> float | None:
@@ -47,7 +75,7 @@ def duration(ctx: click.Context, _: click.Parameter, text: str | None) -> float 
 
 def size(ctx: click.Context, _: click.Parameter, text: str | None) -> int | None:
     """The callback of an option that is a size, in bytes."""
-    found = None if text is None else parsed(text, _BYTES)
+    found = None if text is None else _parsed(text, _BYTES)
     if text is not None and found is None:
         raise click.BadParameter(
             f"{text!r} is no size: expected bytes, or a number with kB, MB, KiB, MiB, such as 10GiB"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from bkpy.cli.output.units import duration, size
+from bkpy.cli.arguments import duration, size
 
 OPTION = click.Option(["--kept"])
 CONTEXT = click.Context(click.Command("command"))

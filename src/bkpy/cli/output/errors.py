@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from bkpy.cli.app import bkpy, debugging
-from bkpy.cli.common import Terminated
-from bkpy.cli.output.formats import printable_lines
-from bkpy.cli.output.statuses import INTERRUPTED, TERMINATED
+from bkpy.cli.output.text import printable_lines
+from bkpy.cli.running import INTERRUPTED, TERMINATED, Terminated
 from bkpy.errors import BookKeeperError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Lines from a file or standard input, for a program that must not stand still while it waits for them."""
+"""What commands read: lines from a file or standard input, and answers to questions."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import os
 import stat
+import sys
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
-import aiofiles
+import click
 
 from bkpy.errors import FrameTooLargeError
 
@@ -21,6 +22,9 @@ _CHUNK_BYTES = 1 << 18
 _CHUNKS_WAITING_MAX = 4
 
 
+# --- lines ------------------------------------------------------------------------------------------------------------
+
+
 class Input(NamedTuple):
     """What is read: pieces of it, and how many bytes they will come to, if that is known."""
 
@@ -30,12 +34,14 @@ class Input(NamedTuple):
 
 @contextlib.asynccontextmanager
 async def source(path: str) -> AsyncIterator[Input]:
-    """The file, or standard input for `-`. `OSError` if there is none."""
+    """The file, or standard input for `-`, read without blocking the event loop. `OSError` if there is none."""
     where = _STANDARD_INPUT if path == "-" else path
     status = os.stat(where)
     if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
         yield Input(_from_thread(where), None)
         return
+    import aiofiles
+
     async with aiofiles.open(where, "rb", buffering=0, closefd=where != _STANDARD_INPUT) as file:
         yield Input(_pieces(file.read), status.st_size - await file.tell())
 
@@ -97,3 +103,30 @@ async def lines_of(chunks: AsyncIterator[bytes], bytes_max: int) -> AsyncIterato
             yield lines
     if rest:
         yield [rest]
+
+
+# --- questions --------------------------------------------------------------------------------------------------------
+
+
+def confirm(question: str, nothing: str = "nothing was deleted") -> None:
+    """Return if the answer, from standard input, is yes; else end the command with what `nothing` says."""
+    if _answer(f"{question} [y/N]", nothing).lower() not in ("y", "yes"):
+        raise click.ClickException(nothing)
+
+
+def confirm_by_typing(question: str, expected: str, nothing: str) -> None:
+    """Return if the answer, from standard input, is `expected`; else end the command with what `nothing` says."""
+    if _answer(question, nothing) != expected:
+        raise click.ClickException(nothing)
+
+
+def _answer(question: str, nothing: str) -> str:
+    asked = sys.stdin.isatty() or sys.stderr.isatty()
+    if asked:
+        click.echo(f"{question} ", nl=False, err=True)
+    answer = sys.stdin.readline()
+    if asked and not (answer and sys.stdin.isatty()):  # no terminal has ended the line
+        click.echo(err=True)
+    if not answer and not sys.stdin.isatty():
+        raise click.UsageError(f"{nothing}: there is nobody to ask; give --yes to go on without being asked")
+    return answer.strip()

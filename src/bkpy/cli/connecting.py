@@ -1,0 +1,145 @@
+"""How commands reach a cluster: the option that names it, the client's settings, and sessions made with them.
+
+Settings come from `--set` and from variables `BKPY_<NAME>`; `--set` wins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from contextlib import AbstractAsyncContextManager
+
+    from bkpy.client.client import Client
+    from bkpy.config.base import MetadataSettings
+    from bkpy.config.client import ClientSettings
+    from bkpy.metadata.store.store import MetadataStore
+
+_SECURITY: Final = (
+    "tls_ca_file",
+    "tls_certificate_file",
+    "tls_key_file",
+    "zookeeper_tls_ca_file",
+    "zookeeper_tls_certificate_file",
+    "zookeeper_tls_key_file",
+    "zookeeper_auth",
+    "zookeeper_auth_file",
+    "zookeeper_acl",
+)
+
+
+def _required_uri(ctx: click.Context, _: click.Parameter, uri: str | None) -> str:
+    if not uri:
+        ctx.fail("which cluster? Give --connect URI or set BKPY_CONNECT, for example to zk://127.0.0.1:2181/ledgers")
+    return uri
+
+
+connect_option = click.option(
+    "--connect",
+    "uri",
+    metavar="URI",
+    envvar="BKPY_CONNECT",
+    callback=_required_uri,
+    help="The cluster, as zk://HOST:PORT[,HOST:PORT...]/ROOT.  [env: BKPY_CONNECT]",
+)
+
+
+def given_settings(ctx: click.Context, _: click.Parameter, pairs: tuple[str, ...]) -> dict[str, Any]:
+    """Settings from `NAME=VALUE`. A value is a number, true, false or a list as JSON has them; any other is text."""
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise click.BadParameter(f"expected NAME=VALUE, not {pair!r}")
+        if name == "zookeeper_auth":
+            raise click.BadParameter("a password in a command can be seen by others: set BKPY_ZOOKEEPER_AUTH instead")
+        try:
+            values[name] = json.loads(text)
+        except ValueError:
+            values[name] = text
+    return values
+
+
+_client_settings: dict[str, Any] = {}
+
+
+def set_client_settings(values: dict[str, Any]) -> None:
+    """Clients are made with these, and with what variables `BKPY_<NAME>` say in their place.
+
+    `ConfigError`, with the variable's name, if one is unknown or out of its range.
+    """
+    from_environment = _from_environment()
+    if values or from_environment:
+        from bkpy.config.checking import build, check_name
+        from bkpy.config.client import ClientSettings
+
+        for name in values:
+            check_name(ClientSettings, name, "argument")
+        origins = {name: f"variable BKPY_{name.upper()}" for name in from_environment.keys() - values.keys()}
+        values = {**from_environment, **values}
+        build(ClientSettings, values, origins)
+    _client_settings.clear()
+    _client_settings.update(values)
+
+
+def security_settings() -> dict[str, Any]:
+    """Those of the clients' settings that bookies and recovery have as well: certificates and passwords."""
+    return {name: value for name, value in _client_settings.items() if name in _SECURITY}
+
+
+def _from_environment() -> dict[str, Any]:
+    """The client's settings that variables give. A bookie on the same machine takes its own from the same ones."""
+    given = {variable: text for variable, text in os.environ.items() if variable.startswith("BKPY_") and text}
+    given.pop("BKPY_CONNECT", None)
+    if not given:
+        return {}  # most commands: nothing has to be imported for them
+    from bkpy.config.client import ClientSettings
+    from bkpy.config.loading import ENVIRONMENT_PREFIX, check_variable, parse_text
+
+    found = {}
+    for variable, text in sorted(given.items()):
+        name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
+        if name in ClientSettings.model_fields:
+            found[name] = parse_text(ClientSettings, name, text, f"variable {variable}")
+        else:
+            check_variable(variable, text)
+    return found
+
+
+def settings() -> ClientSettings:
+    """What clients are made with."""
+    from bkpy.config.client import client_settings
+
+    return client_settings(**_client_settings)
+
+
+def connect(uri: str) -> AbstractAsyncContextManager[Client]:
+    """A client of the cluster, with the settings from the command line."""
+    import bkpy
+
+    return bkpy.connect(uri, **_client_settings)
+
+
+@contextlib.asynccontextmanager
+async def metadata(uri: str, secured: MetadataSettings | None = None) -> AsyncIterator[tuple[MetadataStore, str]]:
+    """A session with the cluster's metadata: (store, root). `secured`: as these say, and not as clients are."""
+    from bkpy.metadata.connect import connect_store
+    from bkpy.runtime.process import process_runtime
+
+    store, root = await connect_store(
+        uri,
+        process_runtime(),
+        session_timeout_s=settings().session_timeout_s,
+        connect_timeout_s=settings().metadata_timeout_s,
+        settings=secured or settings(),
+    )
+    try:
+        yield store, root
+    finally:
+        await store.close()

@@ -1,0 +1,87 @@
+"""Progress on standard error, which shows nothing where that is no terminal."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from bkpy.cli.output.text import human_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rich.progress import Progress
+
+
+@contextlib.contextmanager
+def progress(*, unit: str = "entries") -> Iterator[Progress]:
+    """A progress display on standard error, which shows nothing when that isn't a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.table import Column
+
+    def whole() -> Column:
+        return Column(no_wrap=True)
+
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}", table_column=whole()),
+        BarColumn(bar_width=None),  # what the others leave: numbers that are cut off say nothing
+        MofNCompleteColumn(table_column=whole()),
+        TextColumn(unit, table_column=whole()),
+        TimeElapsedColumn(table_column=whole()),
+        console=console,
+        expand=True,
+        disable=not console.is_terminal,
+    ) as bar:
+        yield bar
+
+
+@contextlib.contextmanager
+def byte_progress(what: str, size: int) -> Iterator[Callable[[int], None]]:
+    """A display like `progress` of `size` bytes. It is told how many of them are done by now."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    ) as bar:
+        task = bar.add_task(what, total=size)
+        yield lambda done: bar.update(task, completed=done)
+
+
+@contextlib.contextmanager
+def transfer(what: str, size: int | None) -> Iterator[Callable[[int, int], None]]:
+    """A display like `progress` of `size` bytes (None: unknown) with their rate.
+
+    It is told of by calls with the bytes that have gone since the last one, and the entries acknowledged until now.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, Task, TextColumn
+    from rich.table import Column
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text(f"{human_bytes(round(task.finished_speed or task.speed or 0))}/s")
+
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+        BarColumn(bar_width=None),  # what the others leave
+        DownloadColumn(binary_units=True, table_column=Column(no_wrap=True)),
+        Rate(table_column=Column(no_wrap=True)),
+        TextColumn("{task.fields[entries]:,} entries", table_column=Column(no_wrap=True)),
+        console=console,
+        expand=True,
+        disable=not console.is_terminal,
+    ) as bar:
+        task = bar.add_task(what, total=size, entries=0)
+        yield lambda count, entries: bar.update(task, advance=count, entries=entries)

@@ -1,0 +1,61 @@
+"""Text for people: lines on standard error, numbers with their units, and text that a stranger wrote.
+
+Invariant: no byte of a name or an error reaches a terminal as a control character: escape sequences could change its
+title, its clipboard, or what the lines before say.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import Final
+
+import click
+
+_BIDIRECTIONAL: Final = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+def printable(text: str) -> str:
+    """The text with each control character, and each that changes the direction of others, as `\\x1b` or `\\u202e`."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        char.encode("unicode_escape").decode()
+        if char != "\t" and (unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") or char in _BIDIRECTIONAL)
+        else char
+        for char in text
+    )
+
+
+def printable_lines(text: str) -> str:
+    """The same for text of several lines, which stay lines."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def say(message: str) -> None:
+    """A line for people, on standard error."""
+    click.echo(printable_lines(message), err=True)
+
+
+def human_entries(count: int) -> str:
+    """`count` entries, in words."""
+    return "1 entry" if count == 1 else f"{count} entries"
+
+
+def human_ledgers(count: int) -> str:
+    """`count` ledgers, in words."""
+    return "1 ledger" if count == 1 else f"{count} ledgers"
+
+
+def entries_acknowledged(count: int) -> str:
+    """That `count` entries were acknowledged."""
+    return f"{human_entries(count)} {'was' if count == 1 else 'were'} acknowledged"
+
+
+def human_bytes(count: int) -> str:
+    """`count` bytes in the largest binary unit that leaves at least 1."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
