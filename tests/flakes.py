@@ -33,16 +33,16 @@ _USUAL = ["-m", "not exhaustive and not privileged"]
 
 
 @dataclass
-class DeliveryCount:
+class FailureCounts:
     """What the runs have come to."""
 
     runs: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
     first_errors: dict[str, str] = field(default_factory=dict)
 
-    def add(self, report: str) -> int:
-        """Count the tests of a JUnit report; how many of them failed."""
-        failed = 0
+    def add(self, report: str) -> list[str]:
+        """Count the tests of a JUnit report; the names of those that failed."""
+        failed = []
         for case in ET.fromstring(report).iter("testcase"):
             name = f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}"
             self.runs[name] += 1
@@ -50,7 +50,7 @@ class DeliveryCount:
             if wrong is None:
                 wrong = case.find("error")
             if wrong is not None:
-                failed += 1
+                failed.append(name)
                 self.failures[name] += 1
                 self.first_errors.setdefault(name, (wrong.get("message") or "").partition("\n")[0][:160])
         return failed
@@ -98,21 +98,20 @@ def main() -> int:
     known, arguments = parser.parse_known_args()
     seed = known.seed if known.seed is not None else random.SystemRandom().randrange(1 << 30)
     random_order = known.random or known.seed is not None
-    tally, broken = DeliveryCount(), 0
+    counts, broken = FailureCounts(), 0
     with burning(known.load):
         for number in range(known.runs):
             order = seed + number if random_order else None
             began = time.monotonic()
             report, status = one_run([*_USUAL, *arguments], known.workers, order)
-            failed = tally.add(report) if report else 0
+            failed = counts.add(report) if report else []
             broken += status not in (0, 1) or not report
             taken = time.monotonic() - began
             drawn = "" if order is None else f", order {order}"
-            print(
-                f"run {number + 1} of {known.runs}: {failed} failed, {taken:.0f} s, status {status}{drawn}", flush=True
-            )
-    print(tally.table())
-    return 1 if tally.failures or broken else 0
+            ended = f"{len(failed)} failed, {taken:.0f} s, status {status}{drawn}"
+            print("\n    ".join([f"run {number + 1} of {known.runs}: {ended}", *failed]), flush=True)
+    print(counts.table())
+    return 1 if counts.failures or broken else 0
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.flakes import DeliveryCount
+from tests.flakes import FailureCounts
 
 PASSED = '<testsuites><testsuite><testcase classname="tests.unit.test_a" name="test_one[x]"/></testsuite></testsuites>'
 FAILED = (
@@ -14,14 +14,14 @@ FAILED = (
 
 
 def test_a_test_that_fails_in_one_run_of_three_is_named_with_its_first_error() -> None:
-    tally = DeliveryCount()
-    assert [tally.add(report) for report in (PASSED, FAILED, PASSED)] == [0, 2, 0]
-    _, one, two = tally.table().splitlines()
+    counts = FailureCounts()
+    assert [len(counts.add(report)) for report in (PASSED, FAILED, PASSED)] == [0, 2, 0]
+    _, one, two = counts.table().splitlines()
     assert one.split(maxsplit=2) == ["3", "1", "tests/unit/test_a.py::test_one[x]: assert 1 == 2"]
     assert two.split(maxsplit=2) == ["1", "1", "tests/unit/test_b.py::test_two: no port"]
 
 
 def test_runs_without_a_failure_say_so() -> None:
-    tally = DeliveryCount()
-    tally.add(PASSED)
-    assert tally.table() == "1 tests, none of which has failed"
+    counts = FailureCounts()
+    counts.add(PASSED)
+    assert counts.table() == "1 tests, none of which has failed"
