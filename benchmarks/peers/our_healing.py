@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import uvloop
 
 import bkpy
+from bkpy.client.client import replication_context
 from bkpy.metadata.ledgers.all_ledgers import all_ledgers
 from bkpy.protocol.wire import messages as m
 from bkpy.protocol.wire.messages import Op, Status
@@ -150,7 +151,7 @@ class OurHealing:
     async def _verify(self, bookie_id: str) -> dict[str, Any]:
         """How many ledgers and entries the bookie has of those that name it; an error if it lacks one."""
         ledgers = entries = 0
-        async for some in all_ledgers(self._client.upkeep.cluster.catalog, reads_at_once=AT_ONCE):
+        async for some in all_ledgers(replication_context(self._client).cluster.catalog, reads_at_once=AT_ONCE):
             named = [
                 metadata
                 for _, metadata in some
@@ -167,7 +168,8 @@ class OurHealing:
         """All entries of a ledger, as this bookie has them: read, verified, counted."""
         ledger_id, last = metadata.ledger_id, metadata.last_entry
         assert last is not None
-        channel, codec, following = self._client.upkeep.parts.pool.channel(bookie_id), RecordCodec(ledger_id), 0
+        channel = replication_context(self._client).parts.pool.channel(bookie_id)
+        codec, following = RecordCodec(ledger_id), 0
         while following <= last:
             head = m.pack([0, ledger_id, following, last, READ_BYTES])
             frame = await channel.call(Op.READ, head, timeout_s=READ_TIMEOUT_S)

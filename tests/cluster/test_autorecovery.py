@@ -16,6 +16,7 @@ from tests.unit.replication.repairing import whole
 from tests.waiting import eventually
 
 import bkpy as library
+from bkpy.client.client import replication_context
 from bkpy.config.recovery import RecoverySettings
 from bkpy.local import LocalCluster
 from bkpy.metadata.cluster import init_cluster
@@ -43,7 +44,7 @@ SOON: dict[str, Any] = {
 
 
 async def names(client: Client, ledger_id: int) -> set[str]:
-    metadata, _ = await client.replication_context.cluster.catalog.read(ledger_id, fresh=True)
+    metadata, _ = await replication_context(client).cluster.catalog.read(ledger_id, fresh=True)
     return {bookie for fragment in metadata.fragments for bookie in fragment.bookies}
 
 

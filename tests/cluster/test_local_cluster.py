@@ -15,6 +15,7 @@ from tests.waiting import eventually
 import bkpy
 from bkpy.admin.decommission import Decommission
 from bkpy.admin.drain import BookieDrain
+from bkpy.client.client import replication_context
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import BookieUnavailableError, ConfigError, IdentityError, NotEnoughBookiesError
 from bkpy.local import LocalCluster
@@ -252,10 +253,10 @@ async def test_a_decommissioned_bookie_is_left_out_and_its_name_is_not_given_aga
     cluster = LocalCluster(tmp_path, bookies=2)
     async with cluster:
         async with bkpy.connect(cluster.connect_string) as client:
-            drain = BookieDrain(client, "bookie-1", RecoverySettings())
+            drain = BookieDrain(replication_context(client), "bookie-1", RecoverySettings())
             await drain.begin()
             await eventually(drain.look, until=lambda found: found.refuses)
-            gone = Decommission(client.replication_context, "bookie-1", RecoverySettings(), lost=False)
+            gone = Decommission(replication_context(client), "bookie-1", RecoverySettings(), lost=False)
             assert (await gone.run(lambda looked: None)).scan.clear
         retired = cluster.bookies[0]
         await retired.stop()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from bkpy.admin.decommission import Decommission
 from bkpy.admin.drain import BookieDrain
 from bkpy.admin.rebalance import Rebalancer
+from bkpy.client.client import replication_context
 from bkpy.errors import BookKeeperError, LedgerClosedError
 from bkpy.metadata.bookies.cookies import delete_cookie
 from bkpy.metadata.replication.locks import LedgerLocks
@@ -41,7 +42,7 @@ async def again(act: Callable[[], Awaitable[None]]) -> None:
 
 async def drain(client: Client, bookie_id: str, settings: RecoverySettings, cancelled_after_s: float | None) -> bool:
     """Have the bookie drain, until nothing names it; whether it was not cancelled before."""
-    one = BookieDrain(client, bookie_id, settings)
+    one = BookieDrain(replication_context(client), bookie_id, settings)
     await again(one.begin)
     left = False
 
@@ -74,7 +75,7 @@ async def decommission(client: Client, bookie_id: str, settings: RecoverySetting
 
     async def run() -> None:
         nonlocal done
-        looked = await Decommission(client.replication_context, bookie_id, settings, lost=False).run(
+        looked = await Decommission(replication_context(client), bookie_id, settings, lost=False).run(
             lambda looked: None
         )
         done = looked.scan.clear
@@ -87,7 +88,7 @@ async def decommission(client: Client, bookie_id: str, settings: RecoverySetting
 
 async def forget(client: Client, bookie_id: str) -> None:
     """Delete the cookie of a bookie though ledgers name it."""
-    cluster = client.replication_context.cluster
+    cluster = replication_context(client).cluster
     await delete_cookie(cluster.store, cluster.root, bookie_id)
 
 
@@ -96,10 +97,10 @@ async def accept_loss(client: Client, ledger_id: int, password: bytes) -> Ledger
 
     async def run() -> None:
         try:
-            survey = await (await client.replication_context.recovery_giving_up(ledger_id, password, -1)).survey()
+            survey = await (await replication_context(client).recovery_giving_up(ledger_id, password, -1)).survey()
         except LedgerClosedError:
             return  # nothing had to be given up
-        await (await client.replication_context.recovery_giving_up(ledger_id, password, survey.last_entry)).run()
+        await (await replication_context(client).recovery_giving_up(ledger_id, password, survey.last_entry)).run()
 
     await again(run)
     metadata = await client.ledger_metadata(ledger_id)
@@ -109,7 +110,7 @@ async def accept_loss(client: Client, ledger_id: int, password: bytes) -> Ledger
 
 async def rebalance(client: Client, settings: RecoverySettings, rng: Random) -> int:
     """Move copies to where there are fewer; how many moves there were."""
-    context = client.replication_context
+    context = replication_context(client)
     cluster, runtime = context.cluster, context.parts.runtime
     locks = LedgerLocks(cluster.store, cluster.root, "rebalancing", runtime, settings)
     moves = 0

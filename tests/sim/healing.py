@@ -26,6 +26,7 @@ from prometheus_client import CollectorRegistry
 
 from bkpy.bookie.identity import BookieIdentity
 from bkpy.cli.bookie.identity import open_peers
+from bkpy.client.client import replication_context
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import BookKeeperError
 from bkpy.metadata import paths
@@ -394,8 +395,8 @@ class Healing:
 
     async def incomplete(self, client: Client) -> str:
         """Why the cluster isn't whole yet: marks that are left, ledgers that aren't on as many living bookies."""
-        cluster = client.replication_context.cluster
-        marks = UnderreplicationQueue(cluster.store, cluster.root, client.replication_context.parts.runtime)
+        cluster = replication_context(client).cluster
+        marks = UnderreplicationQueue(cluster.store, cluster.root, replication_context(client).parts.runtime)
         if marked := [ledger_id async for ledger_id in marks.list()]:
             return f"ledgers {marked} have marks"
         for name in self.oracle.gone - {self.lost.settings.bookie_id}:

@@ -18,6 +18,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+from bkpy.client.client import log_parts, replication_context
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import (
     BookKeeperError,
@@ -186,7 +187,7 @@ class Logs(Failover):
         """Whether another client has opened the log since the ledgers were its last ones."""
         while True:
             with contextlib.suppress(MetadataUnavailableError):
-                log_list, _ = await client.logs.read(NAME, fresh=True)
+                log_list, _ = await log_parts(client).logs.read(NAME, fresh=True)
                 return fenced[-1] not in [segment.ledger_id for segment in log_list.open_segments]
             await asyncio.sleep(0.1)
 
@@ -301,7 +302,7 @@ class Logs(Failover):
             losses = rng.choice((1, 2, 3))
             for _ in range(50):  # until a writer has come, and again until the next one has, in vain perhaps
                 with contextlib.suppress(BookKeeperError):
-                    log_list, _ = await client.logs.read(NAME, fresh=True)
+                    log_list, _ = await log_parts(client).logs.read(NAME, fresh=True)
                     if log_list.open_segments:
                         losses -= await self.give_up_one(client, log_list, rng.choice(log_list.open_segments), rng)
                 if not losses:
@@ -310,8 +311,8 @@ class Logs(Failover):
 
     async def give_up_one(self, client: Client, log_list: LogList, segment: Segment, rng: Random) -> bool:
         """End the ledger before an entry that was acknowledged, perhaps, as one whose bookies are gone is ended."""
-        await client.replication_context.fence(segment.ledger_id)
-        catalog = client.replication_context.cluster.catalog
+        await replication_context(client).fence(segment.ledger_id)
+        catalog = replication_context(client).cluster.catalog
         metadata, version = await catalog.read(segment.ledger_id, fresh=True)
         if metadata.state is LedgerState.CLOSED:
             return False
@@ -326,7 +327,9 @@ class Logs(Failover):
             state=LedgerState.CLOSED,
             last_entry=len(left) - 1,
             length=sum(map(len, left)) + STAMP_BYTES * len(left),
-            accepted_loss=AcceptedLoss(client.logs.now_ms(), -1, len(there) - 1, {"gone": "its disks are lost"}),
+            accepted_loss=AcceptedLoss(
+                log_parts(client).logs.now_ms(), -1, len(there) - 1, {"gone": "its disks are lost"}
+            ),
         )
         outcome = await catalog.write(wanted, version)
         if isinstance(outcome, Done):
@@ -342,13 +345,13 @@ class Logs(Failover):
         async with self.client(self.keeping, store=store) as client:
             for name in (UNREADABLE, DELETED):
                 log_list = LogList(name, 3, 3, 2, "crc32c", ledger_key(PASSWORD), deleted=name == DELETED)
-                while not isinstance(await client.logs.create(name, log_list), Done):
+                while not isinstance(await log_parts(client).logs.create(name, log_list), Done):
                     await asyncio.sleep(0.1)
             settings = RecoverySettings(
                 log_retention_interval_s=0.3, log_orphan_interval_s=1.0, log_orphan_grace_s=60.0
             )
             keeper = LogKeeper(
-                client.replication_context.cluster, client.replication_context.fence, self.keeping.runtime, settings
+                replication_context(client).cluster, replication_context(client).fence, self.keeping.runtime, settings
             )
             keeping = self.keeping.runtime.spawn(keeper.run(), name="keeper of logs")
             while not self.healed or DELETED in await self.names(client):
@@ -360,7 +363,7 @@ class Logs(Failover):
     async def names(self, client: Client) -> list[str]:
         try:
             assert UNREADABLE in [name async for name in client.list_logs()]
-            return await client.logs.names()
+            return await log_parts(client).logs.names()
         except MetadataUnavailableError:
             return [DELETED]
 
@@ -402,7 +405,7 @@ class Logs(Failover):
                 await self.append_to(log, tale, rng)
             await log.flush()
             await log.close()
-            log_list, _ = await client.logs.read(NAME, fresh=True)
+            log_list, _ = await log_parts(client).logs.read(NAME, fresh=True)
             assert not log_list.open_segments
             reader = await client.read_log(NAME, password=PASSWORD)
             found = {entry.position: (entry.data, entry.time) async for entry in reader.read()}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from bkpy.client.client import replication_context
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import BookKeeperError
 from bkpy.metadata.replication.locks import LedgerLocks
@@ -29,7 +30,7 @@ SETTINGS = RecoverySettings(copy_window_bytes=4096)
 
 async def move(client: Client, ledger_id: int, rng: Random) -> bool:
     """Move the copies of one bookie to others; whether that was done."""
-    context = client.replication_context
+    context = replication_context(client)
     cluster, runtime = context.cluster, context.parts.runtime
     locks = LedgerLocks(cluster.store, cluster.root, "mover", runtime)
     repair = LedgerRepair(context, locks, SETTINGS, CopyRate(SETTINGS, runtime), CopyCount())

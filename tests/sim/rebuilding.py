@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
+from bkpy.client.client import replication_context
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import BookKeeperError
 from bkpy.metadata.ledgers.layout import LONG_HIERARCHICAL
@@ -197,8 +198,8 @@ class Rebuilding:
 
     async def check(self) -> None:
         async with self.cluster.client(calm=True) as client:
-            cluster = client.replication_context.cluster
-            marks = UnderreplicationQueue(cluster.store, cluster.root, client.replication_context.parts.runtime)
+            cluster = replication_context(client).cluster
+            marks = UnderreplicationQueue(cluster.store, cluster.root, replication_context(client).parts.runtime)
             try:
                 async with asyncio.timeout(WHOLE_WITHIN_S):
                     while not self.sure() or [ledger_id async for ledger_id in marks.list()]:

@@ -17,6 +17,7 @@ from unittest.mock import patch
 
 import pytest
 
+from bkpy.client.client import replication_context
 from bkpy.config.recovery import RecoverySettings
 from bkpy.metadata.ledgers.catalog import LedgerCatalog
 from bkpy.metadata.replication.locks import LedgerLock, LedgerLocks
@@ -58,7 +59,7 @@ class Scene:
 
     async def copy(self, client: Client) -> None:
         """To the fourth bookie; it is swapped in when told to go."""
-        context = client.replication_context
+        context = replication_context(client)
         runtime = context.parts.runtime
         locks = LedgerLocks(context.cluster.store, context.cluster.root, "mover", runtime)
         rate = CopyRate(SETTINGS, runtime)

@@ -17,6 +17,7 @@ import pytest
 from bkpy.admin.decommission import Decommission
 from bkpy.admin.drain import BookieDrain
 from bkpy.bookie.connection import add_handler
+from bkpy.client.client import replication_context
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import BookKeeperError
 from bkpy.metadata.bookies import naming
@@ -62,14 +63,14 @@ class Scene:
 
     async def drain(self) -> None:
         """Return when the bookie refuses entries."""
-        one = BookieDrain(self.client, self.leaver, SETTINGS)
+        one = BookieDrain(replication_context(self.client), self.leaver, SETTINGS)
         await one.begin()
         while not (await one.look()).refuses:
             await asyncio.sleep(0.1)
 
     async def decommission(self) -> None:
         with contextlib.suppress(BookKeeperError):
-            await Decommission(self.client.replication_context, self.leaver, SETTINGS, lost=False).run(
+            await Decommission(replication_context(self.client), self.leaver, SETTINGS, lost=False).run(
                 lambda looked: None
             )
 
@@ -80,12 +81,12 @@ class Scene:
         async def nothing() -> None:
             pass
 
-        client.replication_context.directory.refresh = nothing  # type: ignore[method-assign]
+        replication_context(client).directory.refresh = nothing  # type: ignore[method-assign]
         return client
 
     async def copy(self, client: Client, copied: asyncio.Event) -> None:
         """Somebody copies to the bookie that leaves, and swaps it in when told to go."""
-        context = client.replication_context
+        context = replication_context(client)
         runtime = context.parts.runtime
         locks = LedgerLocks(context.cluster.store, context.cluster.root, "mover", runtime)
         rate = CopyRate(SETTINGS, runtime)
@@ -108,7 +109,7 @@ class Scene:
         await repair.run(self.ledger_id, leaving, waited_for=(), when_done=when_done)
 
     async def account(self, *, gone: bool) -> None:
-        store, root = self.client.replication_context.cluster.store, self.client.replication_context.cluster.root
+        store, root = replication_context(self.client).cluster.store, replication_context(self.client).cluster.root
         is_gone = await read_cookie(store, root, self.leaver) is None
         metadata = await self.client.ledger_metadata(self.ledger_id)
         named = any(self.leaver in fragment.bookies for fragment in metadata.fragments)

@@ -11,6 +11,7 @@ from tests.unit.log.test_given_up import give_up
 from tests.waiting import eventually
 
 import bkpy
+from bkpy.client.client import log_parts
 from bkpy.protocol.wire.records import STAMP_BYTES
 from bkpy.spark.background import BackgroundLoop
 
@@ -117,7 +118,7 @@ class TestLog:
 
     def starts(self) -> list[int]:
         """Where the ledgers of the log's list begin. A ledger gets more entries while the next one is being created."""
-        log_list, _ = self._loop.call(self.client.logs.read(self.name, fresh=True))
+        log_list, _ = self._loop.call(log_parts(self.client).logs.read(self.name, fresh=True))
         return [segment.first_position for segment in log_list.segments]
 
     def lose_all_but(self, entries: int) -> None:

@@ -21,6 +21,7 @@ from tests.spark.test_spark_sink import Written
 from tests.waiting import eventually_here
 
 import bkpy
+from bkpy.client.client import log_parts, replication_context
 from bkpy.metadata.logs.maintenance import LogMaintenance, Swept
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def swept(written: Written) -> int:
 
     async def sweep() -> int:
         async with bkpy.connect(written.uri) as client:
-            context = LogMaintenance(client.logs, client.replication_context.cluster.catalog)
+            context = LogMaintenance(log_parts(client).logs, replication_context(client).cluster.catalog)
             ids = [ledger_id async for ledger_id in client.list_ledgers()]
             swept = [await context.sweep(await client.ledger_metadata(i), grace_s=0.0) for i in ids]
             return swept.count(Swept.DELETED)

@@ -13,6 +13,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from tests.spark.logs import TestLog
 
 import bkpy
+from bkpy.client.client import log_parts
 from bkpy.errors import (
     BookKeeperError,
     ConfigError,
@@ -78,7 +79,7 @@ class Written:
     def list(self) -> LogList:
         async def read() -> LogList:
             async with bkpy.connect(self.uri) as client:
-                return (await client.logs.read(self.name, fresh=True))[0]
+                return (await log_parts(client).logs.read(self.name, fresh=True))[0]
 
         return asyncio.run(read())
 

@@ -16,6 +16,7 @@ from tests.spark.test_spark_sink import Written, attempt, exists, ledger_of
 from tests.spark.test_spark_stream import stream
 
 import bkpy
+from bkpy.client.client import log_parts
 from bkpy.config.client import ClientSettings
 from bkpy.errors import ConfigError, FrameTooLargeError
 from bkpy.metadata.logs.maintenance import LogMaintenance
@@ -80,7 +81,8 @@ def test_a_list_that_is_full_takes_nothing_of_a_batch_until_the_log_is_truncated
 
     async def truncate() -> None:
         async with bkpy.connect(log.uri) as client:
-            await LogMaintenance(client.logs, client.replication_context.cluster.catalog).truncate(log.name, 10)
+            parts = log_parts(client)
+            await LogMaintenance(parts.logs, parts.catalog).truncate(log.name, 10)
 
     asyncio.run(truncate())
     writer.commit(many, 1)

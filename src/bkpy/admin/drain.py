@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from bkpy.metadata.bookies.draining import Drain
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
     from bkpy.protocol.repair.rereplication import Plan
-    from bkpy.replication.context import HasReplicationContext
+    from bkpy.replication.context import ReplicationContext
 
 OPEN = "it is open: its writer has to leave the bookie, or it is recovered after the grace period"
 UNREADABLE = "its metadata can't be read"
@@ -66,11 +66,10 @@ class DrainProgress:
 
 
 class BookieDrain:
-    """Of one bookie, by `client`."""
+    """The draining of one bookie."""
 
-    def __init__(self, client: HasReplicationContext, bookie_id: str, settings: RecoverySettings) -> None:
-        self._client = client
-        self._context = client.replication_context
+    def __init__(self, context: ReplicationContext, bookie_id: str, settings: RecoverySettings) -> None:
+        self._context = context
         self._bookie_id = bookie_id
         self._settings = settings
         cluster = self._context.cluster
@@ -246,7 +245,7 @@ class BookieDrain:
         locks = LedgerLocks(self._store, self._root, name, self._runtime, self._settings)
         marks = ManualQueue(self._bookie_id, reason=LossReason.DRAINING)
         self._works_here = True
-        worker = ReplicationWorker(self._client, marks, locks, self._runtime, self._settings, name)
+        worker = ReplicationWorker(self._context, marks, locks, self._runtime, self._settings, name)
         working: asyncio.Task[Any] = self._runtime.spawn(worker.run(), name=name)
 
         async def end() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, assert_never
 
 from bkpy._version import VERSION
 from bkpy.client.arguments import check_ledger_id, check_password, check_size, checked_custom
@@ -13,8 +13,6 @@ from bkpy.client.bookies.ensembles import Ensembles
 from bkpy.client.bookies.placement import Placement, rack_aware_placement
 from bkpy.client.bookies.pool import BookiePool
 from bkpy.client.creation import NewLedger, create_ledger
-from bkpy.client.deletion import delete_ledger
-from bkpy.client.inspection import last_entries
 from bkpy.client.iteration import ResumableIterator, Stepwise, alone
 from bkpy.client.lifetime import refuse_pickling, warn_unclosed
 from bkpy.client.read.reader import LedgerReader
@@ -24,16 +22,26 @@ from bkpy.client.write.lac_publisher import Publisher
 from bkpy.client.write.leaving import Leaving
 from bkpy.client.write.progress import Progress
 from bkpy.client.write.writer import LedgerWriter
-from bkpy.errors import BookKeeperError, ClientClosedError, ConfigError
-from bkpy.log.client import open_log
-from bkpy.log.opening import new_ledger
+from bkpy.errors import (
+    BookKeeperError,
+    ClientClosedError,
+    ConfigError,
+    CorruptDataError,
+    MetadataConflictError,
+    NoSuchLedgerError,
+)
+from bkpy.log.client import NewLog, create_segment, open_log, open_segment, read_log, roll_limits
 from bkpy.log.parts import LogParts
-from bkpy.log.reading import LogReading
 from bkpy.metadata.bookies.registration import BookieDirectory, BookieInfo
 from bkpy.metadata.cluster import Cluster, open_cluster
 from bkpy.metadata.logs.catalog import LogStore
 from bkpy.metadata.logs.maintenance import LogMaintenance
+from bkpy.metadata.store.outcome import Changed, Gone, Missing, NotDone, Superseded, Unknown, to_error
+from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 from bkpy.protocol.ledger.quorum import check_sizes
+from bkpy.protocol.wire import messages as m
+from bkpy.protocol.wire.lac_reply import unverified_last_entry
+from bkpy.protocol.wire.messages import Op
 from bkpy.protocol.wire.records import DIGESTS, RecordCodec, digest_key, ledger_key
 from bkpy.recovery.recoveries import Recoveries
 from bkpy.replication.context import ReplicationContext
@@ -45,7 +53,8 @@ if TYPE_CHECKING:
     from bkpy.config.client import ClientSettings
     from bkpy.log.reader import LogReader
     from bkpy.log.writer import LogWriter
-    from bkpy.metadata.ledgers.catalog import Created
+    from bkpy.metadata.ledgers.catalog import Created, LedgerCatalog
+    from bkpy.metadata.store.outcome import DeleteOutcome
     from bkpy.metadata.store.store import MetadataStore
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
     from bkpy.protocol.log.log_list import LogList
@@ -127,20 +136,29 @@ class Client:
         return self._directory.read_only
 
     @property
+    def upkeep(self) -> ReplicationContext:
+        """The former access to the parts of a client that re-replication uses. Deprecated: use `AdminClient`."""
+        _warn_moved("upkeep")
+        return self._replication_context
+
+    @property
+    def logs(self) -> LogStore:
+        """The former access to the lists of named logs. Deprecated: use `AdminClient`."""
+        _warn_moved("logs")
+        return self._logs
+
+    @property
     def replication_context(self) -> ReplicationContext:
-        """What bkpy's own re-replication works with; not for applications."""
+        """The parts of a client that re-replication uses; not for applications."""
+        return self._replication_context
+
+    @property
+    def _replication_context(self) -> ReplicationContext:
         by = self._recoveries
         return ReplicationContext(self._cluster, self._directory, self._parts, by.ended_unread, by.fence, by.giving_up)
 
     @property
-    def upkeep(self) -> ReplicationContext:
-        """The former name of `replication_context`; the next minor version won't have it."""
-        warnings.warn("upkeep is called replication_context now", DeprecationWarning, stacklevel=2)
-        return self.replication_context
-
-    @property
-    def logs(self) -> LogStore:
-        """The lists of named logs, for bkpy's own parts; not for applications."""
+    def _logs(self) -> LogStore:
         cluster = self._cluster
         return LogStore(cluster.store, cluster.root, cluster.catalog.layout, self._runtime, self._settings)
 
@@ -283,13 +301,10 @@ class Client:
         return metadata
 
     async def last_entries(self, metadata: LedgerMetadata) -> Mapping[str, int | BookKeeperError]:
-        """By bookie of any of the ledger's fragments, the last entry of the ledger that it says it has (-1: none).
-
-        In place of that, the error for a bookie that can't be asked within `read_timeout_s` or can't tell. A bookie
-        may lack entries below its last one; this is for looking after a cluster, and proves nothing.
-        """
+        """Deprecated: use `AdminClient.last_entries`."""
+        _warn_moved("last_entries")
         self._check_open()
-        return await last_entries(metadata, self._pool, self._settings.read_timeout_s)
+        return await last_entries(self._replication_context, metadata)
 
     async def delete_ledger(self, ledger_id: int) -> None:
         """Delete a ledger, whatever its state.
@@ -298,12 +313,12 @@ class Client:
         """
         check_ledger_id(ledger_id)
         self._check_open()
-        await delete_ledger(ledger_id, self._cluster.catalog, self.logs)
+        await _delete_ledger(ledger_id, self._cluster.catalog, self._logs)
 
     def list_logs(self) -> AsyncGenerator[str, None]:
         """The names of all logs, sorted; those created or deleted meanwhile may be among them or not."""
         self._check_open()
-        return ResumableIterator(Stepwise(self.logs.living_names(), self._runtime, name="list of logs"), alone)
+        return ResumableIterator(Stepwise(self._logs.living_names(), self._runtime, name="list of logs"), alone)
 
     async def delete_log(self, name: str) -> None:
         """Delete a log, with all its entries and consumers: whoever writes or reads it fails. Raises `NoSuchLogError`.
@@ -314,7 +329,7 @@ class Client:
         If it fails later, as when the metadata store is away, the log is gone or not, and a second call says which.
         """
         self._check_open()
-        await LogMaintenance(self.logs, self._cluster.catalog).delete(name, self._recoveries.fence)
+        await LogMaintenance(self._logs, self._cluster.catalog).delete(name, self._recoveries.fence)
 
     def list_ledgers(self) -> AsyncGenerator[int, None]:
         """The ids of all ledgers, ascending; those created or deleted meanwhile may be in it or not."""
@@ -323,31 +338,28 @@ class Client:
 
     # --- named logs -------------------------------------------------------------------------------------------------
 
-    @property
-    def _log_reading(self) -> LogReading:
-        return LogReading(self.logs, self._cluster.catalog, self._pool, self._settings, self._runtime)
-
     async def read_log(self, name: str, *, password: bytes = b"") -> LogReader:
         """Open a named log for reading; never disturbs its writer. Raises `NoSuchLogError`, `UnauthorizedError`."""
         self._check_open()
-        return await self._log_reading.open(name, password)
+        return await read_log(self._log_parts, name, password)
 
     async def open_segment(self, ledger_id: int, password: bytes = b"", confirmed: int = -1) -> LedgerReader:
-        """A log's ledger for reading: payloads begin behind their stamps; not for applications. See `Segments.open`."""
+        """A reader of one of a log's ledgers. Deprecated: use `read_log`."""
+        _warn_moved("open_segment")
         self._check_open()
-        return await self._log_reading.segments.open(ledger_id, password, confirmed)
+        return await open_segment(self._log_parts, ledger_id, password, confirmed)
 
     async def create_segment(self, name: str, log_list: LogList, password: bytes) -> LedgerWriter:
-        """The writer of a new ledger of a log, which no list names as yet; not for applications."""
-        created = await self._create(new_ledger(name, log_list))
-        return self._writer(created, RecordCodec(created.metadata.ledger_id, log_list.digest, digest_key(password)))
+        """The writer of a new ledger of a log. Deprecated: use `open_log`."""
+        _warn_moved("create_segment")
+        return await create_segment(self._log_parts, name, log_list, password)
 
     @property
     def _log_parts(self) -> LogParts:
         name, process = self._settings.client_name, self._runtime.process
         label = f"client {name} on {process}" if name else process
         return LogParts(
-            label, self.logs, self._cluster.catalog, self._parts, self._create, self._writer, self._recoveries.ended
+            label, self._logs, self._cluster.catalog, self._parts, self._create, self._writer, self._recoveries.ended
         )
 
     async def open_log(
@@ -380,23 +392,9 @@ class Client:
         list has no room for another ledger.
         """
         self._check_open()
-        return await open_log(
-            self._log_parts,
-            name,
-            create=create,
-            wait=wait,
-            password=password,
-            ensemble_size=ensemble_size,
-            write_quorum=write_quorum,
-            ack_quorum=ack_quorum,
-            digest=digest,
-            retention_s=retention_s,
-            retention_bytes=retention_bytes,
-            consumer_lag_max_s=consumer_lag_max_s,
-            roll_bytes=roll_bytes,
-            roll_entries=roll_entries,
-            roll_s=roll_s,
-        )
+        new = NewLog(ensemble_size, write_quorum, ack_quorum, digest, retention_s, retention_bytes, consumer_lag_max_s)
+        limits = roll_limits(self._settings, roll_bytes, roll_entries, roll_s)
+        return await open_log(self._log_parts, name, password, limits, create=new if create else None, wait=wait)
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
@@ -450,6 +448,74 @@ class Client:
     def __del__(self) -> None:
         if not self._closed:
             warn_unclosed(f"{self!r} was not closed", self)
+
+
+def _warn_moved(name: str) -> None:
+    warnings.warn(
+        f"Client.{name} is deprecated and will be removed: see bkpy.AdminClient", DeprecationWarning, stacklevel=3
+    )
+
+
+# --- for other parts of bkpy ------------------------------------------------------------------------------------------
+
+
+def replication_context(client: Client) -> ReplicationContext:
+    """The parts of a client that re-replication and administration use, in the client's session."""
+    return client._replication_context
+
+
+def log_parts(client: Client) -> LogParts:
+    """The parts of a client that its named logs use, in the client's session."""
+    return client._log_parts
+
+
+async def last_entries(context: ReplicationContext, metadata: LedgerMetadata) -> dict[str, int | BookKeeperError]:
+    """See `AdminClient.last_entries`."""
+    bookies = sorted({bookie_id for fragment in metadata.fragments for bookie_id in fragment.bookies})
+    found = await asyncio.gather(*(_last_entry(context.parts, metadata.ledger_id, bookie_id) for bookie_id in bookies))
+    return dict(zip(bookies, found, strict=True))
+
+
+async def _last_entry(parts: ReplicationParts, ledger_id: int, bookie_id: str) -> int | BookKeeperError:
+    request = m.pack([0, ledger_id])
+    try:
+        reply = await parts.pool.channel(bookie_id).call(Op.READ_LAC, request, timeout_s=parts.settings.read_timeout_s)
+        return unverified_last_entry(reply, ledger_id, bookie_id)
+    except BookKeeperError as e:
+        return e
+
+
+# --- deleting a ledger ------------------------------------------------------------------------------------------------
+
+
+async def _delete_ledger(ledger_id: int, catalog: LedgerCatalog, logs: LogStore) -> None:
+    outcome = await _deletion(ledger_id, catalog, logs)
+    match outcome:
+        case Gone():
+            return
+        case Missing():
+            raise NoSuchLedgerError("there is no such ledger", ledger_id=ledger_id)
+        case Changed() | Superseded():
+            raise MetadataConflictError(
+                "the ledger's node in ZooKeeper has nodes below it",
+                ledger_id=ledger_id,
+                outcome_unknown=isinstance(outcome, Superseded),
+            )
+        case NotDone() | Unknown():
+            raise to_error(outcome, ledger_id=ledger_id)
+        case _:
+            assert_never(outcome)
+
+
+async def _deletion(ledger_id: int, catalog: LedgerCatalog, logs: LogStore) -> DeleteOutcome:
+    try:
+        metadata, _ = await catalog.read(ledger_id)
+    except (CorruptDataError, UnsupportedVersionError):  # deletion is the only remedy for unreadable metadata
+        return await catalog.delete(ledger_id)
+    return await LogMaintenance(logs, catalog).delete_ledger(metadata)
+
+
+# --- making a client --------------------------------------------------------------------------------------------------
 
 
 async def open_client(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import bkpy
+from bkpy.client.client import replication_context
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import BookieUnavailableError, BookKeeperError
 from bkpy.protocol.repair.holdings import holdings
@@ -78,7 +79,7 @@ async def follow(uri: str, written: Written, tell: Callable[[HealingSample], Non
 
 
 async def _look(client: bkpy.Client, written: Written, killed_at: float) -> HealingSample:
-    found = await overview(client.replication_context.cluster, RecoverySettings())
+    found = await overview(replication_context(client).cluster, RecoverySettings())
     naming = 0
     for month in written.months:
         metadata = await client.ledger_metadata(month.ledger_id)
@@ -128,7 +129,7 @@ async def count_copies(
 
 async def _read(client: bkpy.Client, ledger_id: int, bookie_id: str, first: int, last: int) -> list[bytes]:
     """What this one bookie returns from `first` on, its checksums verified; nothing if it has not got that."""
-    parts = client.replication_context.parts
+    parts = replication_context(client).parts
     head = m.pack([0, ledger_id, first, last, _READ_BYTES])
     try:
         frame = await parts.pool.channel(bookie_id).call(Op.READ, head, timeout_s=parts.settings.read_timeout_s)

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from bkpy.client.arguments import check_password, check_seconds, check_size
-from bkpy.errors import ConfigError, MetadataUnavailableError, NoSuchLogError
-from bkpy.log.opening import Opening
+from bkpy.errors import ConfigError, MetadataUnavailableError, NoSuchLogError, UnauthorizedError
+from bkpy.log.opening import Opening, new_ledger
+from bkpy.log.reader import LogReader
 from bkpy.log.rolling import RollLimits
+from bkpy.log.segments import Segments
+from bkpy.log.snapshot import LogSnapshot
 from bkpy.log.writer import LogWriter
 from bkpy.metadata.logs.catalog import HeldBy, Taken
 from bkpy.metadata.store.outcome import Done, Exists, NotDone, Unknown, to_error
 from bkpy.protocol.ledger.quorum import check_sizes
 from bkpy.protocol.log.log_list import LogList, checked_name
-from bkpy.protocol.wire.records import DIGESTS, ledger_key
+from bkpy.protocol.wire.records import DIGESTS, RecordCodec, digest_key, ledger_key
 
 if TYPE_CHECKING:
+    from bkpy.client.read.reader import LedgerReader
+    from bkpy.client.write.writer import LedgerWriter
+    from bkpy.config.client import ClientSettings
     from bkpy.log.opening import Opened
     from bkpy.log.parts import LogParts
     from bkpy.metadata.logs.catalog import LogStore
@@ -24,50 +30,56 @@ if TYPE_CHECKING:
 log = logging.getLogger("bkpy.client")
 
 
+class NewLog(NamedTuple):
+    """The arguments of `Client.open_log` that describe a log to create. `checked` validates them."""
+
+    ensemble_size: int
+    write_quorum: int
+    ack_quorum: int
+    digest: str
+    retention_s: float | None
+    retention_bytes: int | None
+    consumer_lag_max_s: float | None
+
+    def checked(self) -> NewLog:
+        """The same. Raises `ConfigError` for a value that no log can have."""
+        check_size("ensemble_size", self.ensemble_size)
+        check_size("write_quorum", self.write_quorum)
+        check_size("ack_quorum", self.ack_quorum)
+        check_sizes(self.ensemble_size, self.write_quorum, self.ack_quorum)
+        if self.digest not in DIGESTS:
+            raise ConfigError(f"digest {self.digest!r} is not one of {', '.join(DIGESTS)}")
+        if self.retention_s is not None:
+            check_seconds("retention_s", self.retention_s)
+        if self.consumer_lag_max_s is not None:
+            check_seconds("consumer_lag_max_s", self.consumer_lag_max_s)
+        if self.retention_bytes is not None:
+            check_size("retention_bytes", self.retention_bytes)
+            if self.retention_bytes < 0:
+                raise ConfigError(f"retention_bytes must not be negative, and is {self.retention_bytes}")
+        return self
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
 async def open_log(
-    parts: LogParts,
-    name: str,
-    *,
-    create: bool,
-    wait: bool,
-    password: bytes,
-    ensemble_size: int,
-    write_quorum: int,
-    ack_quorum: int,
-    digest: str,
-    retention_s: float | None,
-    retention_bytes: int | None,
-    consumer_lag_max_s: float | None,
-    roll_bytes: int | None,
-    roll_entries: int | None,
-    roll_s: float | None,
+    parts: LogParts, name: str, password: bytes, limits: RollLimits, *, create: NewLog | None, wait: bool
 ) -> LogWriter:
     """See `Client.open_log`."""
     checked_name(name)
     check_password(password)
-    limits = _limits(parts, roll_bytes, roll_entries, roll_s)
-    made = False
-    if create:
-        made = await create_log(
-            parts.logs,
-            name,
-            password=password,
-            ensemble_size=ensemble_size,
-            write_quorum=write_quorum,
-            ack_quorum=ack_quorum,
-            digest=digest,
-            retention_s=retention_s,
-            retention_bytes=retention_bytes,
-            consumer_lag_max_s=consumer_lag_max_s,
-        )
+    made = create is not None and await create_log(parts.logs, name, password, create)
     opened = await Opening(name, password, parts, wait=wait, made=made).run()
     if wait:
         await _show(parts, name, opened)
     return LogWriter(name, opened, password, limits, parts)
 
 
-def _limits(parts: LogParts, roll_bytes: int | None, roll_entries: int | None, roll_s: float | None) -> RollLimits:
-    settings = parts.shared.settings
+def roll_limits(
+    settings: ClientSettings, roll_bytes: int | None, roll_entries: int | None, roll_s: float | None
+) -> RollLimits:
+    """When a log rolls; the settings say it where an argument is None. Raises `ConfigError` for a bad value."""
     limits = RollLimits(
         settings.log_roll_bytes if roll_bytes is None else roll_bytes,
         settings.log_roll_entries if roll_entries is None else roll_entries,
@@ -82,47 +94,15 @@ def _limits(parts: LogParts, roll_bytes: int | None, roll_entries: int | None, r
     return limits
 
 
-async def create_log(
-    logs: LogStore,
-    name: str,
-    *,
-    password: bytes,
-    ensemble_size: int,
-    write_quorum: int,
-    ack_quorum: int,
-    digest: str,
-    retention_s: float | None,
-    retention_bytes: int | None,
-    consumer_lag_max_s: float | None,
-) -> bool:
-    """Make a log, see `Client.open_log`; False if there is one of that name, which stays as it is."""
+async def create_log(logs: LogStore, name: str, password: bytes, new: NewLog) -> bool:
+    """Make a log, see `Client.open_log`. Returns False if a log of that name exists, and leaves that log as it is."""
     checked_name(name)
     check_password(password)
-    check_size("ensemble_size", ensemble_size)
-    check_size("write_quorum", write_quorum)
-    check_size("ack_quorum", ack_quorum)
-    check_sizes(ensemble_size, write_quorum, ack_quorum)
-    if digest not in DIGESTS:
-        raise ConfigError(f"digest {digest!r} is not one of {', '.join(DIGESTS)}")
-    if retention_s is not None:
-        check_seconds("retention_s", retention_s)
-    if consumer_lag_max_s is not None:
-        check_seconds("consumer_lag_max_s", consumer_lag_max_s)
-    if retention_bytes is not None:
-        check_size("retention_bytes", retention_bytes)
-        if retention_bytes < 0:
-            raise ConfigError(f"retention_bytes must not be negative, and is {retention_bytes}")
     log_list = LogList(
         uid=logs.new_token(),
-        ensemble_size=ensemble_size,
-        write_quorum=write_quorum,
-        ack_quorum=ack_quorum,
-        digest=digest,
         ledger_key=ledger_key(password),
         created_ms=logs.now_ms(),
-        retention_s=retention_s,
-        retention_bytes=retention_bytes,
-        consumer_lag_max_s=consumer_lag_max_s,
+        **new.checked()._asdict(),
     )
     try:
         await logs.read(name, fresh=True)
@@ -145,7 +125,7 @@ async def _created(logs: LogStore, name: str, log_list: LogList) -> bool:
 
 
 async def _show(parts: LogParts, name: str, opened: Opened) -> None:
-    """Who writes the log, for people, and for those who want to be alone with it."""
+    """Store this writer as the lease's holder, which commands show and openers without `wait` respect."""
     try:
         outcome = await parts.logs.take_lease(name, opened.log_list.uid, opened.token, parts.label, replace=True)
     except MetadataUnavailableError as error:
@@ -154,6 +134,48 @@ async def _show(parts: LogParts, name: str, opened: Opened) -> None:
         case Taken() | HeldBy():
             return
         case NotDone() | Unknown():
-            log.info("the lease of log %s isn't taken: %s", name, outcome.error)
+            log.info("failed to take the lease of log %s: %s", name, outcome.error)
         case _:
             assert_never(outcome)
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+async def read_log(parts: LogParts, name: str, password: bytes) -> LogReader:
+    """See `Client.read_log`."""
+    check_password(password)
+    log_list, version = await parts.logs.read(checked_name(name))
+    if log_list.ledger_key != ledger_key(password):
+        why = "the password is not the log's" if password else "the log has a password, and none was given"
+        raise UnauthorizedError(f"log {name}: {why}")
+    reader = LogReader(
+        LogSnapshot(name, log_list, version),
+        password,
+        logs=parts.logs,
+        segments=_segments(parts),
+        settings=parts.shared.settings,
+        runtime=parts.shared.runtime,
+    )
+    await reader.refresh()
+    return reader
+
+
+def _segments(parts: LogParts) -> Segments:
+    shared = parts.shared
+    return Segments(parts.catalog, shared.pool, shared.settings, shared.runtime)
+
+
+# --- a log's ledgers one by one, for the Spark connector --------------------------------------------------------------
+
+
+async def open_segment(parts: LogParts, ledger_id: int, password: bytes, confirmed: int = -1) -> LedgerReader:
+    """A reader of one of a log's ledgers. Payloads begin behind their stamps. See `Segments.open`."""
+    return await _segments(parts).open(ledger_id, password, confirmed)
+
+
+async def create_segment(parts: LogParts, name: str, log_list: LogList, password: bytes) -> LedgerWriter:
+    """The writer of a new ledger of a log, which no list names yet. Raises what `Client.create_ledger` does."""
+    created = await parts.create(new_ledger(name, log_list))
+    codec = RecordCodec(created.metadata.ledger_id, log_list.digest, digest_key(password))
+    return parts.writer(created, codec, None)

@@ -29,5 +29,5 @@ class LogParts(NamedTuple):
     catalog: LedgerCatalog
     shared: ReplicationParts
     create: Callable[[NewLedger], Awaitable[Created]]
-    writer: Callable[[Created, RecordCodec, AppendsOwner], LedgerWriter]
+    writer: Callable[[Created, RecordCodec, AppendsOwner | None], LedgerWriter]
     recover: Callable[[int, bytes], Awaitable[LedgerMetadata]]

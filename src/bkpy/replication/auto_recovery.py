@@ -11,7 +11,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Any
 
-from bkpy.client.client import Client, open_client
+from bkpy.client.client import Client, open_client, replication_context
 from bkpy.config.base import MetadataSettings
 from bkpy.config.client import client_settings
 from bkpy.errors import BookKeeperError
@@ -92,15 +92,13 @@ class AutoRecovery:
     async def _run(self) -> None:
         await self._kept_up("autorecovery can't begin", self._connect)
         assert self._client is not None
-        client, settings = self._client, self._settings
-        cluster = client.replication_context.cluster
+        context, settings = replication_context(self._client), self._settings
+        cluster = context.cluster
         auditor = Auditor(cluster, self._runtime, settings, self._metrics)
 
         async def lead(node: str) -> None:
-            checks = PeriodicChecks(
-                client.replication_context, node, self._runtime, settings, self._check_metrics, auditor.named
-            )
-            keeper = LogKeeper(cluster, client.replication_context.fence, self._runtime, settings)
+            checks = PeriodicChecks(context, node, self._runtime, settings, self._check_metrics, auditor.named)
+            keeper = LogKeeper(cluster, context.fence, self._runtime, settings)
             beside = [
                 self._runtime.spawn(self._kept_up("the checks failed", checks.run), name="periodic checks"),
                 self._runtime.spawn(self._kept_up("logs are not looked after", keeper.run), name="keeper of logs"),
@@ -115,7 +113,7 @@ class AutoRecovery:
         self._marks = UnderreplicationQueue(self._store, self._root, self._runtime, settings)
         locks = LedgerLocks(self._store, self._root, self._name, self._runtime, settings)
         worker = ReplicationWorker(
-            client, self._marks, locks, self._runtime, settings, self._name, appended=self._appended
+            context, self._marks, locks, self._runtime, settings, self._name, appended=self._appended
         )
         self._worker_metrics.watch(worker)
         report = WorkerReport(worker, self._store, self._root, self._runtime, settings, self._name)

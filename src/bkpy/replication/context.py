@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bkpy.metadata.replication.underreplication import LossReason
 from bkpy.protocol.repair.rereplication import Bookies
@@ -43,13 +43,6 @@ def bookies_of(directory: BookieDirectory) -> Bookies:
     infos = {**directory.bookies, **directory.read_only}
     in_limbo = frozenset(name for name, info in infos.items() if info.in_limbo)
     return Bookies(directory.readable, frozenset(directory.bookies), in_limbo)
-
-
-class HasReplicationContext(Protocol):
-    """A client."""
-
-    @property
-    def replication_context(self) -> ReplicationContext: ...
 
 
 def incomplete_bookies(mark: UnderreplicationRecord, directory: BookieDirectory) -> frozenset[str]:

@@ -18,7 +18,7 @@ import logging
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from bkpy.client.client import Client, open_client
+from bkpy.client.client import Client, open_client, replication_context
 from bkpy.client.iteration import raised_where_awaited
 from bkpy.config.base import MetadataSettings
 from bkpy.config.client import client_settings
@@ -198,7 +198,7 @@ class IntegrityCheck:
         """How many ledgers this look has to bring back."""
         named = 0
         reads_at_once = self._settings.audit_reads_at_once
-        async for some in all_ledgers(client.replication_context.cluster.catalog, reads_at_once=reads_at_once):
+        async for some in all_ledgers(replication_context(client).cluster.catalog, reads_at_once=reads_at_once):
             named += sum(one is not None and self._bookie_id in one.needed_bookies for _, one in some)
         look.named = named
 
@@ -266,7 +266,7 @@ class IntegrityCheck:
 
     async def _look_at_all(self, client: Client, look: IntegrityLook, *, in_doubt: bool) -> None:
         """Every ledger there is; behind that, those that this bookie has never seen are trusted."""
-        catalog = client.replication_context.cluster.catalog
+        catalog = replication_context(client).cluster.catalog
         limbo_to = await catalog.newest_id() if in_doubt else -1
         if isinstance(limbo_to, NotDone):
             raise limbo_to.error
@@ -383,7 +383,7 @@ class IntegrityCheck:
             if action is IntegrityAction.RECOVER and not recovered:
                 recovered = True  # afterwards it is closed, or gone
                 assert self._client is not None
-                await self._client.replication_context.recover(ledger_id)
+                await replication_context(self._client).recover(ledger_id)
                 continue
             self._waiting.pop(ledger_id, None)
             if action is IntegrityAction.LEAVE:
@@ -422,14 +422,14 @@ class IntegrityCheck:
     async def _read(self, ledger_id: int) -> LedgerMetadata | None:
         assert self._client is not None
         try:
-            return (await self._client.replication_context.cluster.catalog.read(ledger_id, fresh=True))[0]
+            return (await replication_context(self._client).cluster.catalog.read(ledger_id, fresh=True))[0]
         except NoSuchLedgerError:
             return None
 
     async def _copy(self, metadata: LedgerMetadata, missing_ranges: list[MissingRange]) -> bool:
         """From the other bookies to this one, as anybody would; whether it is all here."""
         assert self._client is not None
-        context = self._client.replication_context
+        context = replication_context(self._client)
         others = context.bookies().readable - {self._bookie_id}
         for missing in missing_ranges:
             copied = await FragmentCopy(

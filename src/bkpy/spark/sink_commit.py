@@ -19,6 +19,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, assert_never
 
 import bkpy
+from bkpy.client.client import log_parts
 from bkpy.config.base import MIB
 from bkpy.errors import (
     BookKeeperError,
@@ -28,6 +29,7 @@ from bkpy.errors import (
     NoSuchLedgerError,
     UnauthorizedError,
 )
+from bkpy.log.client import create_segment, open_segment
 from bkpy.metadata.logs.maintenance import LOG_UID, LogMaintenance
 from bkpy.metadata.store.outcome import Changed, Done, Missing, NotDone, Superseded, Unknown, to_error
 from bkpy.protocol.ledger.ledger_metadata import LedgerState
@@ -111,8 +113,9 @@ class _AttemptWriter:
         options = self._options
         self._client = await bkpy.connect(options.metadata_uri, **options.client_settings())
         log_list, _ = await _read_list(self._client, options)
-        self._stamp = _STAMP.pack(self._client.logs.now_ms())
-        self._writer = await self._client.create_segment(options.log, log_list, options.password())
+        parts = log_parts(self._client)
+        self._stamp = _STAMP.pack(parts.logs.now_ms())
+        self._writer = await create_segment(parts, options.log, log_list, options.password())
         return self._writer
 
     async def finish(self) -> BatchPart | None:
@@ -162,7 +165,7 @@ async def commit_batch(options: SinkOptions, batch: int, parts: Sequence[BatchPa
     `outcome_unknown`: then the batch is in the log or not, and a repetition finds out.
     """
     async with bkpy.connect(options.metadata_uri, **options.client_settings()) as client:
-        for _ in range(client.logs.settings.log_conflicts_max):
+        for _ in range(log_parts(client).logs.settings.log_conflicts_max):
             log_list, version = await _read_list(client, options)
             match standing(log_list, options.writer_id, batch):
                 case BatchStanding.OLDER:
@@ -185,7 +188,7 @@ async def _committed(
     client: Client, options: SinkOptions, batch: int, parts: Sequence[BatchPart], log_list: LogList, version: int
 ) -> bool:
     """False if the list has changed meanwhile."""
-    logs = client.logs
+    logs = log_parts(client).logs
     _check_room(client, options, batch, parts, log_list)
     try:
         ends = {segment.ledger_id: await _closed_end(client, options, segment) for segment in log_list.open_segments}
@@ -212,7 +215,7 @@ def _check_room(
     client: Client, options: SinkOptions, batch: int, parts: Sequence[BatchPart], log_list: LogList
 ) -> None:
     """Raise `ConfigError`, before anybody is fenced, if the list has no room for the batch and the next opener."""
-    logs = client.logs
+    logs = log_parts(client).logs
     now_ms = logs.now_ms()
     committed = with_batch(longest(log_list), options.writer_id, batch, parts, now_ms, logs.settings.log_sinks_max)
     logs.check_fits(options.log, longest_opened(committed, now_ms))
@@ -224,7 +227,7 @@ async def _closed_end(client: Client, options: SinkOptions, segment: Segment) ->
     last = metadata.last_entry
     last_ms = 0
     if last >= 0:
-        reader = await client.open_segment(segment.ledger_id, password=options.password())
+        reader = await open_segment(log_parts(client), segment.ledger_id, options.password())
         async with aclosing(reader.read_blocks(last, last)) as blocks:
             async for block in blocks:
                 last_ms = stamp_at(block.buffer, block.starts[0])
@@ -233,7 +236,8 @@ async def _closed_end(client: Client, options: SinkOptions, segment: Segment) ->
 
 async def _check_of(client: Client, part: BatchPart, uid: str) -> Check:
     """For the transaction that names the ledger: that nobody deletes it before. Raises `NoSuchLedgerError`."""
-    metadata, version = await client.replication_context.cluster.catalog.read(part.ledger_id, fresh=True)
+    parts = log_parts(client)
+    metadata, version = await parts.catalog.read(part.ledger_id, fresh=True)
     if metadata.state is not LedgerState.CLOSED or metadata.last_entry + 1 != part.entries:
         raise MetadataConflictError(
             f"the ledger is {metadata.state.value} with last entry {metadata.last_entry}, and was written with "
@@ -242,7 +246,7 @@ async def _check_of(client: Client, part: BatchPart, uid: str) -> Check:
         )
     if metadata.custom_metadata.get(LOG_UID) != uid.encode():
         raise MetadataConflictError("the log was deleted and made anew since", ledger_id=part.ledger_id)
-    return client.logs.ledger_check(part.ledger_id, version)
+    return parts.logs.ledger_check(part.ledger_id, version)
 
 
 async def discard(options: SinkOptions, parts: Sequence[BatchPart]) -> None:
@@ -260,15 +264,15 @@ async def discard(options: SinkOptions, parts: Sequence[BatchPart]) -> None:
 
 
 async def _discard(client: Client, parts: Sequence[BatchPart]) -> None:
-    catalog = client.replication_context.cluster.catalog
-    maintenance = LogMaintenance(client.logs, catalog)
+    cluster = log_parts(client)
+    maintenance = LogMaintenance(cluster.logs, cluster.catalog)
     for part in parts:
         with contextlib.suppress(NoSuchLedgerError):
             await maintenance.sweep(await client.ledger_metadata(part.ledger_id), grace_s=0.0)
 
 
 async def _read_list(client: Client, options: SinkOptions) -> tuple[LogList, int]:
-    log_list, version = await client.logs.read(options.log, fresh=True)
+    log_list, version = await log_parts(client).logs.read(options.log, fresh=True)
     if log_list.ledger_key != ledger_key(options.password()):
         raise UnauthorizedError(f"the password is not that of log {options.log}")
     return log_list, version

@@ -133,9 +133,11 @@ class LazyClient:
 
     async def has_ledger(self, ledger_id: int) -> bool:
         """Whether the metadata have the ledger. Raises `MetadataUnavailableError`."""
+        from bkpy.client.client import log_parts
+
         client = await self.client()
         try:
-            await client.replication_context.cluster.catalog.read(ledger_id, fresh=True)
+            await log_parts(client).catalog.read(ledger_id, fresh=True)
         except NoSuchLedgerError:
             return False
         return True
@@ -168,11 +170,14 @@ async def _blocks_of_task(options: SourceOptions, task: Task) -> AsyncGenerator[
 
 async def blocks_of(lazy: LazyClient, part: EntryRange) -> AsyncGenerator[Block, None]:
     """The entries of a range. Raises what reading raises."""
+    from bkpy.client.client import log_parts
+    from bkpy.log.client import open_segment
+
     client, password = await lazy.client(), lazy.options.password()
     if part.origin is None:
         reader = await client.open_ledger(part.ledger_id, password=password)
     else:  # the plan has no entry that isn't confirmed, whatever the bookies tell now
-        reader = await client.open_segment(part.ledger_id, password=password, confirmed=part.last)
+        reader = await open_segment(log_parts(client), part.ledger_id, password, part.last)
     # Ended before the client is closed, also when the iteration is given up.
     async with aclosing(reader.read_blocks(part.first, part.last)) as blocks:
         async for block in blocks:

@@ -19,6 +19,7 @@ from tests.waiting import eventually
 from bkpy.admin.decommission import Decommission
 from bkpy.admin.drain import BookieDrain, DrainProgress
 from bkpy.bookie.drain_watch import DrainWatch
+from bkpy.client.client import replication_context
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import BookieUnavailableError, ConfigError, MetadataConflictError, MetadataUnavailableError
 from bkpy.metadata.bookies.cookies import read_cookie
@@ -57,7 +58,7 @@ def drains(client: Client) -> Drains:
 
 
 async def drain(client: Client, bookie_id: str, **given: Any) -> DrainProgress:
-    one = BookieDrain(client, bookie_id, settings(**given))
+    one = BookieDrain(replication_context(client), bookie_id, settings(**given))
     await one.begin()
     async with asyncio.timeout(DEADLINE_S):
         return await one.run(lambda progress: None)
@@ -72,7 +73,9 @@ async def refuses(client: Client, bookie_id: str) -> None:
 
 async def decommission(client: Client, bookie_id: str, *, lost: bool = False) -> ReferencingLedgers:
     async with asyncio.timeout(DEADLINE_S):
-        return await Decommission(client.replication_context, bookie_id, settings(), lost=lost).run(lambda looked: None)
+        return await Decommission(replication_context(client), bookie_id, settings(), lost=lost).run(
+            lambda looked: None
+        )
 
 
 async def known(cluster: InProcess, bookie_id: str) -> bool:
@@ -157,7 +160,7 @@ async def test_it_is_refused_while_ledgers_name_the_bookie_and_says_how_many(fiv
         await decommission(client, "unheard-of")
     with pytest.raises(ConfigError, match="it isn't lost"):
         await decommission(client, victim, lost=True)
-    await BookieDrain(client, victim, settings()).begin()
+    await BookieDrain(replication_context(client), victim, settings()).begin()
     await refuses(client, victim)
     looked = await decommission(client, victim)
     named = sum(victim in writer.ensemble for writer in writers)
@@ -169,7 +172,7 @@ async def test_it_stays_when_that_is_cancelled(five: InProcess) -> None:
     client = await five.client()
     writers = [await closed(client, 3) for _ in range(4)]
     victim = writers[0].ensemble[0]
-    one = BookieDrain(client, victim, settings())
+    one = BookieDrain(replication_context(client), victim, settings())
     assert await one.cancel() is False
     await one.begin()
     await refuses(client, victim)
@@ -194,7 +197,7 @@ async def test_what_it_lacks_is_copied_though_draining_it_was_cancelled(five: In
     client = await five.client()
     writer = await closed(client, 20)
     victim = writer.ensemble[0]
-    one = BookieDrain(client, victim, settings())
+    one = BookieDrain(replication_context(client), victim, settings())
     async with healer(five) as worker:
         await worker.mark(writer.ledger_id, victim, reason=reason)
         await one.begin()
@@ -239,7 +242,7 @@ async def test_it_is_draining_after_a_restart_before_it_serves_anybody(
     client = await five.client()
     writer = await closed(client, 3)
     victim = writer.ensemble[0]
-    await BookieDrain(client, victim, settings()).begin()
+    await BookieDrain(replication_context(client), victim, settings()).begin()
     await refuses(client, victim)
     monkeypatch.setattr("bkpy.bookie.drain_watch.DrainWatch.run", lambda watch: asyncio.sleep(0))
     await five.restart(victim)
@@ -298,7 +301,7 @@ async def test_ledgers_in_recovery_are_settled_first(five: InProcess) -> None:
     writer.abandon()
     (victim,) = sorted(set("abcde") - set(writer.ensemble))[:1]
     await rewrite(client, writer.ledger_id, state=LedgerState.IN_RECOVERY)
-    await BookieDrain(client, victim, settings()).begin()
+    await BookieDrain(replication_context(client), victim, settings()).begin()
     await refuses(client, victim)
     assert (await decommission(client, victim)).scan.clear
     assert (await client.ledger_metadata(writer.ledger_id)).state is LedgerState.CLOSED
@@ -311,7 +314,7 @@ async def test_what_can_not_be_settled_is_counted(five: InProcess) -> None:
     writer.abandon()
     (victim, *_) = sorted(set("abcde") - set(writer.ensemble))
     await rewrite(client, writer.ledger_id, state=LedgerState.IN_RECOVERY)
-    await BookieDrain(client, victim, settings()).begin()
+    await BookieDrain(replication_context(client), victim, settings()).begin()
     await refuses(client, victim)
     await lose(five, client, *writer.ensemble[:2])
     looked = await decommission(client, victim)
@@ -326,7 +329,7 @@ async def test_who_moves_copies_meanwhile_is_waited_for(five: InProcess) -> None
     locks = LedgerLocks(cluster.store, cluster.root, "mover", cluster.store.runtime)
     lock = await locks.take(7)
     assert isinstance(lock, LedgerLock)
-    await BookieDrain(client, "a", settings()).begin()
+    await BookieDrain(replication_context(client), "a", settings()).begin()
     await refuses(client, "a")
     with pytest.raises(MetadataConflictError, match="1 ledgers for too long"):
         await decommission(client, "a")
@@ -343,7 +346,7 @@ async def test_one_that_never_comes_back_goes_when_nothing_names_it(five: InProc
     writer = await closed(client, 3)
     victim = writer.ensemble[0]
     await lose(five, client, victim)
-    await BookieDrain(client, victim, settings()).begin()
+    await BookieDrain(replication_context(client), victim, settings()).begin()
     with pytest.raises(ConfigError, match="hasn't said yet"):
         await decommission(client, victim)
     looked = await decommission(client, victim, lost=True)
@@ -361,7 +364,7 @@ async def test_without_other_bookies_nothing_fails_and_it_is_said_what_is_in_the
     draining = asyncio.create_task(drain(await cluster.client(), "b"))
     await refuses(client, "b")
     await asyncio.sleep(1.0)  # longer than the grace period: its writer has nowhere to go, and isn't ended for nothing
-    progress = await BookieDrain(client, "b", settings()).look()
+    progress = await BookieDrain(replication_context(client), "b", settings()).look()
     assert progress.ledgers == 2
     assert all("no writable bookie" in why for why in progress.blocked.values())
     assert progress.blocked.keys() == {idle.ledger_id, done.ledger_id}
@@ -384,7 +387,7 @@ async def test_what_is_missing_is_said_at_once_with_ways_out_and_exact_bytes(clu
     assert size > 0
     told: list[DrainProgress] = []
     tool = await cluster.client()
-    one = BookieDrain(tool, "b", settings())
+    one = BookieDrain(replication_context(tool), "b", settings())
     await one.begin()
     running = asyncio.create_task(one.run(told.append))
     await eventually(lambda: bool(told))
@@ -404,7 +407,7 @@ async def test_that_the_bookie_does_not_run_is_said(five: InProcess) -> None:
     client = await five.client()
     await closed(client, 3)
     await lose(five, client, "e")
-    one = BookieDrain(client, "e", settings())
+    one = BookieDrain(replication_context(client), "e", settings())
     await one.begin()
     assert "start it" in (await one.look()).missing["bookie"]
 
@@ -418,7 +421,7 @@ async def test_what_comes_to_name_the_bookie_while_it_drains_goes_as_well(
     victim = writer.ensemble[0]
     later: list[int] = []
     tool = await five.client()
-    one = BookieDrain(tool, victim, settings())
+    one = BookieDrain(replication_context(tool), victim, settings())
     await one.begin()
 
     look_again = BookieDrain.look
@@ -475,12 +478,12 @@ async def test_a_drain_that_was_cancelled_and_begun_again_is_another_one(five: I
     """What the bookie has said in the one time isn't said in the other, whatever happens in between."""
     client = await five.client()
     one = drains(client)
-    await BookieDrain(client, "a", settings()).begin()
+    await BookieDrain(replication_context(client), "a", settings()).begin()
     await refuses(client, "a")
     old = await one.read("a")
     assert old is not None
     await one.cancel(old)
-    await BookieDrain(client, "a", settings()).begin()
+    await BookieDrain(replication_context(client), "a", settings()).begin()
     await refuses(client, "a")
     new = await one.read("a")
     assert new is not None
@@ -497,7 +500,7 @@ async def test_a_scan_that_outlives_its_session_counts_for_nothing(five: InProce
     client = await five.client()
     writer = await closed(client, 3)
     (victim, *_) = sorted(set("abcde") - set(writer.ensemble))
-    await BookieDrain(client, victim, settings()).begin()
+    await BookieDrain(replication_context(client), victim, settings()).begin()
     await refuses(client, victim)
     store = cluster_of(client).store
     assert isinstance(store, MemorySession)
@@ -508,7 +511,7 @@ async def test_a_scan_that_outlives_its_session_counts_for_nothing(five: InProce
 
     agreed: list[ReferencingLedgers] = []
     with pytest.raises(MetadataUnavailableError, match="has ended during the scan"):
-        await Decommission(client.replication_context, victim, settings(), lost=False).run(agreed.append, expire)
+        await Decommission(replication_context(client), victim, settings(), lost=False).run(agreed.append, expire)
     assert not agreed
     assert await known(five, victim)
 
@@ -539,7 +542,7 @@ async def test_a_bookie_says_that_it_refuses_only_when_it_does(five: InProcess) 
     """Whoever decommissions it relies on that."""
     client = await five.client()
     await lose(five, client, "a")
-    await BookieDrain(client, "a", settings()).begin()
+    await BookieDrain(replication_context(client), "a", settings()).begin()
     asked, go = asyncio.Event(), asyncio.Event()
 
     async def stand(tenure: Tenure) -> None:

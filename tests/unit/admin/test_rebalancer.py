@@ -11,6 +11,7 @@ from tests.unit.replication.repairing import whole
 from tests.waiting import eventually
 
 from bkpy.admin.rebalance import Rebalancer
+from bkpy.client.client import replication_context
 from bkpy.config.recovery import RecoverySettings
 from bkpy.metadata.bookies.draining import Drains
 from bkpy.metadata.replication.locks import LedgerLock, LedgerLocks
@@ -28,7 +29,7 @@ def rebalancer(client: Client, **settings: Any) -> Rebalancer:
     cluster = cluster_of(client)
     runtime = cluster.store.runtime
     locks = LedgerLocks(cluster.store, cluster.root, "by hand", runtime)
-    return Rebalancer(client.replication_context, locks, RecoverySettings(**settings), runtime)
+    return Rebalancer(replication_context(client), locks, RecoverySettings(**settings), runtime)
 
 
 async def write_all(client: Client, count: int, **sizes: int) -> list[int]:
@@ -136,7 +137,7 @@ async def test_bookies_that_are_to_leave_have_no_share(cluster: InProcess) -> No
     whole_share = (await rebalancer(client).look()).share
     parts = cluster_of(client)
     await Drains(parts.store, parts.root, parts.store.runtime, RecoverySettings()).begin("e")
-    await eventually(lambda: "e" in client.replication_context.directory.draining)
+    await eventually(lambda: "e" in replication_context(client).directory.draining)
     one = rebalancer(client)
     balance = await one.look()
     assert one.loads["e"] == 0
@@ -150,7 +151,7 @@ async def test_what_a_draining_bookie_has_is_no_part_of_the_shares_and_is_not_mo
     await another(cluster, client, "d")
     parts = cluster_of(client)
     await Drains(parts.store, parts.root, parts.store.runtime, RecoverySettings()).begin("a")
-    await eventually(lambda: "a" in client.replication_context.directory.draining)
+    await eventually(lambda: "a" in replication_context(client).directory.draining)
     one = rebalancer(client)
     balance = await one.look()
     assert one.loads["a"] > balance.share

@@ -18,6 +18,7 @@ from tests.waiting import eventually
 
 from bkpy.bookie.identity import BookieIdentity, FormatPlan
 from bkpy.cli.bookie.identity import open_peers
+from bkpy.client.client import replication_context
 from bkpy.errors import ConfigError, CorruptDataError, IdentityError, MetadataConflictError
 from bkpy.metadata import paths
 from bkpy.metadata.bookies.cookies import read_cookie
@@ -110,7 +111,7 @@ async def test_a_recovery_that_has_written_to_the_bookie_keeps_it_from_being_fre
 
     with monkeypatch.context() as patched:
         patched.setattr(ledger_recovery, "close_ledger", close_late)
-        recovery = asyncio.create_task(client.replication_context.recover(ledger_id))
+        recovery = asyncio.create_task(replication_context(client).recover(ledger_id))
         await there.wait()
     await four.node(outside).stop()
     with pytest.raises(IdentityError, match=r"0 ledgers of 1 name this bookie, 1 are in recovery.* can't be read: 0;"):

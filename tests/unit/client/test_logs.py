@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.unit.metadata.logs.log_world import LIST
 
+from bkpy.client.client import log_parts
 from bkpy.errors import ClientClosedError, ConfigError, NoSuchLedgerError, NoSuchLogError
+from bkpy.log.client import create_segment
 from bkpy.metadata.store.outcome import Done
 from bkpy.metadata.store.store import Create, Put
 from bkpy.protocol.log.log_list import LogList, Segment
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 async def ledger(client: Client) -> int:
     log_list = LogList("u1", 3, 3, 2, "crc32c", ledger_key(b""))
-    writer = await client.create_segment("orders", log_list, b"")
+    writer = await create_segment(log_parts(client), "orders", log_list, b"")
     await writer.append(b"an entry")
     await writer.close()
     return writer.ledger_id
@@ -30,7 +32,7 @@ async def ledger(client: Client) -> int:
 
 async def made(client: Client, name: str, *segments: Segment) -> None:
     log_list = LogList("u1", 3, 3, 2, "crc32c", bytes(16), segments=segments)
-    assert isinstance(await client.logs.create(name, log_list), Done)
+    assert isinstance(await log_parts(client).logs.create(name, log_list), Done)
 
 
 async def test_a_log_is_listed_until_it_is_deleted(cluster: InProcess) -> None:
@@ -41,7 +43,7 @@ async def test_a_log_is_listed_until_it_is_deleted(cluster: InProcess) -> None:
     await made(client, "bills")
     cluster.tree.apply(Create(LIST.replace("orders", "damaged"), b"?"), 0)
     assert [name async for name in client.list_logs()] == ["bills", "damaged", "orders"]
-    log_list, version = await client.logs.read("bills")
+    log_list, version = await log_parts(client).logs.read("bills")
     cluster.tree.apply(Put(LIST.replace("orders", "bills"), log_list.encode().replace(b"false", b"true"), version), 0)
     assert [name async for name in client.list_logs()] == ["damaged", "orders"]
     await client.delete_log("orders")
@@ -67,7 +69,7 @@ async def test_a_ledger_that_a_log_has_is_refused_to_those_who_delete_it(cluster
 async def test_a_ledger_that_can_not_be_read_can_be_deleted(cluster: InProcess) -> None:
     client = await cluster.client()
     ledger_id = await ledger(client)
-    path = client.logs.ledger_check(ledger_id, 0).path
+    path = log_parts(client).logs.ledger_check(ledger_id, 0).path
     cluster.tree.apply(Put(path, b"?", cluster.tree.node(path).version), 0)
     await client.delete_ledger(ledger_id)
     assert path not in cluster.tree.paths

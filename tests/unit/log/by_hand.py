@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.in_process import DEADLINE_S, InProcess, stored
 
+from bkpy.client.client import log_parts
 from bkpy.metadata.store.outcome import Done
 from bkpy.metadata.store.store import Delete
 from bkpy.protocol.log.log_list import LogList, Segment
@@ -46,15 +47,15 @@ class HandMade:
 
     async def make(self, **fields: Any) -> HandMade:
         key = ledger_key(self.password)
-        log_list = LogList(self.client.logs.new_token(), 3, 3, 2, self.digest, key, **fields)
-        assert isinstance(await self.client.logs.create(self.name, log_list), Done)
+        log_list = LogList(log_parts(self.client).logs.new_token(), 3, 3, 2, self.digest, key, **fields)
+        assert isinstance(await log_parts(self.client).logs.create(self.name, log_list), Done)
         return self
 
     async def change(self, change: Callable[[LogList], LogList]) -> LogList:
         """One write of the list."""
-        log_list, version = await self.client.logs.read(self.name, fresh=True, include_deleted=True)
+        log_list, version = await log_parts(self.client).logs.read(self.name, fresh=True, include_deleted=True)
         log_list = change(log_list)
-        stored(await self.client.logs.write(self.name, log_list, version))
+        stored(await log_parts(self.client).logs.write(self.name, log_list, version))
         return log_list
 
     async def ledger(self, **options: Any) -> LedgerWriter:
@@ -119,7 +120,7 @@ class HandMade:
 
     async def delete(self, cluster: InProcess, *, mark: bool = True) -> None:
         """Delete all of it; without `mark` so fast that nobody sees the list say so."""
-        log_list, _ = await self.client.logs.read(self.name, fresh=True)
+        log_list, _ = await log_parts(self.client).logs.read(self.name, fresh=True)
         if mark:
             await self.change(lambda log_list: dataclasses.replace(log_list, deleted=True))
         for node in reversed(below(cluster, self.name)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bkpy.client.client import log_parts
 from bkpy.protocol.wire.records import STAMP_BYTES
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ def positions_of(log_list: LogList) -> list[tuple[int, int]]:
 
 async def contents(client: Client, name: str) -> list[bytes]:
     """All entries of a log that was closed, read ledger by ledger."""
-    log_list, _ = await client.logs.read(name, fresh=True)
+    log_list, _ = await log_parts(client).logs.read(name, fresh=True)
     found: list[bytes] = []
     for segment in log_list.segments:
         reader = await client.open_ledger(segment.ledger_id)

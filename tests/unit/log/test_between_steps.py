@@ -15,6 +15,7 @@ from tests.unit.log.support import contents, positions_of
 from tests.unit.log.test_takeovers import FAST, faulty_client
 from tests.waiting import eventually
 
+from bkpy.client.client import log_parts
 from bkpy.errors import (
     ConfigError,
     CorruptDataError,
@@ -58,14 +59,14 @@ def before_the_list_is_written(session: Faulty, act: Callable[[], Awaitable[None
 
 async def swept(client: Client) -> None:
     """What the auditor does with all ledgers."""
-    context = LogMaintenance(client.logs, cluster_of(client).catalog)
+    context = LogMaintenance(log_parts(client).logs, cluster_of(client).catalog)
     for ledger_id in [ledger_id async for ledger_id in client.list_ledgers()]:
         metadata, _ = await cluster_of(client).catalog.read(ledger_id)
         await context.sweep(metadata, 0.0)
 
 
 async def list_of(client: Client) -> LogList:
-    return (await client.logs.read("orders", fresh=True))[0]
+    return (await log_parts(client).logs.read("orders", fresh=True))[0]
 
 
 async def test_a_ledger_that_was_made_for_a_deleted_log_gets_into_no_other(cluster: InProcess) -> None:
@@ -167,8 +168,8 @@ async def test_a_roll_that_was_in_doubt_goes_back_when_the_doubt_is_over(cluster
         if isinstance(operations[0], Put) and operations[0].path == LIST:
             writes += 1
             if writes == 1:
-                log_list, version = await other.logs.read("orders", fresh=True)
-                await other.logs.write_anyway("orders", log_list, version)
+                log_list, version = await log_parts(other).logs.read("orders", fresh=True)
+                await log_parts(other).logs.write_anyway("orders", log_list, version)
                 raise MetadataUnavailableError("the request was lost", outcome_unknown=True)
             if writes > 2:
                 raise MetadataUnavailableError("the store is away")
@@ -300,11 +301,11 @@ async def test_one_who_closes_leaves_the_list_of_the_next_writer_alone(cluster: 
 
     async def take_over() -> None:
         after.append(await other.open_log("orders"))
-        written.append((await other.logs.read("orders", fresh=True))[1])
+        written.append((await log_parts(other).logs.read("orders", fresh=True))[1])
 
     with before_the_list_is_written(session, take_over):
         await log.close()
-    assert (await other.logs.read("orders", fresh=True))[1] == written[0]
+    assert (await log_parts(other).logs.read("orders", fresh=True))[1] == written[0]
     assert await after[0].append(b"1") == 1
     await after[0].close()
     assert await contents(other, "orders") == [b"0", b"1"]
@@ -420,8 +421,8 @@ async def delete_the_newest_ledger(client: Client) -> None:
 
 
 async def write_the_list_again(client: Client) -> None:
-    lst, version = await client.logs.read("orders", fresh=True)
-    stored(await client.logs.write_anyway("orders", lst, version))
+    lst, version = await log_parts(client).logs.read("orders", fresh=True)
+    stored(await log_parts(client).logs.write_anyway("orders", lst, version))
 
 
 async def test_an_opener_whose_new_ledger_was_deleted_makes_another_one(cluster: InProcess) -> None:
@@ -553,7 +554,7 @@ async def test_an_opener_whose_lease_can_not_be_taken_fences_nobody(cluster: InP
     other = await cluster.client(**FAST)
     log = await other.open_log("orders", create=True)
     uid = (await list_of(other)).uid
-    await other.logs.drop_lease("orders", uid, (await list_of(other)).writer)
+    await log_parts(other).logs.drop_lease("orders", uid, (await list_of(other)).writer)
     multi = session.multi
 
     async def without_leases(operations: Any) -> Any:
@@ -652,8 +653,8 @@ async def test_a_roll_that_was_refused_looks_at_the_list(cluster: InProcess, how
             if how == "deleted" and failures == 1:
                 await other.delete_log("orders")
             if how == "unreadable" and failures == 1:
-                _, version = await other.logs.store.get(LIST)
-                await other.logs.store.put(LIST, b"garbage", version)
+                _, version = await log_parts(other).logs.store.get(LIST)
+                await log_parts(other).logs.store.put(LIST, b"garbage", version)
         await sync(path)
 
     with before_the_list_is_written(session, write_first), patch.object(session, "sync", look):
@@ -685,8 +686,8 @@ async def test_a_roll_that_meets_a_list_without_room_goes_back_unless_that_was_s
     lengthened = 0
 
     async def rewrite(unknown: dict[str, Any]) -> None:
-        lst, version = await other.logs.read("orders", fresh=True)
-        stored(await other.logs.write("orders", dataclasses.replace(lst, unknown=unknown), version))
+        lst, version = await log_parts(other).logs.read("orders", fresh=True)
+        stored(await log_parts(other).logs.write("orders", dataclasses.replace(lst, unknown=unknown), version))
 
     async def lengthen() -> None:
         nonlocal lengthened

@@ -17,6 +17,7 @@ from tests.unit.log.support import contents
 from tests.unit.log.test_takeovers import FAST
 from tests.waiting import eventually
 
+from bkpy.client.client import log_parts
 from bkpy.errors import LogFencedError, LogLockedError
 from bkpy.metadata.store.memory import MemorySession
 
@@ -72,7 +73,7 @@ async def test_opening(cluster: InProcess, wait: bool, how: str, late: bool) -> 
         before = await other.open_log(name, create=True, ensemble_size=1, write_quorum=1, ack_quorum=1)
         await before.append(b"0")
         before.abandon()
-        await other.logs.drop_lease(name, roller_of(before).log_list.uid, roller_of(before).log_list.writer)
+        await log_parts(other).logs.drop_lease(name, roller_of(before).log_list.uid, roller_of(before).log_list.writer)
         opened: list[LogWriter] = []
 
         async def open_it(name: str = name, opened: list[LogWriter] = opened) -> None:
@@ -113,7 +114,7 @@ async def test_closing(cluster: InProcess, how: str, late: bool) -> None:
             reached = await run_to(log.close(), at, late, ending(client, how))
             async with asyncio.timeout(DEADLINE_S):
                 await log.close()  # again, or for the first time
-            assert (await other.logs.read(name, fresh=True))[0].open_segments == ()
+            assert (await log_parts(other).logs.read(name, fresh=True))[0].open_segments == ()
             await eventually(lambda: not left_running(client))
             await finished(other, name, 1)
         if not reached:

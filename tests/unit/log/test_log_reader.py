@@ -12,6 +12,7 @@ from tests.hooks import cluster_of, tasks_of
 from tests.unit.log.by_hand import HandMade, all_of, check, numbers, stamped
 
 import bkpy
+from bkpy.client.client import log_parts
 from bkpy.protocol.log.log_list import LogList, Segment
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ async def test_a_ledger_that_was_dropped_while_it_was_looked_at(
     """Between the list and the ledger: the look goes on with the list as it is then."""
     log = await several(client, 2)
     empty = await log.begin()
-    reader_list = (await client.logs.read("orders"))[0]
+    reader_list = (await log_parts(client).logs.read("orders"))[0]
     await log.change(
         lambda log_list: dataclasses.replace(
             log_list, segments=log_list.segments[:1], pending_delete=(empty.ledger_id,)
@@ -160,13 +161,13 @@ async def test_a_ledger_that_was_dropped_while_it_was_looked_at(
     )
     await client.delete_ledger(empty.ledger_id)
     await log.segment(3)
-    read = type(client.logs).read
+    read = type(log_parts(client).logs).read
     answers = [(reader_list, 3)]
 
     async def old_first(self: Any, name: str, **how: Any) -> tuple[LogList, int]:
         return answers.pop() if answers else await read(self, name, **how)
 
-    monkeypatch.setattr(type(client.logs), "read", old_first)
+    monkeypatch.setattr(type(log_parts(client).logs), "read", old_first)
     reader = await client.read_log("orders")
     check(await all_of(reader.read()), 0, 5)
 

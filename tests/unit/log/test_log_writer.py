@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.unit.log.support import contents, positions_of
 
+from bkpy.client.client import log_parts
 from bkpy.errors import ClientClosedError, ConfigError, LogFencedError
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ async def test_positions_go_on_across_rolls(cluster: InProcess, every: int) -> N
             await asyncio.sleep(0.01)
     assert appended == list(range(30))
     assert await contents(client, "orders") == [b"%d" % i for i in range(30)]
-    log_list, _ = await client.logs.read("orders")
+    log_list, _ = await log_parts(client).logs.read("orders")
     assert len(log_list.segments) > 5
     assert not log_list.open_segments
 
@@ -61,7 +62,7 @@ async def test_a_closed_writer_takes_nothing(cluster: InProcess) -> None:
     await log.close()
     with pytest.raises(ClientClosedError):
         await log.append(b"late")
-    assert positions_of((await client.logs.read("orders"))[0]) == []
+    assert positions_of((await log_parts(client).logs.read("orders"))[0]) == []
 
 
 @pytest.mark.parametrize("name", ["roll_bytes", "roll_entries", "roll_s"])
@@ -120,7 +121,7 @@ async def test_an_error_in_the_body_abandons_the_writer(cluster: InProcess) -> N
 
     with pytest.raises(ZeroDivisionError):
         await fail_in_the_body()
-    lst, _ = await client.logs.read("orders")
+    lst, _ = await log_parts(client).logs.read("orders")
     assert lst.writer
     assert positions_of(lst) == [(0, -1)]
     assert not log.usable

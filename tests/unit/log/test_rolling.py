@@ -16,6 +16,7 @@ from tests.unit.log.support import contents, positions_of
 from tests.unit.log.test_takeovers import FAST, faulty_client
 from tests.waiting import eventually
 
+from bkpy.client.client import log_parts
 from bkpy.errors import (
     BookKeeperError,
     ClientClosedError,
@@ -97,7 +98,7 @@ async def test_a_held_ledger_tells_nothing_and_is_dropped_if_the_one_before_ends
     await after.close()
     log.abandon()
     assert await contents(other, "orders") == [b"0", b"1", b"2", b"new"]
-    log_list, _ = await other.logs.read("orders")
+    log_list, _ = await log_parts(other).logs.read("orders")
     assert following.ledger_id not in {segment.ledger_id for segment in log_list.segments}
 
 
@@ -146,7 +147,7 @@ async def test_a_log_rolls_under_load_without_a_gap(cluster: InProcess) -> None:
     assert batches == [range(1000, 1030), range(1030, 1060)]
     await log.close()
     assert await contents(client, "orders") == [b"%d" % i for i in range(1060)]
-    log_list, _ = await client.logs.read("orders")
+    log_list, _ = await log_parts(client).logs.read("orders")
     assert len(log_list.segments) > 3
     times = [(segment.begun_ms, segment.last_ms) for segment in log_list.segments]
     assert all(begun <= last for begun, last in times)
@@ -312,14 +313,14 @@ async def test_truncating_deletes_ledgers(cluster: InProcess) -> None:
         ledgers = [ledger_id async for ledger_id in client.list_ledgers()]
         await log.truncate(before=25)
         assert log.first_position == 25
-        assert positions_of((await client.logs.read("orders"))[0])[0] == (20, 10)
+        assert positions_of((await log_parts(client).logs.read("orders"))[0])[0] == (20, 10)
         assert len([ledger_id async for ledger_id in client.list_ledgers()]) == len(ledgers) - 2
         with pytest.raises(ConfigError, match="32"):
             await log.truncate(before=32)
         assert await log.append(b"z") == 31
         await roller_of(log).roll()
         assert await log.append(b"z") == 32
-    log_list, _ = await client.logs.read("orders")
+    log_list, _ = await log_parts(client).logs.read("orders")
     assert log_list.first_position == 25
     assert log_list.sealed_end == 33
 
@@ -343,7 +344,7 @@ async def test_a_roll_in_doubt_appends_nothing_until_it_is_known(cluster: InProc
     client, session = await faulty_client(cluster, metadata_write_attempts_max=1)
     log = await client.open_log("orders", create=True)
     assert await log.append(b"0") == 0
-    listed = await client.logs.read("orders")
+    listed = await log_parts(client).logs.read("orders")
     away = False
 
     async def multi(operations: Any) -> Any:
@@ -371,7 +372,7 @@ async def test_a_roll_in_doubt_appends_nothing_until_it_is_known(cluster: InProc
     await rolling
     assert await appending == 1
     await log.close()
-    log_list, version = await client.logs.read("orders")
+    log_list, version = await log_parts(client).logs.read("orders")
     assert version > listed[1]
     assert positions_of(log_list) == [(0, 1), (1, 1)]
     assert await contents(client, "orders") == [b"0", b"1"]

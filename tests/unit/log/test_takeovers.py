@@ -12,6 +12,7 @@ from tests.in_process import DEADLINE_S, ROOT, InProcess, open_client
 from tests.unit.log.stories import Tale, check
 from tests.unit.log.support import contents
 
+from bkpy.client.client import log_parts
 from bkpy.config.client import client_settings
 from bkpy.errors import BookKeeperError, MetadataUnavailableError
 from bkpy.metadata.store.memory import MemorySession
@@ -116,7 +117,7 @@ async def play(cluster: InProcess, name: str, at: int, trouble: str, **settings:
     cluster.clients.remove(client)
     last = await steady.open_log(name)
     await after.append(last, 2)
-    assert len((await steady.logs.read(name, fresh=True))[0].open_segments) <= 2
+    assert len((await log_parts(steady).logs.read(name, fresh=True))[0].open_segments) <= 2
     await last.close()
     log.abandon()
     found = await contents(steady, name)

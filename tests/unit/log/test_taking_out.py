@@ -10,6 +10,7 @@ from tests.in_process import DEADLINE_S, InProcess
 from tests.unit.log.support import positions_of
 from tests.waiting import eventually
 
+from bkpy.client.client import log_parts, replication_context
 from bkpy.errors import BookKeeperError, ConfigError, NoSuchLogError, TruncatedError
 from bkpy.metadata.logs.maintenance import LogMaintenance
 from bkpy.metadata.store.outcome import Done
@@ -26,7 +27,7 @@ def entry(position: int) -> bytes:
 
 
 async def lst_of(client: Client) -> LogList:
-    return (await client.logs.read(NAME, fresh=True))[0]
+    return (await log_parts(client).logs.read(NAME, fresh=True))[0]
 
 
 async def ledgers(client: Client) -> set[int]:
@@ -35,8 +36,8 @@ async def ledgers(client: Client) -> set[int]:
 
 async def looked_after(client: Client) -> LogList:
     """The list when the auditor has finished what a writer that was closed in the midst of it has left."""
-    await LogMaintenance(client.logs, client.replication_context.cluster.catalog).look_after(
-        NAME, client.replication_context.fence
+    await LogMaintenance(log_parts(client).logs, replication_context(client).cluster.catalog).look_after(
+        NAME, replication_context(client).fence
     )
     return await lst_of(client)
 
@@ -146,12 +147,12 @@ async def test_what_a_dead_writer_doomed_is_finished_and_the_next_one_goes_on(cl
     await written(client, 3, per_ledger=100)
     log = await client.open_log(NAME)
     await log.append(entry(3))
-    log_list, version = await client.logs.read(NAME, fresh=True)
-    assert isinstance(await client.logs.write_anyway(NAME, log_list.truncated(3), version), Done)
+    log_list, version = await log_parts(client).logs.read(NAME, fresh=True)
+    assert isinstance(await log_parts(client).logs.write_anyway(NAME, log_list.truncated(3), version), Done)
     log.abandon()  # before it has deleted anything
     pending_delete = (await lst_of(client)).pending_delete
     assert set(pending_delete) <= await ledgers(client)
-    await client.logs.drop_lease(NAME, log_list.uid, log_list.writer)
+    await log_parts(client).logs.drop_lease(NAME, log_list.uid, log_list.writer)
     await looked_after(client)
     assert not set(pending_delete) & await ledgers(client)
     async with await client.open_log(NAME) as successor:

@@ -17,6 +17,7 @@ from tests.unit.log.test_between_steps import before_the_list_is_written, opened
 from tests.unit.log.test_takeovers import FAST, GONE, faulty_client
 from tests.waiting import eventually
 
+from bkpy.client.client import log_parts
 from bkpy.errors import (
     ClientClosedError,
     ConfigError,
@@ -27,7 +28,7 @@ from bkpy.errors import (
     NotEnoughBookiesError,
     QuorumTimeoutError,
 )
-from bkpy.log.client import create_log
+from bkpy.log.client import NewLog, create_log
 from bkpy.metadata.logs.deletions import LogDeletions
 from bkpy.metadata.store.outcome import Done
 from bkpy.metadata.store.store import Create, Delete, Put
@@ -107,7 +108,7 @@ async def test_a_log_is_closed_though_its_roll_waits_for_the_metadata_store(clus
             await log.close()
         session.calls = -1
         await log.close()
-    log_list, _ = await client.logs.read("orders", fresh=True)
+    log_list, _ = await log_parts(client).logs.read("orders", fresh=True)
     assert (log_list.writer, log_list.open_segments) == ("", ())
     assert await contents(client, "orders") == numbers(3)
 
@@ -120,7 +121,7 @@ async def test_a_log_that_is_closed_while_much_is_pending_rolls_no_more(cluster:
     assert [future.result() for future in pending] == list(range(10))
     assert not rolls()
     await roller_of(log).roll()  # as one that has waited for its turn meanwhile
-    log_list, _ = await client.logs.read("orders", fresh=True)
+    log_list, _ = await log_parts(client).logs.read("orders", fresh=True)
     assert (log_list.writer, log_list.open_segments) == ("", ())
 
 
@@ -225,7 +226,7 @@ async def test_a_log_whose_list_is_too_long_goes_on_without_rolling(cluster: InP
         name = f"log-{room:03}"
         log = await steady.open_log(name, create=True)
         await log.append(b"0")
-        log_list, _ = await steady.logs.read(name)
+        log_list, _ = await log_parts(steady).logs.read(name)
         client = await cluster.client(**FAST, log_list_bytes_max=len(log_list.encode()) + room)
         with contextlib.suppress(ConfigError):
             log = await client.open_log(name, roll_entries=2)
@@ -343,9 +344,9 @@ async def test_a_log_that_can_not_be_opened_is_not_made(cluster: InProcess, wait
 async def reopened_without_bookies(cluster: InProcess, name: str) -> None:
     """The same call of a client that sees too few bookies for the next ledger."""
     client = await cluster.client(**FAST, no_bookies_timeout_s=0.01)
-    log_list, version = await client.logs.read(name)
+    log_list, version = await log_parts(client).logs.read(name)
     larger = dataclasses.replace(log_list, ensemble_size=5, write_quorum=5, ack_quorum=3)
-    assert isinstance(await client.logs.write(name, larger, version), Done)
+    assert isinstance(await log_parts(client).logs.write(name, larger, version), Done)
     await client.open_log(name, create=True)
 
 
@@ -353,17 +354,15 @@ async def test_a_log_that_another_client_uses_is_not_removed_again(cluster: InPr
     """The client that made it fails; meanwhile another one has registered a consumer, or has become its writer."""
     client = await cluster.client(**FAST)
     for name in ("read", "written"):
-        sizes = {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2, "digest": "crc32c"}
-        kept = {"retention_s": None, "retention_bytes": None, "consumer_lag_max_s": None}
-        assert await create_log(client.logs, name, password=b"", **sizes, **kept)  # type: ignore[arg-type]
-        log_list, _ = await client.logs.read(name)
+        assert await create_log(log_parts(client).logs, name, b"", NewLog(3, 3, 2, "crc32c", None, None, None))
+        log_list, _ = await log_parts(client).logs.read(name)
         if name == "read":
             async with await client.read_log(name) as reader:
                 await reader.consumer("billing")
         else:
             await (await client.open_log(name)).close()
-        assert not await client.logs.unmake(name, log_list.uid)
-        await client.logs.read(name)
+        assert not await log_parts(client).logs.unmake(name, log_list.uid)
+        await log_parts(client).logs.read(name)
 
 
 # --- what is kept ----------------------------------------------------------------------------------------------------
@@ -423,8 +422,8 @@ async def test_a_log_is_opened_though_the_store_is_away_when_its_writer_is_to_be
     with patch.object(session, "sync", without_leases):
         log = await client.open_log("orders", create=True)
         assert await log.append(b"0") == 0
-    lst, _ = await client.logs.read("orders")
-    assert await client.logs.lease_holder("orders", lst.uid) is None
+    lst, _ = await log_parts(client).logs.read("orders")
+    assert await log_parts(client).logs.lease_holder("orders", lst.uid) is None
     await log.close()
 
 
@@ -461,8 +460,8 @@ async def test_a_log_that_another_one_reads_meanwhile_is_not_removed_again(clust
 
     with patch.object(session, "multi", after_a_consumer), pytest.raises(NotEnoughBookiesError):
         await client.open_log("orders", create=True, ensemble_size=5, write_quorum=5, ack_quorum=3)
-    lst, _ = await other.logs.read("orders")
-    assert not await LogDeletions(other.logs).noted(lst.uid)
+    lst, _ = await log_parts(other).logs.read("orders")
+    assert not await LogDeletions(log_parts(other).logs).noted(lst.uid)
 
 
 # --- what a writer does now and then ----------------------------------------------------------------------------------
@@ -492,8 +491,8 @@ async def test_a_writer_that_no_watch_wakes_looks_now_and_then(cluster: InProces
     assert not [task for task in asyncio.all_tasks() if task.get_name() == "retention of log orders"]
     # It says no more that it writes the log.
     if how != "deleted":
-        lst, _ = await other.logs.read("orders")
-        assert await other.logs.lease_holder("orders", lst.uid) is None
+        lst, _ = await log_parts(other).logs.read("orders")
+        assert await log_parts(other).logs.lease_holder("orders", lst.uid) is None
 
 
 async def test_a_writer_whose_store_is_away_when_it_looks_looks_again(
@@ -518,9 +517,9 @@ async def test_a_log_that_is_closed_twice_at_once_is_closed_once(cluster: InProc
     client = await cluster.client(**FAST)
     log = await client.open_log("orders", create=True)
     await log.append(b"0")
-    _, version = await client.logs.read("orders", fresh=True)
+    _, version = await log_parts(client).logs.read("orders", fresh=True)
     await asyncio.gather(log.close(), log.close())
-    lst, after = await client.logs.read("orders", fresh=True)
+    lst, after = await log_parts(client).logs.read("orders", fresh=True)
     assert (lst.writer, after) == ("", version + 1)
 
 
@@ -548,10 +547,10 @@ async def test_what_can_not_be_deleted_when_a_log_is_closed_is_left_to_others(
     with patch.object(session, "delete", go_away):
         await log.close()
     assert "the auditor deletes what log orders has done with" in caplog.text
-    lst, _ = await client.logs.read("orders", fresh=True)
+    lst, _ = await log_parts(client).logs.read("orders", fresh=True)
     assert lst.pending_delete == (log.ledger_id,)
     await (await client.open_log("orders")).close()
-    assert (await client.logs.read("orders", fresh=True))[0].pending_delete == ()
+    assert (await log_parts(client).logs.read("orders", fresh=True))[0].pending_delete == ()
 
 
 async def test_a_closing_writer_whose_list_changes_all_the_time_leaves_it(cluster: InProcess) -> None:
@@ -565,14 +564,14 @@ async def test_a_closing_writer_whose_list_changes_all_the_time_leaves_it(cluste
         nonlocal changes
         if isinstance(operations[0], Put) and operations[0].path == "/ledgers/logs/orders":
             changes += 1
-            lst, version = await other.logs.read("orders", fresh=True)
-            assert isinstance(await other.logs.write("orders", lst, version), Done)
+            lst, version = await log_parts(other).logs.read("orders", fresh=True)
+            assert isinstance(await log_parts(other).logs.write("orders", lst, version), Done)
         return await multi(operations)
 
     with patch.object(session, "multi", after_a_change):
         await log.close()
     assert changes == 3
-    assert (await other.logs.read("orders", fresh=True))[0].writer
+    assert (await log_parts(other).logs.read("orders", fresh=True))[0].writer
     after = await other.open_log("orders")
     assert await after.append(b"1") == 1
     await after.close()

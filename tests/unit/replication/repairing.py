@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.hooks import cluster_of, pool_of
 
+from bkpy.client.client import replication_context
 from bkpy.config.recovery import RecoverySettings
 from bkpy.metadata.replication.locks import LedgerLocks
 from bkpy.protocol.ledger.quorum import write_set
@@ -37,7 +38,7 @@ class Repairs:
         self.left: frozenset[str] = frozenset()
         rate = CopyRate(self.settings, cluster.store.runtime)
         self.repair = LedgerRepair(
-            client.replication_context, self.locks, self.settings, rate, self.count, target=target
+            replication_context(client), self.locks, self.settings, rate, self.count, target=target
         )
 
     async def run(self, ledger_id: int, leaving: Collection[str], *, grace_over: bool = False) -> Repaired:

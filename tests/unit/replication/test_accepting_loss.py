@@ -19,6 +19,7 @@ from tests.waiting import eventually
 import bkpy
 from bkpy.admin.decommission import Decommission
 from bkpy.client.bookies.channel import BookieChannel
+from bkpy.client.client import replication_context
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import CorruptDataError
 from bkpy.metadata import paths
@@ -49,11 +50,11 @@ async def gone(cluster: InProcess, client: Client, *names: str) -> None:
     """The bookies end, and so do their registrations."""
     for name in names:
         await cluster.node(name).stop()
-    await eventually(lambda: not client.replication_context.bookies().readable & set(names))
+    await eventually(lambda: not replication_context(client).bookies().readable & set(names))
 
 
 async def giving_up(client: Client, ledger_id: int, at_least: int = -1) -> LedgerRecovery:
-    return await client.replication_context.recovery_giving_up(ledger_id, b"", at_least)
+    return await replication_context(client).recovery_giving_up(ledger_id, b"", at_least)
 
 
 async def test_a_ledger_is_closed_behind_all_that_the_last_bookie_has(five: InProcess) -> None:
@@ -217,7 +218,7 @@ async def test_a_bookie_that_has_lost_its_disks_is_no_obstacle(five: InProcess, 
     await gone(five, client, *writer.ensemble[: others_gone + 1])
     five.lose_disks(lost)
     await five.start_node(lost, rebuild=True)
-    await eventually(lambda: lost in client.replication_context.bookies().readable)
+    await eventually(lambda: lost in replication_context(client).bookies().readable)
     survey = await (await giving_up(client, writer.ledger_id)).survey()
     closed = await (await giving_up(client, writer.ledger_id, survey.last_entry)).run()
     assert closed.last_entry == (4 if others_gone == 1 else -1)
@@ -278,7 +279,7 @@ async def repaired(client: Client, metadata: LedgerMetadata, *lost: str) -> Ledg
 
 async def decommissioned(client: Client, name: str) -> bool:
     settings = RecoverySettings(decommission_patience_s=1.0, drain_look_interval_s=0.01)
-    looked = await Decommission(client.replication_context, name, settings, lost=True).run(lambda found: None)
+    looked = await Decommission(replication_context(client), name, settings, lost=True).run(lambda found: None)
     return looked.scan.clear
 
 

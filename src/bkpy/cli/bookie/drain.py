@@ -72,21 +72,21 @@ async def _cancel(uri: str, bookie_id: str, settings: RecoverySettings) -> bool:
     from bkpy.admin.drain import BookieDrain
 
     async with connect(uri) as client:
-        return await BookieDrain(client, bookie_id, settings).cancel()
+        return await BookieDrain(client.replication_context, bookie_id, settings).cancel()
 
 
 async def _look(uri: str, bookie_id: str, settings: RecoverySettings) -> DrainProgress:
     from bkpy.admin.drain import BookieDrain
 
     async with connect(uri) as client:
-        return await BookieDrain(client, bookie_id, settings).look()
+        return await BookieDrain(client.replication_context, bookie_id, settings).look()
 
 
 async def _drain(uri: str, bookie_id: str, settings: RecoverySettings) -> DrainProgress:
     from bkpy.admin.drain import BookieDrain
 
     async with connect(uri) as client:
-        one = BookieDrain(client, bookie_id, settings)
+        one = BookieDrain(client.replication_context, bookie_id, settings)
         await one.begin()
         with progress(unit="ledgers") as bar:
             task = bar.add_task("looking for ledgers", total=None)

@@ -163,7 +163,7 @@ async def _work(
     runtime = cluster.store.runtime
     locks = LedgerLocks(cluster.store, cluster.root, f"bkpy bookie recover {bookie_id}", runtime, settings)
     marks = ManualQueue(bookie_id, named)
-    worker = ReplicationWorker(client, marks, locks, runtime, settings, locks.holder, target=target)
+    worker = ReplicationWorker(client.replication_context, marks, locks, runtime, settings, locks.holder, target=target)
     began = time.monotonic()
     async with manual_moves(cluster.store, cluster.root, locks.holder, runtime, settings):
         working = asyncio.create_task(worker.run())

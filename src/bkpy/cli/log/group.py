@@ -388,10 +388,11 @@ def _check_one(**given: object) -> None:
 
 
 async def _create(uri: str, name: str, creation: dict[str, Any]) -> None:
-    from bkpy.log.client import create_log
+    from bkpy.client.client import log_parts
+    from bkpy.log.client import NewLog, create_log
 
     async with connect(uri) as client:
-        if not await create_log(client.logs, name, **creation):
+        if not await create_log(log_parts(client).logs, name, creation.pop("password"), NewLog(**creation)):
             raise click.ClickException(f"there is a log {name} already, or it is being deleted")
 
 

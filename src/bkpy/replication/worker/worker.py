@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from bkpy.metadata.replication.underreplication import UnderreplicationQueue, UnderreplicationRecord
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
     from bkpy.protocol.repair.rereplication import Bookies
-    from bkpy.replication.context import HasReplicationContext
+    from bkpy.replication.context import ReplicationContext
     from bkpy.replication.worker.ledger_repair import MetadataRead
     from bkpy.replication.worker.manual_queue import ManualQueue
     from bkpy.runtime.interfaces import Runtime
@@ -97,7 +97,7 @@ class ReplicationWorker:
 
     def __init__(
         self,
-        client: HasReplicationContext,
+        context: ReplicationContext,
         marks: UnderreplicationQueue | ManualQueue,
         locks: LedgerLocks,
         runtime: Runtime,
@@ -111,11 +111,9 @@ class ReplicationWorker:
         self.ledgers_done = 0
         self.replaced_tasks = 0  # parts of this worker that ended by a defect
         self.looked = False  # at all marks, once
-        self._context = client.replication_context
+        self._context = context
         self._marks = marks
-        self._drains = Drains(
-            client.replication_context.cluster.store, client.replication_context.cluster.root, runtime, settings
-        )
+        self._drains = Drains(context.cluster.store, context.cluster.root, runtime, settings)
         self._runtime = runtime
         self._settings = settings
         self._holder = holder

@@ -10,6 +10,8 @@ from tests.in_process import InProcess, contents
 from tests.unit.client.support import payload
 from tests.waiting import eventually
 
+from bkpy.client.client import replication_context
+
 QUICK = {"absent_bookie_replace_delay_s": 0.2, "leave_look_interval_s": 0.02, "leaves_at_once": 2}
 
 
@@ -37,7 +39,7 @@ async def test_a_restart_moves_nobody(five: InProcess) -> None:
     await eventually(lambda: writer.ensemble[0] in client.bookies)
     await asyncio.sleep(0.1)
     assert len(writer.metadata.fragments) == 1
-    assert not client.replication_context.directory.absent_since
+    assert not replication_context(client).directory.absent_since
     await writer.close()
 
 
@@ -48,7 +50,7 @@ async def test_without_another_bookie_a_writer_goes_on_however_many_are_gone(clu
     await writer.append(payload(0))
     for name in "ab":
         await cluster.node(name).stop()
-    await eventually(lambda: {"a", "b"} <= client.replication_context.directory.absent_since.keys())
+    await eventually(lambda: {"a", "b"} <= replication_context(client).directory.absent_since.keys())
     await asyncio.sleep(0.5)
     assert writer.usable
     for name in "ab":
@@ -64,7 +66,7 @@ async def test_nobody_leaves_where_ensembles_may_not_change(five: InProcess) -> 
     await writer.append(payload(0))
     victim = writer.ensemble[0]
     await five.node(victim).stop()
-    await eventually(lambda: victim in client.replication_context.directory.absent_since)
+    await eventually(lambda: victim in replication_context(client).directory.absent_since)
     await asyncio.sleep(0.5)
     assert victim in writer.ensemble
     await writer.close()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.unit.replication.worker.test_ledger_repair import closed, damage, lose
 
+from bkpy.client.client import replication_context
 from bkpy.protocol.repair.rereplication import plan
 from bkpy.replication.auditor.held_entries import unreadable
 
@@ -23,10 +24,10 @@ async def ranges(
     client: Client, writer: LedgerWriter, away: str, *, read_bytes: int, ranges_max: int = 9
 ) -> list[tuple[int, int]]:
     metadata = await client.ledger_metadata(writer.ledger_id)
-    (copy,) = plan(metadata, {away}, client.replication_context.bookies()).copies
+    (copy,) = plan(metadata, {away}, replication_context(client).bookies()).copies
     seen: list[int] = []
     found = await unreadable(
-        client.replication_context, metadata, copy, read_bytes=read_bytes, ranges_max=ranges_max, looked_at=seen.append
+        replication_context(client), metadata, copy, read_bytes=read_bytes, ranges_max=ranges_max, looked_at=seen.append
     )
     assert seen == sorted(seen)
     return found

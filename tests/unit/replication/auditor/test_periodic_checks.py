@@ -16,7 +16,7 @@ from tests.unit.replication.repairing import Repairs, whole
 from tests.unit.replication.worker.test_ledger_repair import damage
 from tests.waiting import eventually
 
-from bkpy.client.client import open_client
+from bkpy.client.client import open_client, replication_context
 from bkpy.config.client import client_settings
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import MetadataConflictError
@@ -53,7 +53,7 @@ class Checking:
         metrics = CheckMetrics(self.registry, (REPLICAS, PLACEMENT))
         self.named: set[str] = set()  # what the auditor hears
         self.checks = PeriodicChecks(
-            client.replication_context, GUARD, store.runtime, self.settings, metrics, self.named.update
+            replication_context(client), GUARD, store.runtime, self.settings, metrics, self.named.update
         )
 
     async def ended(self, *, runs: int = 1) -> dict[str, CheckRun]:

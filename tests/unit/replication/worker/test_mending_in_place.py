@@ -14,6 +14,7 @@ from tests.unit.replication.worker.test_ledger_repair import ENTRIES, closed, lo
 from tests.unit.replication.worker.test_worker import healer
 from tests.waiting import eventually
 
+from bkpy.client.client import replication_context
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import DigestMismatchError
 from bkpy.metadata.replication.underreplication import LossReason, LostBookie, UnderreplicationRecord
@@ -103,9 +104,9 @@ async def test_what_is_damaged_on_the_disk_is_there_again(cluster: InProcess) ->
 async def test_a_bookie_that_is_to_go_gets_nothing(cluster: InProcess, reason: LossReason) -> None:
     client = await cluster.client()
     mark = UnderreplicationRecord(1, {"a": LostBookie(1, reason), "b": LostBookie(1, LossReason.CHECK)}, 0)
-    assert incomplete_bookies(mark, client.replication_context.directory) == {"b"}
+    assert incomplete_bookies(mark, replication_context(client).directory) == {"b"}
     await lose(cluster, client, "b")
-    assert incomplete_bookies(mark, client.replication_context.directory) == frozenset()
+    assert incomplete_bookies(mark, replication_context(client).directory) == frozenset()
 
 
 async def test_a_bookie_that_takes_no_entries_gets_them_when_it_does(cluster: InProcess) -> None:

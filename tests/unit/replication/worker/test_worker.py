@@ -16,6 +16,7 @@ from tests.unit.replication.repairing import whole
 from tests.unit.replication.worker.test_ledger_repair import closed, lose
 from tests.waiting import eventually
 
+from bkpy.client.client import replication_context
 from bkpy.config.recovery import RecoverySettings
 from bkpy.metadata.replication.locks import LedgerLocks
 from bkpy.metadata.replication.underreplication import LossReason, LostBookie, UnderreplicationQueue
@@ -56,7 +57,9 @@ class Healer:
         self.task: asyncio.Task[None] | None = None
 
     def worker_of(self, marks: UnderreplicationQueue | ManualQueue) -> ReplicationWorker:
-        return ReplicationWorker(self.client, marks, self.locks, self.runtime, self.settings, self.name)
+        return ReplicationWorker(
+            replication_context(self.client), marks, self.locks, self.runtime, self.settings, self.name
+        )
 
     async def mark(self, ledger_id: int, *names: str, since_ms: int = 1, reason: str = LossReason.LOST) -> None:
         assert isinstance(await self.marks.add(ledger_id, {n: LostBookie(since_ms, reason) for n in names}), Done)
@@ -77,7 +80,7 @@ class Healer:
 
     def bookies(self) -> frozenset[str]:
         """Those that its client knows of."""
-        return self.client.replication_context.bookies().readable
+        return replication_context(self.client).bookies().readable
 
     async def unmarked(self) -> None:
         async with asyncio.timeout(DEADLINE_S):

@@ -16,6 +16,7 @@ from tests.unit.replication.worker.test_ledger_repair import closed, lose
 from tests.unit.replication.worker.test_worker import healer
 from tests.waiting import eventually
 
+from bkpy.client.client import replication_context
 from bkpy.errors import UnauthorizedError
 from bkpy.metadata import paths
 from bkpy.metadata.bookies import registration
@@ -260,7 +261,7 @@ async def test_the_end_of_a_limbo_is_news(four: InProcess, monkeypatch: pytest.M
     copy = LedgerRepair.copy
 
     def in_limbo(client: Client) -> bool:
-        return client.replication_context.directory.bookies[writer.ensemble[1]].in_limbo
+        return replication_context(client).directory.bookies[writer.ensemble[1]].in_limbo
 
     async def unless_in_limbo(repair: LedgerRepair, *given: Any) -> Any:
         return Unreadable(0, "it can't tell") if in_limbo(one.client) else await copy(repair, *given)
@@ -278,7 +279,7 @@ async def test_the_end_of_a_limbo_is_news(four: InProcess, monkeypatch: pytest.M
         one.start()
         await eventually(lambda: one.worker.status()["stuck"] == 1)
         limbo.clear()
-        await one.client.replication_context.directory.refresh()
+        await replication_context(one.client).directory.refresh()
         await one.unmarked()
 
 
