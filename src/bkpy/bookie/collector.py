@@ -34,6 +34,7 @@ from bkpy.protocol.repair.collection import (
     probe_state_of,
     unlisted,
 )
+from bkpy.runtime.pacer import Pacer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -140,7 +141,7 @@ class Collector:
         self._metrics = metrics
         self._runs = 0
         self._spares_at = float("-inf")  # when spare copies were looked for last
-        self._next_look = 0.0
+        self._looks = Pacer(runtime.clock, settings.gc_looks_per_second)
         self._older = ""  # how the metadata store was found to be older than what is here
         self._collecting: asyncio.Task[Any] | None = None
         self._waiting: asyncio.Task[Any] | None = None
@@ -265,19 +266,12 @@ class Collector:
             run.examined += 1
 
     async def _look(self, ledger_id: int, lock: LedgerLock | None = None) -> ProbeResult:
-        await self._turn()
+        await self._looks.take_turn(1)
         try:
             empty = not await self._storage.has_entries(ledger_id)
         except CorruptDataError:
             empty = False
         return await self._probe.look(ledger_id, lock, empty=empty)
-
-    async def _turn(self) -> None:
-        """Wait until the rate of looks allows one more."""
-        now = self._runtime.clock.monotonic()
-        at = max(self._next_look, now)
-        self._next_look = at + 1 / self._settings.gc_looks_per_second
-        await asyncio.sleep(at - now)
 
     # --- one ledger ---------------------------------------------------------------------------------------------------
 
@@ -294,7 +288,7 @@ class Collector:
 
     async def _collect_listed(self, run: CollectionRun, ledger_id: int) -> None:
         """One that exists: its copy goes if it is spare."""
-        await self._turn()
+        await self._looks.take_turn(1)
         try:
             metadata, _ = await self._catalog.read(ledger_id)
         except NoSuchLedgerError:

@@ -26,6 +26,7 @@ from bkpy.protocol.ledger.ledger_metadata import LedgerState
 from bkpy.protocol.repair.checks import misplaced, missing, windows
 from bkpy.protocol.repair.holdings import holdings
 from bkpy.replication.auditor.held_entries import held_entries
+from bkpy.runtime.pacer import Pacer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -80,7 +81,7 @@ class PeriodicChecks:
         self._records = CheckRecords(cluster.store, cluster.root, guard=node, settings=settings)
         self._marks = UnderreplicationQueue(cluster.store, cluster.root, runtime, settings, guard=node)
         self._record = CheckRecord()
-        self._paid_until = 0.0
+        self._reads = Pacer(runtime.clock, settings.check_bytes_per_s_max)
         self._kinds = {
             REPLICAS: _Kind(settings.replicas_check_interval_s, self._incomplete, "lacks entries, or has them damaged"),
             PLACEMENT: _Kind(settings.placement_check_interval_s, self._misplaced, "is too near to others of its rack"),
@@ -238,13 +239,6 @@ class PeriodicChecks:
 
     async def _ask(self, metadata: LedgerMetadata, bookie_id: str, first: int, last: int) -> Held:
         held = await held_entries(self._context, metadata, bookie_id, first, last, self._settings.check_read_bytes)
-        await self._pay(held.size)
+        self._metrics.read(held.size)
+        await asyncio.sleep(self._reads.charge(held.size))
         return held
-
-    async def _pay(self, count: int) -> None:
-        """Wait as long as so many bytes take."""
-        now = self._runtime.clock.monotonic()
-        self._paid_until = max(self._paid_until, now) + count / self._settings.check_bytes_per_s_max
-        self._metrics.read(count)
-        if self._paid_until > now:
-            await asyncio.sleep(self._paid_until - now)

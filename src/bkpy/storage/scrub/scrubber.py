@@ -15,6 +15,7 @@ import logging
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from bkpy.errors import CorruptDataError
+from bkpy.runtime.pacer import Pacer
 from bkpy.storage.entry_log.entry_log import KEPT, log_id_of
 from bkpy.storage.index.index import block_key, first_of_block, ledger_of_block, log_rows
 from bkpy.storage.scrub.damages import DamageList
@@ -59,6 +60,7 @@ class Scrubber:
         self._clock = runtime.clock
         self._settings = settings
         self._observer = observer
+        self._pacer = Pacer(runtime.clock, settings.scrub_bytes_per_s)
         self._log = logging.getLogger("bkpy.bookie")
         self._rng = runtime.rng
         self._saved = self._stored()  # as the file has it; None if there is none that is of use
@@ -219,7 +221,7 @@ class Scrubber:
             self._done_bytes += size
             if cursor is not None:
                 await self._advance(cursor)
-            await asyncio.sleep(max(size / settings.scrub_bytes_per_s, settings.index_step_pause_s))
+            await asyncio.sleep(max(self._pacer.charge(size), settings.index_step_pause_s))
         await self._end_round(under_way, number)
 
     async def _advance(self, cursor: bytes) -> None:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from bkpy.config.base import MIB
 from bkpy.errors import CorruptDataError
+from bkpy.runtime.pacer import Pacer
 from bkpy.storage.entry_log.entry_log import Place, dead_bytes
 from bkpy.storage.index.index import (
     SHARD_KEY,
@@ -44,10 +45,10 @@ if TYPE_CHECKING:
 
     from bkpy.config.bookie import BookieSettings
     from bkpy.runtime.interfaces import DiskRuntime
+    from bkpy.runtime.pacer import StoppablePauses
     from bkpy.storage.entry_log.entry_log import BlockWriter
     from bkpy.storage.observer import StorageObserver
     from bkpy.storage.shard import Shard
-    from bkpy.storage.space.pauses import WorkPauses
 
 T = TypeVar("T")
 
@@ -77,7 +78,7 @@ class Compactor:
         runtime: DiskRuntime,
         settings: BookieSettings,
         observer: StorageObserver,
-        pauses: WorkPauses,
+        pauses: StoppablePauses,
     ) -> None:
         self.pending_bytes = 0
         self._shard = shard
@@ -92,6 +93,7 @@ class Compactor:
         self._left: dict[int, LogRow] = {}  # logs that are full, or that an error ended, and that have no row yet
         self.moves: list[_Move] = []
         self._pauses = pauses
+        self._pacer = Pacer(runtime.clock, settings.compaction_bytes_per_s)
 
     def close(self) -> None:
         """End the thread. Blocks until what it does has ended."""
@@ -108,7 +110,7 @@ class Compactor:
         candidates = await self._shard.on_index(self._candidates, living_ratio)
         candidates = {log_id: living for log_id, living in candidates.items() if log_id not in tried}
         chosen = self._affordable(candidates, await self._worker.run(self._files.space, self._shard.directory))
-        if not chosen or self._pauses.over:
+        if not chosen or self._pauses.stopped:
             return False
         tried.update(chosen)
         self.pending_bytes = sum(chosen.values())
@@ -153,7 +155,7 @@ class Compactor:
     async def _copy(self, log_ids: Collection[int]) -> None:
         cursor: bytes | None = block_key(0, 0)
         uncommitted = 0
-        while cursor is not None and not self._pauses.over:
+        while cursor is not None and not self._pauses.stopped:
             sources, cursor = await self._shard.on_index(self._gather, cursor, log_ids)
             copied = 0
             for ledger_id, group in groupby(sources, attrgetter("ledger_id")):
@@ -164,8 +166,7 @@ class Compactor:
             if uncommitted >= self._settings.compaction_commit_bytes:
                 await self.commit()
                 uncommitted = 0
-            rate = self._settings.compaction_bytes_per_s
-            await self._pauses.pause(max(copied / rate, self._settings.index_step_pause_s))
+            await self._pauses.pause(max(self._pacer.charge(copied), self._settings.index_step_pause_s))
         await self._finish_target()
 
     def _gather(self, cursor: bytes, log_ids: Collection[int]) -> tuple[list[_Source], bytes | None]:

@@ -13,11 +13,11 @@ import errno
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
+from bkpy.runtime.pacer import StoppablePauses
 from bkpy.storage.entry_log.entry_log import log_name
 from bkpy.storage.file_names import INDEX_NAME
 from bkpy.storage.index.index import LogRow, is_whole, log_key, log_rows
 from bkpy.storage.space.compaction import Compactor
-from bkpy.storage.space.pauses import WorkPauses
 
 if TYPE_CHECKING:
     from bkpy.config.bookie import BookieSettings
@@ -45,7 +45,7 @@ class Reclaimer:
         self._clock = runtime.clock
         self._settings = settings
         self._observer = observer
-        self._pauses = WorkPauses()
+        self._pauses = StoppablePauses()
         self.compactor = Compactor(shard, runtime, settings, observer, self._pauses)
         self._minor_at = self._clock.monotonic() + settings.compaction_minor_interval_s
         self._major_at = self._clock.monotonic() + settings.compaction_major_interval_s
@@ -75,7 +75,7 @@ class Reclaimer:
         """Reclaim what there is, now and then, until `stop`."""
         while True:
             await self._pause()
-            if self._pauses.over:
+            if self._pauses.stopped:
                 return
             try:
                 self._due = max(self._due, await self.ratio_due())
@@ -143,7 +143,7 @@ class Reclaimer:
         if shard.deletions.pending_delete:
             async with shard.checkpointing:
                 await shard.write_tombstones()
-        while shard.deletions.trash and not self._pauses.over:
+        while shard.deletions.trash and not self._pauses.stopped:
             await shard.purge(shard.deletions.trash)
             await self._pauses.pause(self._settings.index_step_pause_s)
 
@@ -161,7 +161,7 @@ class Reclaimer:
         """Count what lives in logs of which that isn't known."""
         shard = self._shard
         counting = shard.living.count(shard.store, self._settings.index_step_rows, self._size_of)
-        while not self._pauses.over:
+        while not self._pauses.stopped:
             if not await shard.on_index(next, counting, False):
                 return
             await self._pauses.pause(self._settings.index_step_pause_s)

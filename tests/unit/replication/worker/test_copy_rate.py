@@ -31,7 +31,7 @@ async def test_bytes_are_spent_one_after_the_other(monkeypatch: Any) -> None:
         slept.append(seconds)
         clock.now += seconds
 
-    monkeypatch.setattr("bkpy.replication.worker.copy_rate.asyncio.sleep", sleep)
+    monkeypatch.setattr("bkpy.runtime.pacer.asyncio.sleep", sleep)
     for _ in range(4):
         await rate.spend(500)
     assert slept == [0.5, 0.5, 0.5]  # the first ones go at once
