@@ -9,6 +9,7 @@ COMMANDS = "tests/cluster/test_cli.py::"
 PROCESS = "tests/cluster/test_cli_process.py::"
 WRITE = "tests/cluster/test_cli_write.py::"
 RUNNING = "tests/unit/cli/test_running.py::"
+ADMIN = "tests/unit/cli/bookie/test_admin_command.py::"
 SUPERVISOR = "tests/unit/local/test_supervisor.py::"
 
 MUTANTS: list[Mutant] = [
@@ -174,5 +175,26 @@ MUTANTS: list[Mutant] = [
         "        if sigterm.unhandled:\n            raise Terminated\n",
         "",
         (f"{RUNNING}test_sigterm_is_heeded_whenever_it_comes",),
+    ),
+    Mutant(
+        "a command takes the run that was running for the one it was asked for",
+        "a dry run of a collection reports what a real one did, and an operator trusts it",
+        "if started or already_running is not None:\n    return report",
+        "return report",
+        (f"{ADMIN}test_another_run_is_started_after_the_one_that_was_running",),
+    ),
+    Mutant(
+        "a command reports work that is still running as if it had ended",
+        "a scrub that has yet to find damage exits with status 0",
+        "while self.is_running(report, first):",
+        "if self.is_running(report, first):",
+        (f"{ADMIN}test_work_is_started_with_its_request_and_its_last_report_is_printed",),
+    ),
+    Mutant(
+        "with JSON an administrative command always succeeds",
+        "a script that watches for damage sees none",
+        "self.show(report)\nreturn self.exit_status(report)",
+        "self.show(report)\nreturn 0 if as_json else self.exit_status(report)",
+        (f"{ADMIN}test_the_exit_status_follows_from_the_last_report",),
     ),
 ]

@@ -1,4 +1,4 @@
-"""Finds a running bookie's pages and asks it: what the commands that talk to a bookie share."""
+"""Finds a running bookie's pages, and sends requests to them, for the commands that talk to a bookie."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
-POLL_S = 0.2
 _TIMEOUT_S = 10.0
 
 
 def pages_options(command: F) -> F:
-    """The options that say which bookie is meant: `admin`, `bookie_id` and `uri`."""
+    """The options that name a bookie: `admin`, `bookie_id` and `uri`."""
     for option in (
         click.option(
             "--connect", "uri", metavar="URI", envvar="BKPY_CONNECT", help="The cluster.  [env: BKPY_CONNECT]"
         ),
-        click.option("--bookie", "bookie_id", metavar="ID", help="The bookie, to be found by its registration."),
+        click.option(
+            "--bookie", "bookie_id", metavar="ID", help="The bookie, which --connect finds by its registration."
+        ),
         click.option(
             "--admin",
             "admin",
             metavar="HOST:PORT",
-            help="The port of the bookie's metrics page; https://HOST:PORT if that has TLS.",
+            help="The host and port of the bookie's metrics page; https://HOST:PORT if that has TLS.",
         ),
     ):
         command = option(command)
@@ -46,7 +47,7 @@ def pages_options(command: F) -> F:
 async def open_pages(
     page: str, admin: str | None, bookie_id: str | None, uri: str | None
 ) -> AsyncIterator[BookiePages]:
-    """The page of that path, of the bookie that the options name."""
+    """The page with that path of the bookie that the options name."""
     import aiohttp
 
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S)) as session:
@@ -56,7 +57,7 @@ async def open_pages(
 
 
 class BookiePages:
-    """One page of a bookie, which is asked once it is found."""
+    """One page of a bookie. `find` comes first."""
 
     def __init__(self, session: aiohttp.ClientSession, page: str) -> None:
         self._session = session
@@ -66,17 +67,17 @@ class BookiePages:
         self._host: str | None = None  # whose certificate is then expected
 
     async def get(self) -> dict[str, Any]:
-        """What the page says."""
+        """What the page reports."""
         report: dict[str, Any] = await self._ask("GET", self._where)
         return report
 
     async def post(self, body: Any = None) -> dict[str, Any] | None:
-        """Begin what the page is for; None if that goes on already."""
+        """Start the work that the page is for; None if that is running already."""
         report: dict[str, Any] | None = await self._ask("POST", self._where, body)
         return report
 
     async def find(self, admin: str | None, bookie_id: str | None, uri: str | None) -> None:
-        """See where it is."""
+        """Find the page's address: the given one, or the one in the bookie's registration."""
         if admin is not None:
             if admin.startswith("https://"):
                 admin = admin.removeprefix("https://")
@@ -98,7 +99,7 @@ class BookiePages:
         host = info.address.rpartition(":")[0]
         if info.metrics_tls:
             self._tls, self._host = tls_context(), split_address(info.address)[0]
-        # Without a setting the page is for the bookie's own machine, which this one is then.
+        # By default a bookie serves the page on its own machine alone, and this command runs there.
         places = list(dict.fromkeys(f"{h}:{info.metrics_port}" for h in ("127.0.0.1", host)))
         errors = []
         for place in places:
@@ -106,26 +107,26 @@ class BookiePages:
                 if (await self._ask("GET", place))["bookie_id"] == bookie_id:
                     self._where = place
                     return
-                errors.append(f"{place} is another bookie's")
+                errors.append(f"{place} belongs to another bookie")
             except BookKeeperError as error:
                 errors.append(str(error))
         raise BookieUnavailableError(
-            f"its pages can't be reached ({'; '.join(errors)}): run this on its machine, or give --admin HOST:PORT",
+            f"failed to reach its pages ({'; '.join(errors)}): run this on its machine, or give --admin HOST:PORT",
             bookie=bookie_id,
         )
 
     async def _ask(self, method: str, where: str, body: Any = None) -> Any:
-        """The answer, a JSON object; None if what is to begin goes on already."""
+        """The answer, a JSON object; None if the work that the request starts is running already."""
         import aiohttp
 
         url = f"{'http' if self._tls is None else 'https'}://{where}{self._page}"
-        headers = {"X-Bkpy": "1"}  # no web page can send it unasked
+        headers = {"X-Bkpy": "1"}  # a browser sends it for no foreign web page
         secured = {} if self._tls is None else {"ssl": self._tls, "server_hostname": self._host}
         try:
             async with self._session.request(method, url, json=body, headers=headers, **secured) as response:
                 report = await response.json()
                 status = response.status
-        except (aiohttp.ClientResponseError, ValueError) as error:  # it quotes what it got, in several lines
+        except (aiohttp.ClientResponseError, ValueError) as error:  # whose text quotes the answer, in several lines
             raise BookieUnavailableError(
                 f"no bookie answers at {where}: this is no metrics page", retriable=False
             ) from error
@@ -141,7 +142,7 @@ class BookiePages:
 
 
 def tls_context() -> TlsContext:
-    """What this command's settings say for TLS."""
+    """The certificates that this command's settings name."""
     from bkpy.runtime.tls import Certificates, Side, TlsFiles
 
     given = settings()

@@ -2,81 +2,87 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from bkpy.cli.bookie.pages import POLL_S, BookiePages, open_pages, pages_options
-from bkpy.cli.output.json import json_option, print_json
+from bkpy.cli.bookie.admin_command import AdminCommand, Report, work_on_page
+from bkpy.cli.bookie.pages import pages_options
+from bkpy.cli.output.json import json_option
 from bkpy.cli.output.progress import byte_progress
 from bkpy.cli.output.tables import print_table
 from bkpy.cli.output.text import human_bytes, say
-from bkpy.cli.running import run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 
 @click.command()
-@click.option("--now", is_flag=True, help="Begin a round, and wait until it has ended; or for the one that goes on.")
+@click.option(
+    "--now", is_flag=True, help="Start a round, or join the one that is running, and wait until it has ended."
+)
 @pages_options
 @json_option
-def scrub(now: bool, admin: str | None, bookie_id: str | None, uri: str | None, as_json: bool) -> int:
+def scrub(now: bool, as_json: bool, **where: str | None) -> int:
     """Show what a bookie's scrub has found damaged and how far it is, or scrub now.
 
-    A round reads everything that the bookie's indexes name, at its scrub_bytes_per_s, and goes on when this command is
-    interrupted. The bookie is named by --bookie, and found by its registration (--connect), or by --admin HOST:PORT. It
-    has to run with a metrics_port, and answers this command on its own machine only, unless its admin_clients says
+    A round reads everything that the bookie's indexes name, at its scrub_bytes_per_s, and goes on when you interrupt
+    this command. Name the bookie by --bookie and --connect, which find it by its registration, or by --admin HOST:PORT.
+    It has to run with a metrics_port, and answers this command on its own machine only, unless its admin_clients says
     otherwise.
 
-    Exit status: 0 if nothing is known to be damaged, else 1; then it is listed, with what to do about it.
+    Exit status: 0 if no damage is known, else 1; then the damages are listed, each with what to do about it.
     """
-    report = run(_scrub(now, admin, bookie_id, uri))
-    if as_json:
-        print_json(report)
-    else:
-        _show(report)
-    count = len(report["damages"]) + report["left_out"]
-    if count:
-        more = f", {report['left_out']} of them not listed: see scrub_damages_max" if report["left_out"] else ""
-        say(f"bkpy: bookie {report['bookie_id']}: {count} damages{more}")
-    return 1 if count else 0
+    return Scrubbing(where, start=now).execute(as_json=as_json)
 
 
-async def _scrub(now: bool, admin: str | None, bookie_id: str | None, uri: str | None) -> dict[str, Any]:
-    async with open_pages("/scrub", admin, bookie_id, uri) as pages:
-        if not now:
-            return await pages.get()
-        if await pages.post() is None:
-            say("a round goes on already: waiting for its end")
-        return await _follow(pages)
+class Scrubbing(AdminCommand):
+    """`bkpy bookie scrub`."""
 
+    def __init__(self, where: dict[str, str | None], *, start: bool) -> None:
+        self._where = where
+        self._start = start
 
-async def _follow(pages: BookiePages) -> dict[str, Any]:
-    """Show how the rounds under way get on, until each has ended; what is told then."""
-    await asyncio.sleep(POLL_S)  # until it is known how much there is to read
-    report = await pages.get()
-    awaited = [status["rounds"] + status["running"] for status in report["directories"]]
-    with byte_progress("scrubbing", sum(status["total_bytes"] for status in report["directories"])) as progress:
-        while any(status["rounds"] < rounds for status, rounds in zip(report["directories"], awaited, strict=True)):
-            progress(sum(status["done_bytes"] for status in report["directories"]))
-            await asyncio.sleep(POLL_S)
-            report = await pages.get()
-    return report
+    async def report(self) -> Report:
+        line = "a round is running already: waiting for its end"
+        return await work_on_page(self, "/scrub", self._where, start=self._start, already_running=line)
 
+    def is_running(self, report: Report, first: Report) -> bool:
+        """Directories have rounds of their own: the rounds at first have ended when each directory has counted one."""
+        pairs = zip(report["directories"], first["directories"], strict=True)
+        return any(now["rounds"] < before["rounds"] + before["running"] for now, before in pairs)
 
-def _show(report: dict[str, Any]) -> None:
-    if report["damages"]:
+    @contextlib.contextmanager
+    def progress(self) -> Iterator[Callable[[Report], None]]:
+        with byte_progress("scrubbing", 0) as update:
+            # A bookie counts the bytes to read at the start of a round, so the first reports may not have them.
+            yield lambda report: update(
+                sum(status["done_bytes"] for status in report["directories"]),
+                sum(status["total_bytes"] for status in report["directories"]),
+            )
+
+    def show(self, report: Report) -> None:
+        if report["damages"]:
+            print_table(
+                ("ledger", "entries", "file", "offset", "what", "what to do"),
+                [
+                    (d["ledger_id"], _entries(d), d["path"], _or_dash(d["offset"]), d["what"], d["remedy"])
+                    for d in report["damages"]
+                ],
+            )
         print_table(
-            ("ledger", "entries", "file", "offset", "what", "what to do"),
-            [
-                (d["ledger_id"], _entries(d), d["path"], _or_dash(d["offset"]), d["what"], d["remedy"])
-                for d in report["damages"]
-            ],
+            ("directory", "full rounds", "last one ended", "state"),
+            [(s["directory"], s["rounds"], _when(s["ended_s"]), _state(s)) for s in report["directories"]],
         )
-    print_table(
-        ("directory", "full rounds", "last one ended", "state"),
-        [(s["directory"], s["rounds"], _when(s["ended_s"]), _state(s)) for s in report["directories"]],
-    )
+
+    def exit_status(self, report: Report) -> int:
+        count = len(report["damages"]) + report["left_out"]
+        if count:
+            more = f", {report['left_out']} of them not listed: see scrub_damages_max" if report["left_out"] else ""
+            say(f"bkpy: bookie {report['bookie_id']}: {count} damages{more}")
+        return 1 if count else 0
 
 
 def _entries(damage: dict[str, Any]) -> str:
@@ -87,9 +93,9 @@ def _entries(damage: dict[str, Any]) -> str:
 
 def _state(status: dict[str, Any]) -> str:
     if status["running"]:
-        return f"{human_bytes(status['done_bytes'])} of about {human_bytes(status['total_bytes'])} are done"
+        return f"{human_bytes(status['done_bytes'])} of about {human_bytes(status['total_bytes'])} done"
     if status["next_s"] is None:
-        return "scrubs only when it is asked to (scrub_interval_s is 0)"
+        return "scrubs only on request (scrub_interval_s is 0)"
     return f"the next round begins {_when(status['next_s'])}"
 
 

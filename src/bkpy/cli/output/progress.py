@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from bkpy.cli.output.text import human_bytes
 
@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from rich.progress import Progress
+
+    class ByteUpdate(Protocol):
+        def __call__(self, done: int, size: int | None = None) -> None: ...
 
 
 @contextlib.contextmanager
@@ -38,8 +41,8 @@ def progress(*, unit: str = "entries") -> Iterator[Progress]:
 
 
 @contextlib.contextmanager
-def byte_progress(what: str, size: int) -> Iterator[Callable[[int], None]]:
-    """A display like `progress` of `size` bytes. It is told how many of them are done by now."""
+def byte_progress(what: str, size: int) -> Iterator[ByteUpdate]:
+    """A display like `progress` of `size` bytes. Its function takes how many are done by now, and a new size if any."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
@@ -54,7 +57,7 @@ def byte_progress(what: str, size: int) -> Iterator[Callable[[int], None]]:
         disable=not console.is_terminal,
     ) as bar:
         task = bar.add_task(what, total=size)
-        yield lambda done: bar.update(task, completed=done)
+        yield lambda done, size=None: bar.update(task, completed=done, total=size)
 
 
 @contextlib.contextmanager
