@@ -320,7 +320,7 @@ def _feed(sink: int, data: bytes) -> None:
 
 def _load(*, earlier: bool) -> None:
     if earlier:
-        importlib.import_module("bkpy.cli.bookie.group")
+        importlib.import_module("bkpy.cli.bookie")
         for package in map(importlib.import_module, EARLIER):
             for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
                 importlib.import_module(module.name)
