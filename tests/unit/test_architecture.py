@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 PACKAGE = Path(bkpy.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-BASE = {"_version", "buffers", "errors", "runtime", "config", "stored_json"}
+BASE = {"_version", "buffers", "errors", "runtime", "config", "stored_json", "batching"}
 
 # What each layer may import, besides itself. A part that is not named here builds the real thing out of the layers, or
 # stands outside them, and may import anything.
 LAYERS = {
     "_version": set[str](),
+    "batching": set[str](),
     "buffers": set[str](),
     "errors": set[str](),
     "stored_json": set[str](),

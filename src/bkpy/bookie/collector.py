@@ -19,6 +19,7 @@ import logging
 import zlib
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from bkpy.errors import BookKeeperError, CorruptDataError, NoSuchLedgerError, UnauthorizedError
@@ -35,6 +36,7 @@ from bkpy.protocol.repair.collection import (
     unlisted,
 )
 from bkpy.runtime.pacer import Pacer
+from bkpy.runtime.worker_pool import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -245,18 +247,9 @@ class Collector:
     async def _each(
         self, run: CollectionRun, ledger_ids: Iterable[int], collect: Callable[[CollectionRun, int], Awaitable[None]]
     ) -> None:
-        """Several at once, until the run has failed."""
-        waiting = iter(ledger_ids)
-        hands = range(self._settings.gc_ledgers_at_once)
-        await asyncio.gather(*(self._work(run, waiting, collect) for _ in hands))
+        """Several at once, until the run has failed: any error fails it, and none is raised here."""
 
-    async def _work(
-        self, run: CollectionRun, waiting: Iterator[int], collect: Callable[[CollectionRun, int], Awaitable[None]]
-    ) -> None:
-        """One hand. Whatever goes wrong ends the run, and so the other hands: none is left behind by an error here."""
-        for ledger_id in waiting:
-            if run.failed:
-                return
+        async def examine(ledger_id: int) -> None:
             with _failing(run):
                 try:
                     await collect(run, ledger_id)
@@ -264,6 +257,9 @@ class Collector:
                     self._kept(run, DAMAGED)
                     log.warning("garbage collection keeps ledger %d: %s", ledger_id, error)
             run.examined += 1
+
+        unless_failed = takewhile(lambda _: not run.failed, ledger_ids)
+        await for_each(unless_failed, examine, at_once=self._settings.gc_ledgers_at_once)
 
     async def _look(self, ledger_id: int, lock: LedgerLock | None = None) -> ProbeResult:
         await self._looks.take_turn(1)

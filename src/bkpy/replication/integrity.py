@@ -18,6 +18,7 @@ import logging
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from bkpy.batching import batched_async
 from bkpy.client.client import Client, open_client, replication_context
 from bkpy.client.iteration import raised_where_awaited
 from bkpy.config.base import MetadataSettings
@@ -33,6 +34,7 @@ from bkpy.protocol.repair.integrity import Demand, IntegrityAction, copy_of, dem
 from bkpy.replication.integrity_metrics import IntegrityMetrics
 from bkpy.replication.worker.copy_rate import CopyRate
 from bkpy.replication.worker.fragment_copy import Copied, CopyCount, FragmentCopy, Unreadable
+from bkpy.runtime.worker_pool import for_each
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -307,13 +309,8 @@ class IntegrityCheck:
         return loss is not None and loss.reason in (LossReason.LOST, LossReason.REBUILDING)
 
     async def _look_at(self, ledger_ids: AsyncIterator[int]) -> None:
-        some: list[int] = []
-        async for ledger_id in ledger_ids:
-            some.append(ledger_id)
-            if len(some) == self._settings.integrity_flush_ledgers:
-                await self._repair(some)
-                some = []
-        await self._repair(some)
+        async for some in batched_async(ledger_ids, self._settings.integrity_flush_ledgers):
+            await self._repair(some)
 
     async def _repair(self, ledger_ids: list[int]) -> None:
         """Copy what these lack, flush, and end their limbo."""
@@ -329,33 +326,23 @@ class IntegrityCheck:
             await self._each(brought, self._end)
 
     async def _each(self, ledger_ids: Iterable[int], act: Callable[[int], Awaitable[None]]) -> None:
-        """`act` for each of them, some at once; one that fails is left for later."""
-        left = list(ledger_ids)[::-1]
+        """`act` for each of them, some at once; retry while the store is away, and leave others that fail for later."""
 
-        async def work() -> None:
-            while left:
-                ledger_id = left.pop()
+        async def attempt(ledger_id: int) -> None:
+            while True:
                 try:
-                    await act(ledger_id)
+                    return await act(ledger_id)
                 except MetadataUnavailableError as error:
                     if not error.retriable:
                         raise
-                    left.append(ledger_id)
                     await asyncio.sleep(self._settings.metadata_retry_pause_s)
                 except (BookKeeperError, UnsupportedVersionError) as error:
-                    self._leave(ledger_id, str(error))
+                    return self._leave(ledger_id, str(error))
                 except Exception as error:  # a defect costs no more than the one ledger
-                    log.exception("ledger %d could not be looked after", ledger_id)
-                    self._leave(ledger_id, repr(error))
+                    log.exception("the integrity check of ledger %d failed", ledger_id)
+                    return self._leave(ledger_id, repr(error))
 
-        tasks = [asyncio.ensure_future(work()) for _ in range(min(len(left), self._settings.integrity_ledgers_at_once))]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            if tasks:
-                await asyncio.wait(tasks)
+        await for_each(ledger_ids, attempt, at_once=self._settings.integrity_ledgers_at_once)
 
     # --- one ledger ---------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from bkpy.batching import batched_async
 from bkpy.errors import BookKeeperError, NoSuchLedgerError
 from bkpy.metadata.bookies.registration import BookieDirectory
 from bkpy.metadata.replication.audit_record import AuditRecords
@@ -45,13 +46,8 @@ async def overview(cluster: Cluster, settings: RecoverySettings) -> dict[str, An
     directory = BookieDirectory(store, root, runtime)
     await directory.refresh()
     counts = _Counts(directory)
-    some: list[int] = []
-    async for ledger_id in marks.list():
-        some.append(ledger_id)
-        if len(some) == settings.audit_reads_at_once:
-            await _count(cluster, marks, some, counts)
-            some = []
-    await _count(cluster, marks, some, counts)
+    async for some in batched_async(marks.list(), settings.audit_reads_at_once):
+        await _count(cluster, marks, some, counts)
     reports = await worker_reports(store, root)
     workers = [report for report in reports if REBUILDING not in report]
     rebuilding = _rebuilding(counts, reports)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
+from bkpy.batching import batched_async
 from bkpy.errors import CorruptDataError, NoSuchLedgerError, UnauthorizedError
 from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 
@@ -28,15 +29,9 @@ async def all_ledgers(
 
     A ledger that exists the whole time is among them. Raises `MetadataUnavailableError`.
     """
-    some: list[int] = []
-    async for ledger_id in catalog.ids():
-        if ledger_id <= after:
-            continue
-        some.append(ledger_id)
-        if len(some) == reads_at_once:
-            yield await read_ledgers(catalog, some)
-            some = []
-    yield await read_ledgers(catalog, some)
+    remaining = (ledger_id async for ledger_id in catalog.ids() if ledger_id > after)
+    async for some in batched_async(remaining, reads_at_once):
+        yield await read_ledgers(catalog, some)
 
 
 async def readable_ledgers(

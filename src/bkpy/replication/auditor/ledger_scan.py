@@ -27,14 +27,16 @@ import logging
 from array import array
 from typing import TYPE_CHECKING, Final
 
+from bkpy.batching import batched, batched_async
 from bkpy.errors import BookKeeperError, MetadataConflictError, NoSuchLedgerError
 from bkpy.metadata.ledgers.all_ledgers import UNREADABLE
 from bkpy.metadata.replication.underreplication import LossReason, missing_since_ms
 from bkpy.metadata.store.outcome import Done, Gone, Missing, NotDone, Unknown, to_error
 from bkpy.protocol.repair.audit import covers
+from bkpy.runtime.worker_pool import for_each
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
     from bkpy.config.recovery import RecoverySettings
     from bkpy.errors import UnauthorizedError
@@ -149,13 +151,8 @@ class LedgerScan:
                     self._unannounced |= not closed
                     return
 
-        some: list[int] = []
-        async for ledger_id in self._marks.list():
-            some.append(ledger_id)
-            if len(some) == self._settings.audit_reads_at_once:
-                await self._each(some, drop)
-                some = []
-        await self._each(some, drop)
+        async for some in batched_async(self._marks.list(), self._settings.audit_reads_at_once):
+            await self._each(some, drop)
         await self._marks.tidy()
         await self._announce()
         return dropped
@@ -200,7 +197,7 @@ class LedgerScan:
         for bookie in sorted(lost):
             for ledger_id in self._remembered.of(bookie):
                 of.setdefault(ledger_id, []).append(bookie)
-        for some in self._steps(sorted(of)):
+        for some in batched(sorted(of), self._settings.audit_reads_at_once):  # between which marking may be disabled
             if not await self._marks.enabled():
                 return False
             await self._mark_all({ledger_id: of[ledger_id] for ledger_id in some}, lost)
@@ -213,7 +210,7 @@ class LedgerScan:
         remembered.given(given)
         worked_off = remembered.worked_off(marked) - self._just_marked
         remembered.mark(marked)
-        for some in self._steps(sorted({*remembered.open, *also, *worked_off})):
+        for some in batched(sorted({*remembered.open, *also, *worked_off}), self._settings.audit_reads_at_once):
             if not await self._marks.enabled():
                 return False
             await self._read(some, lost)
@@ -232,11 +229,6 @@ class LedgerScan:
     def _unreadable_now(self, what: int | str, error: Exception) -> None:
         if len(self._unreadable) < _SHOWN_MAX:
             self._unreadable[what] = str(error)
-
-    def _steps(self, ledger_ids: list[int]) -> Iterator[list[int]]:
-        """Between which somebody may switch marking off."""
-        for start in range(0, len(ledger_ids), self._settings.audit_reads_at_once):
-            yield ledger_ids[start : start + self._settings.audit_reads_at_once]
 
     async def _read(self, ledger_ids: list[int], lost: Mapping[str, LostBookie]) -> None:
         """Learn what these ledgers name, and mark them if one of `lost` is among that."""
@@ -257,7 +249,7 @@ class LedgerScan:
                 of[ledger_id] = names
 
         await self._each(ledger_ids, read)
-        for some in self._steps(sorted(of)):
+        for some in batched(sorted(of), self._settings.audit_reads_at_once):
             await self._mark_all({ledger_id: of[ledger_id] for ledger_id in some}, lost)
 
     def _note(self, named: set[str]) -> None:
@@ -321,28 +313,25 @@ class LedgerScan:
 
     async def _each(self, ledger_ids: list[int], act: Callable[[int], Awaitable[None]]) -> None:
         """`act` for each of them, some at once. What can't be done while the store is away is done when it is back."""
-        left = ledger_ids[::-1]
         failed: list[int] = []
 
-        async def work() -> None:
-            while left:
-                ledger_id = left.pop()
-                try:
-                    await act(ledger_id)
-                except UNREADABLE as error:
-                    self._unreadable_now(ledger_id, error)
-                    self._remembered.unread(ledger_id)
-                except BookKeeperError as error:
-                    if not error.retriable:
-                        raise
-                    failed.append(ledger_id)
-                self._metrics.looked_at()
+        async def attempt(ledger_id: int) -> None:
+            try:
+                await act(ledger_id)
+            except UNREADABLE as error:
+                self._unreadable_now(ledger_id, error)
+                self._remembered.unread(ledger_id)
+            except BookKeeperError as error:
+                if not error.retriable:
+                    raise
+                failed.append(ledger_id)
+            self._metrics.looked_at()
 
-        while left:
-            await _together([work() for _ in range(min(len(left), self._settings.audit_reads_at_once))])
+        while ledger_ids:
+            await for_each(ledger_ids, attempt, at_once=self._settings.audit_reads_at_once)
             if failed:
                 await asyncio.sleep(self._settings.metadata_retry_pause_s)
-                left, failed = failed[::-1], []
+            ledger_ids, failed = failed, []
 
 
 def _is_over(loss: LostBookie, instance: str) -> bool:
@@ -352,14 +341,3 @@ def _is_over(loss: LostBookie, instance: str) -> bool:
 
 def _over() -> MetadataConflictError:
     return MetadataConflictError("this auditor's term is over", retriable=False)
-
-
-async def _together(works: list[Awaitable[None]]) -> None:
-    """All of them; the first error ends the others."""
-    tasks = [asyncio.ensure_future(work) for work in works]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)

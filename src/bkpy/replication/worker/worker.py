@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from itertools import filterfalse
 from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
 
+from bkpy.batching import batched, batched_async
 from bkpy.client.iteration import raised_where_awaited
 from bkpy.errors import BookKeeperError, ClientClosedError, NoSuchLedgerError
 from bkpy.metadata.bookies.draining import Drains
@@ -244,20 +245,15 @@ class ReplicationWorker:
 
     async def _look_at_all(self) -> None:
         self._backlog.begin_look()
-        some: list[int] = []
-        async for ledger_id in self._marks.list():
-            some.append(ledger_id)
-            if len(some) == self._settings.repair_looks_at_once:
-                await self._look_at(some)
-                some = []
-        await self._look_at(some)
+        async for some in batched_async(self._marks.list(), self._settings.repair_looks_at_once):
+            await self._look_at(some)
         for ledger_id in self._backlog.end_look():
             if (postponed := self._postponed.get(ledger_id)) is not None and postponed.stuck:
                 del self._postponed[ledger_id]  # others could do it, or it was deleted
 
     async def _look_at_due(self) -> None:
         """Those whose time has come, and those that are stuck if bookies have come or gone."""
-        now, at_once = self._now(), self._settings.repair_looks_at_once
+        now = self._now()
         bookies, self._bookies = self._bookies, self._context.bookies()
         others = bookies != self._bookies
         due = [
@@ -265,8 +261,8 @@ class ReplicationWorker:
             for i, one in self._postponed.items()
             if not self._in_hand(i) and (one.due <= now or (others and one.stuck))
         ]
-        for start in range(0, len(due), at_once):
-            await self._look_at(due[start : start + at_once])
+        for some in batched(due, self._settings.repair_looks_at_once):
+            await self._look_at(some)
 
     def _in_hand(self, ledger_id: int) -> bool:
         """Whether it is worked on, or has its place in the queue."""
