@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pydantic.fields import FieldInfo
 
-    from bkpy.config.base import MetadataSettings
+    from bkpy.config.shared import MetadataSettings
 
 _ROOT = Path(__file__).parents[1]
 PAGE = _ROOT / "docs" / "reference" / "settings.md"

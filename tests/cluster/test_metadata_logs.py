@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 from tests.cluster.metadata_harness import Harness, harness
 
-from bkpy.config.base import MetadataSettings
 from bkpy.config.client import ClientSettings
+from bkpy.config.shared import MetadataSettings
 from bkpy.errors import ConfigError, NoSuchLogError, TruncatedError
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.ledgers.catalog import Created, LedgerCatalog

@@ -24,7 +24,7 @@ from bkpy.runtime.process import give_back_memory
 from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from prometheus_client import CollectorRegistry
 
@@ -53,10 +53,11 @@ def run_bookie(
     integrity_checker: MakeIntegrityChecker | None = None,
     *,
     rebuild: bool = False,
+    notices: Sequence[str] = (),
 ) -> int:
     """Serve, with a companion and a integrity_checker beside the bookie, until SIGTERM or SIGINT.
 
-    `rebuild`: the directories may be empty, although the cluster knows the bookie.
+    `rebuild`: the directories may be empty, although the cluster knows the bookie. `notices` about settings are logged.
     The exit status is 0 after a clean stop, 1 if the bookie had to give up.
     """
     logging.basicConfig(
@@ -65,6 +66,8 @@ def run_bookie(
         level=settings.log_level.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
+    for notice in notices:
+        log.warning("%s", notice)
     try:
         settings = _with_files(settings)
         # A thread that wants to run Python waits this long for one that does. While a flush is under way, each request

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from bkpy.cli.output.text import say
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from contextlib import AbstractAsyncContextManager
 
     from bkpy.client.client import Client
-    from bkpy.config.base import MetadataSettings
     from bkpy.config.client import ClientSettings
+    from bkpy.config.shared import MetadataSettings
     from bkpy.metadata.store.store import MetadataStore
 
 _SECURITY: Final = (
@@ -67,6 +69,7 @@ def given_settings(ctx: click.Context, _: click.Parameter, pairs: tuple[str, ...
 
 
 _client_settings: dict[str, Any] = {}
+_notices: list[str] = []  # about these, until a command uses them
 
 
 def set_client_settings(values: dict[str, Any]) -> None:
@@ -74,13 +77,13 @@ def set_client_settings(values: dict[str, Any]) -> None:
 
     `ConfigError`, with the variable's name, if one is unknown or out of its range.
     """
+    _notices.clear()
     from_environment = _from_environment()
     if values or from_environment:
-        from bkpy.config.checking import build, check_name
+        from bkpy.config.checking import build, current_names
         from bkpy.config.client import ClientSettings
 
-        for name in values:
-            check_name(ClientSettings, name, "argument")
+        values = current_names(ClientSettings, values, "argument", _notices.append)
         origins = {name: f"variable BKPY_{name.upper()}" for name in from_environment.keys() - values.keys()}
         values = {**from_environment, **values}
         build(ClientSettings, values, origins)
@@ -100,30 +103,26 @@ def _from_environment() -> dict[str, Any]:
     if not given:
         return {}  # most commands: nothing has to be imported for them
     from bkpy.config.client import ClientSettings
-    from bkpy.config.loading import ENVIRONMENT_PREFIX, check_variable, parse_text
+    from bkpy.config.loading import parse_text, variable_of, variables_of
 
-    found = {}
-    for variable, text in sorted(given.items()):
-        name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
-        if name in ClientSettings.model_fields:
-            found[name] = parse_text(ClientSettings, name, text, f"variable {variable}")
-        else:
-            check_variable(variable, text)
-    return found
+    texts = variables_of(ClientSettings, given, _notices.append)
+    return {n: parse_text(ClientSettings, n, text, f"variable {variable_of(n)}") for n, text in texts.items()}
 
 
 def settings() -> ClientSettings:
-    """What clients are made with."""
+    """What clients are made with. At the first use, names that the next minor version refuses are shown."""
     from bkpy.config.client import client_settings
 
+    while _notices:
+        say(_notices.pop(0))
     return client_settings(**_client_settings)
 
 
 def connect(uri: str) -> AbstractAsyncContextManager[Client]:
     """A client of the cluster, with the settings from the command line."""
-    import bkpy
+    from bkpy.client.connecting import Connecting
 
-    return bkpy.connect(uri, **_client_settings)
+    return Connecting(uri, settings())
 
 
 @contextlib.asynccontextmanager

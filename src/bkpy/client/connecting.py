@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from bkpy.client.client import Client, open_client
+from bkpy.config.checking import current_names
 from bkpy.config.client import ClientSettings, client_settings
 from bkpy.metadata.connect import connect_store
 from bkpy.runtime.process import process_runtime
@@ -30,9 +32,9 @@ class Connecting(Coroutine[Any, Any, Client]):
         uri: str,
         settings: ClientSettings,
         *,
-        ssl: TlsContext | None,
-        tls: TlsContext | None,
-        placement: Placement | None,
+        ssl: TlsContext | None = None,
+        tls: TlsContext | None = None,
+        placement: Placement | None = None,
     ) -> None:
         self._uri = uri
         self._settings = settings
@@ -107,5 +109,11 @@ def connect(
     `tls_ca_file`, `tls_certificate_file` and `tls_key_file`; `ssl` the one to ZooKeeper. Raises `ConfigError` for a bad
     URI or setting, `NoSuchClusterError` if no cluster was initialised there, `MetadataUnavailableError` if no server
     could be reached within `metadata_timeout_s`, or `metadata_refused_timeout_s` if all refuse at once.
+
+    A former name of a setting, and a setting that has become internal, is a `DeprecationWarning`.
     """
-    return Connecting(uri, client_settings(**settings), ssl=ssl, tls=tls, placement=placement)
+    notices: list[str] = []
+    named = current_names(ClientSettings, settings, "argument", notices.append)
+    for notice in notices:
+        warnings.warn(notice, DeprecationWarning, stacklevel=2)
+    return Connecting(uri, client_settings(**named), ssl=ssl, tls=tls, placement=placement)

@@ -1,4 +1,8 @@
-"""Checks names and values of settings, and says which is wrong and where it came from."""
+"""Checks names and values of settings, and says which is wrong and where it came from.
+
+Users may still give a setting by the name that it had before, and a value that has become internal tuning. Either is
+accepted until the next minor version, with a notice. Inside the package there are only the names of today.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,14 @@ from typing import TYPE_CHECKING, TypeVar
 from pydantic import ValidationError
 
 from bkpy.config.base import Settings
+from bkpy.config.renamed import RENAMED
 from bkpy.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
 S = TypeVar("S", bound=Settings)
+V = TypeVar("V")
 
 
 def check_name(model: type[Settings], name: str, origin: str, written: Callable[[str], str] = str) -> None:
@@ -25,6 +31,43 @@ def check_names(valid: Collection[str], name: str, origin: str, written: Callabl
         near = difflib.get_close_matches(name.lower().replace("-", "_"), valid, n=1)
         nearest = f"; the nearest valid one is {written(near[0])}" if near else ""
         raise ConfigError(f"{origin}: unknown setting {written(name)}{nearest}")
+
+
+def accepted_names(model: type[Settings]) -> set[str]:
+    """Every name that users may give: those of today, and those that settings had before."""
+    return {*model.model_fields, *(old for old, new in RENAMED.items() if new in model.model_fields)}
+
+
+def current_names(
+    model: type[Settings],
+    given: Mapping[str, V],
+    origin: str,
+    notify: Callable[[str], object],
+    written: Callable[[str], str] = str,
+) -> dict[str, V]:
+    """What users gave in one place, by the names of today.
+
+    `notify` gets one line for each name that the next minor version refuses. `ConfigError` for an unknown name, and
+    for a setting that is given by both its names.
+    """
+    accepted, groups = accepted_names(model), model.groups()
+    found: dict[str, V] = {}
+    for name, value in given.items():
+        if name not in accepted:
+            check_name(model, name, origin, written)
+        new = RENAMED.get(name, name)
+        if new in found:
+            old = name if name != new else next(old for old in given if RENAMED.get(old) == new)
+            raise ConfigError(f"{origin}: {written(old)} is the former name of {written(new)}: give only the latter")
+        found[new] = value
+        changes = []
+        if new != name:
+            changes.append(f"is called {written(new)} now")
+        if groups[new] is None:
+            changes.append("has become internal")
+        if changes:
+            notify(f"{origin}: setting {written(name)} {' and '.join(changes)}; the next minor version refuses it")
+    return found
 
 
 def build(model: type[S], values: Mapping[str, object], origins: Mapping[str, str]) -> S:

@@ -6,21 +6,24 @@ it came from.
 
 from __future__ import annotations
 
+import logging
 import re
 import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 from bkpy.config.bookie import BookieSettings
-from bkpy.config.checking import build, check_name, check_names
+from bkpy.config.checking import accepted_names, build, check_names, current_names
 from bkpy.config.client import ClientSettings
 from bkpy.config.toml_file import read_toml
 from bkpy.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from bkpy.config.base import Settings
+
+log = logging.getLogger("bkpy.config")
 
 ENVIRONMENT_PREFIX = "BKPY_"
 
@@ -33,37 +36,39 @@ _OTHER_VALUES = re.compile(r"(tcp|udp|sctp)://\S+")  # of such a service's varia
 
 
 def load_bookie_settings(
-    path: str | None, environ: Mapping[str, str], flags: Mapping[str, str | Sequence[str]]
+    path: str | None,
+    environ: Mapping[str, str],
+    flags: Mapping[str, str | Sequence[str]],
+    notify: Callable[[str], object] = log.warning,
 ) -> BookieSettings:
     """A bookie's settings from the TOML file `path` (or none), `environ` and `flags`, in rising priority.
 
-    `ConfigError` naming the setting and where its value came from. An empty variable counts as not set, and one of a
-    client's settings is no bookie's: commands of both are run in one shell.
+    `ConfigError` naming the setting and where its value came from. An empty variable counts as not set. Commands of
+    clients and bookies share a shell, so a variable of a client's setting is no error. `notify` gets a line for each
+    name that the next minor version refuses.
     """
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
+
+    def take(found: Mapping[str, Any], origin: str) -> None:
+        values.update(found)
+        origins.update(dict.fromkeys(found, origin))
+
     if path is not None:
-        for name, value in _read_toml(path).items():
-            check_name(BookieSettings, name, f"file {path}")
-            values[name], origins[name] = value, f"file {path}"
-    for variable, text in sorted(environ.items()):
-        if variable.startswith(ENVIRONMENT_PREFIX) and text:
-            name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
-            if name in BookieSettings.model_fields:
-                values[name], origins[name] = parse_text(BookieSettings, name, text, "environment"), "environment"
-            else:
-                check_variable(variable, text)
-    for name, given in flags.items():
-        check_name(BookieSettings, name, "flag")
-        if name in BookieSettings.secrets():
-            raise ConfigError(
-                f"flag: {name} could be seen by everybody on this machine: use {_variable(name)} or a file"
-            )
-        values[name], origins[name] = parse_text(BookieSettings, name, given, "flag"), "flag"
+        take(current_names(BookieSettings, _read_toml(path), f"file {path}", notify), f"file {path}")
+    take(_parsed(variables_of(BookieSettings, environ, notify), "environment"), "environment")
+    named = current_names(BookieSettings, flags, "flag", notify)
+    for name in named.keys() & BookieSettings.secrets():
+        raise ConfigError(f"flag: {name} could be seen by everybody on this machine: use {variable_of(name)} or a file")
+    take(_parsed(named, "flag"), "flag")
     for name in ("journal_directories", "ledger_directories"):
         if isinstance(values.get(name), list):
             values[name] = [_absolute(directory) for directory in values[name]]
     return build(BookieSettings, values, origins)
+
+
+def _parsed(texts: Mapping[str, str | Sequence[str]], origin: str) -> dict[str, object]:
+    return {name: parse_text(BookieSettings, name, text, origin) for name, text in texts.items()}
 
 
 def _absolute(directory: object) -> object:
@@ -71,17 +76,28 @@ def _absolute(directory: object) -> object:
     return str(Path(directory).absolute()) if isinstance(directory, str) and directory else directory
 
 
-def check_variable(variable: str, text: str) -> None:
-    """`ConfigError` for a variable with our prefix that is neither a bookie's nor a client's setting."""
-    name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
-    if not _OTHER_VARIABLES.fullmatch(variable) and not _OTHER_VALUES.fullmatch(text):
-        check_names([*BookieSettings.model_fields, *ClientSettings.model_fields], name, "environment", _variable)
+def variables_of(model: type[Settings], environ: Mapping[str, str], notify: Callable[[str], object]) -> dict[str, str]:
+    """The texts that variables `BKPY_<NAME>` give for settings of the model, by the names of today.
+
+    `ConfigError` for a variable with our prefix that names neither a bookie's nor a client's setting.
+    """
+    accepted = accepted_names(model)
+    found = {}
+    for variable, text in sorted(environ.items()):
+        if variable.startswith(ENVIRONMENT_PREFIX) and text:
+            name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
+            if name in accepted:
+                found[name] = text
+            elif not _OTHER_VARIABLES.fullmatch(variable) and not _OTHER_VALUES.fullmatch(text):
+                valid = accepted_names(BookieSettings) | accepted_names(ClientSettings)
+                check_names(sorted(valid), name, "environment", variable_of)
+    return current_names(model, found, "environment", notify, variable_of)
 
 
 def check_bookie_names(names: Iterable[str], origin: str) -> None:
     """`ConfigError` if one of the names, which came from `origin`, is not a bookie's setting."""
     for name in names:
-        check_name(BookieSettings, name, origin)
+        check_names(sorted(accepted_names(BookieSettings)), name, origin)
 
 
 def parse_text(model: type[Settings], name: str, given: str | Sequence[str], origin: str) -> object:
@@ -125,5 +141,5 @@ def _read_toml(path: str) -> dict[str, Any]:
         raise ConfigError(f"file {path}: not TOML: {e}") from e
 
 
-def _variable(name: str) -> str:
+def variable_of(name: str) -> str:
     return ENVIRONMENT_PREFIX + name.upper()

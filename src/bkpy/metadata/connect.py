@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bkpy.config.base import MetadataSettings
 from bkpy.config.password_file import read_user_and_password
+from bkpy.config.shared import MetadataSettings
 from bkpy.metadata.store.zookeeper.store import ZooKeeperStore
 from bkpy.metadata.uri import parse_uri
 from bkpy.runtime.tls import Certificates, Side, TlsFiles

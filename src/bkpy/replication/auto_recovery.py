@@ -12,8 +12,8 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from bkpy.client.client import Client, open_client, replication_context
-from bkpy.config.base import MetadataSettings
 from bkpy.config.client import client_settings
+from bkpy.config.shared import MetadataSettings
 from bkpy.errors import BookKeeperError
 from bkpy.log.keeper import LogKeeper
 from bkpy.metadata.replication.election import Election

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from bkpy.batching import batched_async
 from bkpy.client.client import Client, open_client, replication_context
 from bkpy.client.iteration import raised_where_awaited
-from bkpy.config.base import MetadataSettings
 from bkpy.config.client import client_settings
+from bkpy.config.shared import MetadataSettings
 from bkpy.errors import BookKeeperError, MetadataUnavailableError, NoSuchLedgerError
 from bkpy.metadata.ledgers.all_ledgers import UNREADABLE, all_ledgers
 from bkpy.metadata.replication.locks import LedgerLock, LedgerLocks

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from bkpy.cli.app import RootGroup
-from bkpy.config.base import MetadataSettings
+from bkpy.cli.output.text import say
 from bkpy.config.bookie import BookieSettings
+from bkpy.config.checking import accepted_names
 from bkpy.config.loading import load_bookie_settings
+from bkpy.config.renamed import RENAMED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -45,23 +47,24 @@ def bookie() -> None:
 
 
 def _setting_flags() -> list[click.Parameter]:
+    """A flag for each setting, basic ones first. Internal and former names are accepted, and not shown."""
     flags: list[click.Parameter] = []
-    # What is the bookie's own comes first.
-    names = sorted(
-        BookieSettings.model_fields.keys() - BookieSettings.secrets(),
-        key=lambda name: (name in MetadataSettings.model_fields, list(BookieSettings.model_fields).index(name)),
-    )
-    for name in names:
+    public = BookieSettings.public()
+    for given in [*public, *sorted(accepted_names(BookieSettings).difference(public))]:
+        name = RENAMED.get(given, given)
+        if name in BookieSettings.secrets():
+            continue
         field = BookieSettings.model_fields[name]
         is_list = "list" in str(field.annotation)
         default = "" if field.is_required() or field.default in (None, "") else f"  [default: {field.default}]"
         choices = [a for a in get_args(field.annotation) if isinstance(a, str)]
         flags.append(
             click.Option(
-                [f"--{name}"],
+                [f"--{given}"],
                 metavar="|".join(choices) or ("PATH[,PATH...]" if is_list else "VALUE"),
                 multiple=is_list,
                 help=f"{field.description}{default}",
+                hidden=given not in public,
             )
         )
     return flags
@@ -77,9 +80,11 @@ class SettingsCommand(click.Command):
         self.context_settings = {"token_normalize_func": lambda token: token.replace("-", "_")}
 
 
-def settings_from(path: str | None, flags: Mapping[str, str | tuple[str, ...] | None]) -> BookieSettings:
+def settings_from(
+    path: str | None, flags: Mapping[str, str | tuple[str, ...] | None], notify: Callable[[str], object] = say
+) -> BookieSettings:
     """The settings from the file, from variables BKPY_<NAME> and from flags; the later ones win."""
-    return load_bookie_settings(path, os.environ, {name: value for name, value in flags.items() if value})
+    return load_bookie_settings(path, os.environ, {name: value for name, value in flags.items() if value}, notify)
 
 
 @click.command("run", cls=SettingsCommand)
@@ -96,11 +101,12 @@ def run_(path: str | None, rebuild: bool, **flags: str | tuple[str, ...] | None)
 
     Settings come from the file, then from variables BKPY_<NAME>, then from flags; the later ones win.
     """
-    settings = settings_from(path, flags)
+    notices: list[str] = []
+    settings = settings_from(path, flags, notices.append)
     from bkpy.bookie.process import run_bookie
 
     background_service = _auto_recovery if settings.auto_recovery else None
-    return run_bookie(settings, background_service, _integrity_check, rebuild=rebuild)
+    return run_bookie(settings, background_service, _integrity_check, rebuild=rebuild, notices=notices)
 
 
 def _integrity_check(

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from bkpy.bookie.identity import BookieIdentity, FormatPlan
     from bkpy.client.client import Client
-    from bkpy.config.base import MetadataSettings
     from bkpy.config.bookie import BookieSettings
+    from bkpy.config.shared import MetadataSettings
     from bkpy.metadata.store.store import MetadataStore
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
     from bkpy.runtime.interfaces import Runtime
@@ -55,8 +55,8 @@ class ClientPeers:
 async def open_peers(store: MetadataStore, root: str, runtime: Runtime, settings: MetadataSettings) -> ClientPeers:
     """A client in the session of a command about a bookie with these settings."""
     from bkpy.client.client import open_client
-    from bkpy.config.base import MetadataSettings
     from bkpy.config.client import client_settings
+    from bkpy.config.shared import MetadataSettings
 
     shared = {name: getattr(settings, name) for name in MetadataSettings.model_fields}
     return ClientPeers(await open_client(store, root, runtime, client_settings(**shared)))

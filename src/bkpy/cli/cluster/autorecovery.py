@@ -18,9 +18,10 @@ from bkpy.cli.output.json import json_option, print_json
 from bkpy.cli.output.tables import print_table
 from bkpy.cli.output.text import human_bytes, say
 from bkpy.cli.running import run
-from bkpy.config.base import MetadataSettings
-from bkpy.config.checking import build
+from bkpy.config.checking import accepted_names, build, current_names
 from bkpy.config.recovery import RecoverySettings
+from bkpy.config.renamed import RENAMED
+from bkpy.config.shared import MetadataSettings
 from bkpy.errors import ConfigError
 from bkpy.metadata.store.outcome import Done, NotDone, Unknown, to_error
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
     from bkpy.metadata.cluster import Cluster
     from bkpy.runtime.tls import TlsContext
+
+log = logging.getLogger("bkpy.autorecovery")
 
 _STUCK_SHOWN = 10
 
@@ -90,16 +93,20 @@ def _switch(uri: str, enabled: bool, as_json: bool) -> None:
 
 
 def _flags() -> list[click.Parameter]:
+    """A flag for each setting of recovery. Internal and former names are accepted, and not shown."""
+    public = RecoverySettings.public()
+    names = sorted(
+        accepted_names(RecoverySettings) - accepted_names(MetadataSettings), key=lambda name: name not in public
+    )
+    fields = {name: RecoverySettings.model_fields[RENAMED.get(name, name)] for name in names}
     return [
         click.Option(
-            [f"--{name}"],
+            [f"--{given}"],
             type=click.FLOAT if isinstance(field.default, float) else click.INT,
-            default=field.default,
-            show_default=True,
-            help=str(field.description),
+            help=f"{field.description}  [default: {field.default}]",
+            hidden=given not in public,
         )
-        for name, field in RecoverySettings.model_fields.items()
-        if name not in MetadataSettings.model_fields
+        for given, field in fields.items()
     ]
 
 
@@ -133,10 +140,15 @@ def run_(uri: str, name: str | None, metrics_port: int, metrics_listen: str, met
 
     Bookies do the same beside their own work, unless their auto_recovery is false.
     """
-    given = build(RecoverySettings, {**security_settings(), **values}, dict.fromkeys(values, "flag"))
+    notices: list[str] = []
+    flags = {flag: value for flag, value in values.items() if value is not None}
+    flags = current_names(RecoverySettings, flags, "flag", notices.append)
+    given = build(RecoverySettings, {**security_settings(), **flags}, dict.fromkeys(flags, "flag"))
     logging.basicConfig(
         stream=sys.stderr, force=True, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    for notice in notices:
+        log.warning("%s", notice)
     tls = _tls_of_metrics(given) if metrics_tls else None
     name = name or f"{socket.gethostname()}:{os.getpid()}"
     asyncio.run(_run(uri, name, given, (metrics_listen, metrics_port), tls))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, assert_never
 
-from bkpy.config.base import MetadataSettings
+from bkpy.config.shared import MetadataSettings
 from bkpy.errors import BookieUnavailableError, ConfigError, MetadataConflictError, NoSuchClusterError
 from bkpy.metadata import paths
 from bkpy.metadata.store.outcome import (

@@ -13,7 +13,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, assert_never
 
-from bkpy.config.base import MetadataSettings
+from bkpy.config.shared import MetadataSettings
 from bkpy.errors import MetadataConflictError, UnauthorizedError
 from bkpy.metadata import paths
 from bkpy.metadata.store.outcome import Changed, CreateOutcome, Done, Exists, Missing, NotDone, Superseded, Unknown

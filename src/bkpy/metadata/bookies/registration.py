@@ -16,8 +16,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, assert_never
 
-from bkpy.config.base import MetadataSettings
 from bkpy.config.client import ClientSettings
+from bkpy.config.shared import MetadataSettings
 from bkpy.errors import (
     BookieUnavailableError,
     ClientClosedError,

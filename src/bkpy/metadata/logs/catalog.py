@@ -18,7 +18,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, assert_never
 
-from bkpy.config.base import MetadataSettings
+from bkpy.config.shared import MetadataSettings
 from bkpy.errors import ConfigError, CorruptDataError, MetadataConflictError, NoSuchLogError, UnauthorizedError
 from bkpy.metadata import paths
 from bkpy.metadata.store.outcome import (

@@ -17,7 +17,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
-from bkpy.config.base import MetadataSettings
+from bkpy.config.shared import MetadataSettings
 from bkpy.errors import MetadataConflictError
 from bkpy.metadata import paths
 from bkpy.metadata.store.outcome import Changed, Done, Exists, Gone, Missing, NotDone, Superseded, Unknown

@@ -9,7 +9,7 @@ import pytest
 from tests.in_process import runtime_here
 from tests.unit.metadata.store.troubled import AWAY, REPLY_LOST, REQUEST_LOST, Troubled
 
-from bkpy.config.base import MetadataSettings
+from bkpy.config.shared import MetadataSettings
 from bkpy.errors import MetadataUnavailableError
 from bkpy.metadata import paths
 from bkpy.metadata.bookies.draining import Drain, Drains

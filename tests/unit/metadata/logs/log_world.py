@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from tests.in_process import runtime_here
 from tests.unit.metadata.store.troubled import OpeningStep, Troubled
 
-from bkpy.config.base import MetadataSettings
 from bkpy.config.client import ClientSettings
+from bkpy.config.shared import MetadataSettings
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.ledgers.catalog import Created, LedgerCatalog
 from bkpy.metadata.ledgers.layout import LONG_HIERARCHICAL

@@ -10,7 +10,7 @@ import pytest
 from tests.in_process import runtime_here
 from tests.unit.metadata.store.troubled import AWAY, REPLY_LOST, REQUEST_LOST, OpeningStep, Somebody, Troubled
 
-from bkpy.config.base import MetadataSettings
+from bkpy.config.shared import MetadataSettings
 from bkpy.errors import ConfigError, MetadataUnavailableError, NoSuchLogError
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.ledgers.layout import LONG_HIERARCHICAL

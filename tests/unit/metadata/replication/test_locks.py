@@ -11,7 +11,7 @@ import pytest
 from tests.in_process import runtime_here
 from tests.unit.metadata.store.troubled import AWAY, CLOSED, REPLY_LOST, REQUEST_LOST, OpeningStep, Troubled
 
-from bkpy.config.base import MetadataSettings
+from bkpy.config.shared import MetadataSettings
 from bkpy.metadata.cluster import Cluster, init_cluster
 from bkpy.metadata.ledgers.catalog import Created
 from bkpy.metadata.ledgers.layout import LAYOUTS, next_id

@@ -25,7 +25,7 @@ from bkpy.runtime.tls import Certificates, explained, is_tls_error
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bkpy.config.base import MetadataSettings
+    from bkpy.config.shared import MetadataSettings
     from bkpy.runtime.interfaces import Runtime
     from bkpy.runtime.tls import TlsContext
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiozk import exc, protocol
 
-from bkpy.config.base import MetadataSettings
+from bkpy.config.shared import MetadataSettings
 from bkpy.errors import BookKeeperError, ClientClosedError, MetadataUnavailableError, UnauthorizedError
 from bkpy.metadata.store.store import (
     BadVersion,
