@@ -1,7 +1,4 @@
-"""What is made from the declarations of settings: `python -m tests.settings_page --write`.
-
-The page of all settings, and the arguments of `bkpy.connect` for type checkers.
-"""
+"""Makes the page of settings, and the typed arguments of `bkpy.connect`: `python -m tests.settings_page --write`."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bkpy.config.base import GIB, KIB, MIB
+from bkpy.config.base import GIB, GROUPS, KIB, MIB
 from bkpy.config.bookie import BookieSettings
 from bkpy.config.client import ClientSettings
 
@@ -18,7 +15,7 @@ if TYPE_CHECKING:
 
     from pydantic.fields import FieldInfo
 
-    from bkpy.config.shared import MetadataSettings
+    from bkpy.config.base import Group
 
 _ROOT = Path(__file__).parents[1]
 PAGE = _ROOT / "docs" / "reference" / "settings.md"
@@ -27,12 +24,31 @@ ARGUMENTS = _ROOT / "src" / "bkpy" / "config" / "client_arguments.py"
 _HEAD = """\
 # Settings
 
-Made by `make settings` from `src/bkpy/config/`; a test sees to it that this page is current. A name that ends in `_s`
-is in seconds, one with `bytes` in bytes, one with `_mb` in MiB.
+`make settings` makes this page from `src/bkpy/config/`. A name that ends in `_s` is in seconds, one with `bytes` in
+bytes, one with `_mb` in MiB.
 
-A bookie takes its settings from a TOML file (`bkpy bookie run --config FILE`), from environment variables
-`BKPY_<NAME>` and from flags `--<name> VALUE`, the later ones overriding the earlier. A client takes its own as
-arguments of `bkpy.connect`. Commands take a client's settings from `BKPY_<NAME>` and from `bkpy --set NAME=VALUE ...`.
+* **A bookie** reads a TOML file (`bkpy bookie run --config FILE`), then variables `BKPY_<NAME>`, then flags
+  `--<name> VALUE`. Later values override earlier ones.
+* **A client** takes its settings as arguments of `bkpy.connect`.
+* **A command** reads a client's settings from variables `BKPY_<NAME>` and from `bkpy --set NAME=VALUE ...`.
+
+Start with the basic ones. The others have defaults that suit most clusters.
+"""
+
+_TITLES = {
+    "basic": "Basic",
+    "storage": "Storage",
+    "network": "Network",
+    "healing": "Healing",
+    "logs": "Named logs",
+    "security": "Security",
+}
+
+_INTERNAL_HEAD = """\
+## Internal tuning
+
+These were settings up to version 0.2. Each has a value that suits every cluster, and now belongs to the code
+(`src/bkpy/config/tuning.py`). This version still reads them, with a warning; the next minor version refuses them.
 """
 
 _ARGUMENTS_HEAD = '''\
@@ -50,11 +66,18 @@ class ClientArguments(TypedDict, total=False):
 
 
 def page() -> str:
-    return "\n".join((_HEAD, *_table("A bookie", BookieSettings), *_table("A client", ClientSettings)))
+    tables = (line for group in GROUPS for line in _table(group))
+    return "\n".join((_HEAD, *tables, _INTERNAL_HEAD, ", ".join(f"`{name}`" for name in internal()) + ".", ""))
+
+
+def internal() -> list[str]:
+    """The names of all tuning values, in alphabetical order."""
+    groups = {**BookieSettings.groups(), **ClientSettings.groups()}
+    return sorted(name for name, group in groups.items() if group is None)
 
 
 def arguments() -> str:
-    fields = ClientSettings.model_fields.items()
+    fields = ((name, ClientSettings.model_fields[name]) for name in ClientSettings.public())
     return _ARGUMENTS_HEAD + "".join(f"    {name}: {_plain(str(field.annotation))}\n" for name, field in fields)
 
 
@@ -63,13 +86,19 @@ def _plain(annotation: str) -> str:
     return plain.replace("pydantic.types.SecretStr", "str").replace("'", '"')
 
 
-def _table(title: str, model: type[MetadataSettings]) -> Iterator[str]:
-    yield f"## {title}\n"
-    yield "| setting | default | what it is |"
-    yield "| --- | ---: | --- |"
-    for name, field in model.model_fields.items():
-        assert field.description, name
-        yield f"| `{name}` | {_default(name, field)} | {field.description.replace('|', chr(92) + '|')} |"
+def _table(group: Group) -> Iterator[str]:
+    yield f"## {_TITLES[group]}\n"
+    yield "| setting | of | default | what it is |"
+    yield "| --- | --- | ---: | --- |"
+    rows: dict[tuple[str, str, str], list[str]] = {}  # by name, default and text; a row that both share is one
+    for of, model in (("bookie", BookieSettings), ("client", ClientSettings)):
+        for name, own in model.groups().items():
+            if own == group:
+                field = model.model_fields[name]
+                assert field.description, name
+                rows.setdefault((name, _default(name, field), field.description), []).append(of)
+    for (name, default, text), of in rows.items():
+        yield f"| `{name}` | {', '.join(of)} | {default} | {text.replace('|', chr(92) + '|')} |"
     yield ""
 
 

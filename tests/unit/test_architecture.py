@@ -254,9 +254,10 @@ def test_the_rules_on_outcomes_find_what_they_look_for() -> None:
     assert len(matched) >= 10
 
 
-# --- bounds are settings --------------------------------------------------------------------------------------------
+# --- bounds are tuning values ---------------------------------------------------------------------------------------
 
-# A bound that a run can reach is a setting, so that the simulator can make it tiny. What may be a constant, and why.
+# A bound that a run can reach is a tuning value (or a setting), so that the simulator can make it tiny. Any other
+# number may be a constant, with its reason here.
 ON_THE_WIRE = "is on the wire"
 ON_DISK = "is on disk, or in the metadata store"
 OF_ANOTHER = "is the kernel's, or ZooKeeper's"
@@ -487,13 +488,13 @@ def numbers(tree: ast.Module) -> set[str]:
     return found
 
 
-def test_a_bound_is_a_setting() -> None:
+def test_a_bound_is_a_tuning_value() -> None:
     def offences() -> Iterator[str]:
         for path in BOUNDED:
             name, found = name_of(path), numbers(tree_of(path))
             allowed = CONSTANTS.get(name, {}).keys()
             if new := sorted(found - allowed):
-                yield f"{name}: make {new} settings, or say in CONSTANTS why they are no bounds"
+                yield f"{name}: make {new} fields of config/tuning.py, or say in CONSTANTS why they are no bounds"
             if gone := sorted(allowed - found):
                 yield f"{name}: {gone} are gone"
 
@@ -565,7 +566,8 @@ def test_one_name_is_one_thing() -> None:
     assert {name: where for name, where in named.items() if len(where) > 1} == {}
 
 
-# What other classes of the package may inherit from, besides protocols and abstract classes.
+# What other classes of the package may inherit from, besides protocols, abstract classes, and the settings, which are
+# put together from classes by group (decision 010).
 INHERITED = {
     "errors.BookKeeperError": "what is caught says how much is",
     "errors.BookieUnavailableError": "what is caught says how much is",
@@ -574,10 +576,6 @@ INHERITED = {
     "errors.DiskError": "what is caught says how much is",
     "errors.LedgerFencedError": "what is caught says how much is",
     "metadata.store.store.StoreRefusal": "what is caught says how much is",
-    "config.base.Settings": "checks and describes the fields of whoever inherits",
-    "config.base.MetadataSettings": "has the fields that clients and bookies share",
-    "config.recovery.RecoverySettings": "has the fields that bookies share with what recovers alone",
-    "config.security.SecuritySettings": "has the fields of bookies alone that are about strangers",
 }
 
 
@@ -607,7 +605,7 @@ def inherited(sources: dict[str, str]) -> dict[str, set[str]]:
         for base in of.bases:
             prefix, _, last = ast.unparse(base).split("[")[0].rpartition(".")
             name = f"{names.get(prefix, prefix)}.{last}" if prefix else names.get(last, last)
-            if name in classes and not is_interface(classes[name]):
+            if name in classes and not is_interface(classes[name]) and not name.startswith("bkpy.config."):
                 found.setdefault(name, set()).add(heir)
     return found
 

@@ -117,3 +117,8 @@ def connect(
     for notice in notices:
         warnings.warn(notice, DeprecationWarning, stacklevel=2)
     return Connecting(uri, client_settings(**named), ssl=ssl, tls=tls, placement=placement)
+
+
+def connect_tuned(uri: str, **settings: Any) -> Connecting:
+    """`connect` for parts of this package and for tests: it takes tuning values as well, and knows no former names."""
+    return Connecting(uri, client_settings(**settings))

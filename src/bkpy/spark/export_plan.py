@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-import bkpy
 from bkpy.client.arguments import format_ledger_ids
+from bkpy.client.connecting import connect_tuned
 from bkpy.config.base import GIB
 from bkpy.config.client import ClientSettings
 from bkpy.errors import TruncatedError
@@ -158,7 +158,7 @@ async def _plan_log(
 ) -> ExportPlan:
     refused_s = ClientSettings().metadata_refused_timeout_s
     settings = options.client_settings() | {"metadata_refused_timeout_s": refused_s}
-    async with bkpy.connect(options.metadata_uri, **settings) as client:
+    async with connect_tuned(options.metadata_uri, **settings) as client:
         view = await LogView.of(client, options)
         state = state_of(ExportSource(client.instance_id, options.log, view.uid))
         earliest = await view.position(EARLIEST)
@@ -215,7 +215,7 @@ def first_position(given: Mapping[str, str]) -> int:
 
 
 async def _first_position(options: SourceOptions) -> int:
-    async with bkpy.connect(options.metadata_uri, **options.client_settings()) as client:
+    async with connect_tuned(options.metadata_uri, **options.client_settings()) as client:
         view = await LogView.of(client, options)
         await view.refresh()
         return await view.position(EARLIEST)

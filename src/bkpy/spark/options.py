@@ -77,7 +77,7 @@ class SourceOptions:
     pushdown: bool = False
 
     def client_settings(self) -> dict[str, Any]:
-        """The settings of the clients that plan and read, as `bkpy.connect` takes them.
+        """The settings of the clients that plan and read, as `connect_tuned` takes them.
 
         A job may have run for hours when it plans or reads: a ZooKeeper that is just being restarted is waited for.
         """

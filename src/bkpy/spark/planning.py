@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-import bkpy
 from bkpy.client.arguments import format_ledger_ids
+from bkpy.client.connecting import connect_tuned
 from bkpy.errors import ConfigError, NoSuchEntryError, NoSuchLedgerError, UnauthorizedError
 from bkpy.metadata.logs.maintenance import LOG_NAME
 from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerState
@@ -23,6 +23,8 @@ from bkpy.spark.options import CLOSED, SourceOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import bkpy
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ def load_ledgers(options: SourceOptions, *, done: Callable[[str], Runs] | None =
 
 
 async def _load(options: SourceOptions, done: Callable[[str], Runs] | None, settings: Mapping[str, Any]) -> Selection:
-    async with bkpy.connect(options.metadata_uri, **settings) as client:
+    async with connect_tuned(options.metadata_uri, **settings) as client:
         without = done(client.instance_id) if done is not None else NOTHING
         if options.ledgers is not None:
             ids = list(options.ledgers)

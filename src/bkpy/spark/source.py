@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
+from bkpy.client.connecting import connect_tuned
 from bkpy.errors import CorruptDataError, NoSuchEntryError, NoSuchLedgerError
 from bkpy.spark.pushdown import Conditions
 from bkpy.spark.schema import resolve
@@ -67,10 +68,9 @@ class LedgerSourceReader(DataSourceReader):
         return [InputPartition((part,)) for part in plan(ledgers, self._options, self._conditions.narrow)]
 
     async def _plan_log(self) -> list[Task]:
-        import bkpy
         from bkpy.spark.log_view import plan_batch
 
-        async with bkpy.connect(self._options.metadata_uri, **self._options.client_settings()) as client:
+        async with connect_tuned(self._options.metadata_uri, **self._options.client_settings()) as client:
             return await plan_batch(client, self._options, self._conditions.narrow)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
@@ -126,9 +126,7 @@ class LazyClient:
     async def client(self) -> Client:
         """The client. Raises what connecting does."""
         if self._client is None:
-            import bkpy
-
-            self._client = await bkpy.connect(self.options.metadata_uri, **self.options.client_settings())
+            self._client = await connect_tuned(self.options.metadata_uri, **self.options.client_settings())
         return self._client
 
     async def has_ledger(self, ledger_id: int) -> bool:

@@ -20,6 +20,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from bkpy.client.connecting import connect_tuned
 from bkpy.errors import ConfigError, NoSuchEntryError
 from bkpy.spark.options import LATEST
 from bkpy.spark.schema import resolve
@@ -149,11 +150,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     async def _refreshed(self, seen: Offset | None = None) -> LogView:
         """The log as it is now. `seen` is of its past: what lies below it is confirmed, or this is another log."""
-        import bkpy
         from bkpy.spark.log_view import LogView
 
         if self._client is None:
-            self._client = await bkpy.connect(self._options.metadata_uri, **self._options.client_settings())
+            self._client = await connect_tuned(self._options.metadata_uri, **self._options.client_settings())
         if self._view is None:
             self._view = await LogView.of(self._client, self._options)
         view = self._view
