@@ -227,6 +227,23 @@ def test_an_unknown_setting_is_refused_with_the_nearest(cluster: LocalCluster, t
     assert "Traceback" not in done.stderr.decode()
 
 
+def test_a_bookie_logs_names_that_the_next_version_refuses(cluster: LocalCluster, tmp_path: Path) -> None:
+    uri = cluster.connect_string.replace("/ledgers", "/nowhere")
+    file = settings(cluster, tmp_path, journal_runs_in_place=False, block_bytes=1000)
+    done = bookie_run("--config", file, "--newcomers-max=5", BKPY_METADATA_URI=uri)
+    lines = done.stderr.decode().splitlines()
+    for line, words in zip(
+        lines,
+        (
+            f"file {file}: setting journal_runs_in_place is called journal_as_entry_log now; the next",
+            f"file {file}: setting block_bytes has become internal; the next",
+            "flag: setting newcomers_max is called new_connections_max now and has become internal; the next",
+        ),
+        strict=False,
+    ):
+        assert f" WARNING bkpy.bookie: {words} minor version refuses it" in line
+
+
 def test_a_cluster_that_is_not_there(cluster: LocalCluster, tmp_path: Path) -> None:
     uri = cluster.connect_string.replace("/ledgers", "/nowhere")
     done = bookie_run("--config", settings(cluster, tmp_path), BKPY_METADATA_URI=uri)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from bkpy.cli.arguments import ledger_argument, one_ledger
+from bkpy.cli.output.text import say
 from bkpy.cli.running import TERMINATED
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ def _target(where: str, offset: int = 0) -> Target:
     if os.path.isfile(path) and not path.endswith((_JOURNAL_FILE, _LOG_FILE)):
         from bkpy.config.loading import load_bookie_settings
 
-        settings = load_bookie_settings(path, os.environ, {})
+        settings = load_bookie_settings(path, os.environ, {}, say)
         target = Target(tuple(settings.journal_directories), tuple(settings.ledger_directories), "", "")
     else:
         directory, file = (path, "") if os.path.isdir(path) else os.path.split(path)

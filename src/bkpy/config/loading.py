@@ -6,7 +6,6 @@ it came from.
 
 from __future__ import annotations
 
-import logging
 import re
 import types
 from pathlib import Path
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 
     from bkpy.config.base import Settings
 
-log = logging.getLogger("bkpy.config")
-
 ENVIRONMENT_PREFIX = "BKPY_"
 
 # Variables with our prefix that are no settings: the command line's own, and those that Kubernetes puts into every
@@ -39,13 +36,13 @@ def load_bookie_settings(
     path: str | None,
     environ: Mapping[str, str],
     flags: Mapping[str, str | Sequence[str]],
-    notify: Callable[[str], object] = log.warning,
+    notify: Callable[[str], object] = lambda notice: None,
 ) -> BookieSettings:
     """A bookie's settings from the TOML file `path` (or none), `environ` and `flags`, in rising priority.
 
     `ConfigError` naming the setting and where its value came from. An empty variable counts as not set. Commands of
     clients and bookies share a shell, so a variable of a client's setting is no error. `notify` gets a line for each
-    name that the next minor version refuses.
+    name that the next minor version refuses; callers that aren't users may leave it out.
     """
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}

@@ -170,12 +170,6 @@ def test_a_bad_value_of_a_former_name_is_refused() -> None:
         load_bookie_settings(None, {}, {**REQUIRED, "gc_spare_interval_s": "-1"})
 
 
-def test_without_another_receiver_notices_are_logged(caplog: pytest.LogCaptureFixture) -> None:
-    load_bookie_settings(None, {"BKPY_BLOCK_BYTES": "1000"}, REQUIRED)
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "BKPY_BLOCK_BYTES has become internal" in caplog.text
-
-
 def test_a_local_cluster_takes_former_names() -> None:
     check_bookie_names(["newcomers_max", "block_bytes", "rack"], "config")
     with pytest.raises(ConfigError, match="config: unknown setting owed_bytes_max"):
@@ -206,6 +200,13 @@ def test_help_of_autorecovery_shows_the_public_settings_alone() -> None:
     shared = set(RecoverySettings.public()) - set(autorecovery.MetadataSettings.public())
     assert shown - {"uri", "name", "metrics_port", "metrics_listen", "metrics_tls", "help"} == shared
     assert {"copies_max_under_load", "copies_beside_clients"} <= hidden
+
+
+def test_autorecovery_refuses_both_names() -> None:
+    both = ["run", "--connect", URI, "--copies_beside_clients", "2", "--copies-max-under-load", "3"]
+    refused = CliRunner().invoke(autorecovery.autorecovery, both).exception
+    assert isinstance(refused, ConfigError)
+    assert "flag: copies_beside_clients is the former name of copies_max_under_load" in str(refused)
 
 
 @pytest.mark.usefixtures("command_settings")

@@ -94,11 +94,9 @@ def _switch(uri: str, enabled: bool, as_json: bool) -> None:
 
 def _flags() -> list[click.Parameter]:
     """A flag for each setting of recovery. Internal and former names are accepted, and not shown."""
-    public = RecoverySettings.public()
-    names = sorted(
-        accepted_names(RecoverySettings) - accepted_names(MetadataSettings), key=lambda name: name not in public
-    )
-    fields = {name: RecoverySettings.model_fields[RENAMED.get(name, name)] for name in names}
+    public = [name for name in RecoverySettings.public() if name not in MetadataSettings.model_fields]
+    hidden = accepted_names(RecoverySettings) - accepted_names(MetadataSettings) - set(public)
+    fields = {name: RecoverySettings.model_fields[RENAMED.get(name, name)] for name in [*public, *sorted(hidden)]}
     return [
         click.Option(
             [f"--{given}"],
