@@ -183,7 +183,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "what was hidden and has to stay isn't seen again",
         "reads of a ledger that nobody deleted can't be answered until the bookie is started again",
-        "if action is not Action.DELETE:\n            self._storage.unhide(hidden)",
+        "if action is not Action.DELETE:\n            hidden.unhide()",
         "if action is not Action.DELETE:",
         (f"{_COLLECTOR}::test_what_changes_behind_the_hiding_is_seen",),
     ),

@@ -70,8 +70,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "scrub that begins anew after each restart",
         "of a bookie that restarts now and then, the last ledgers are never scrubbed",
-        "block_key(under_way.ledger_id, under_way.entry_id),\nshard.deletions.pending,",
-        "START,\nshard.deletions.pending,",
+        "block_key(under_way.ledger_id, under_way.entry_id),\nshard.deleted.pending,",
+        "START,\nshard.deleted.pending,",
         (f"{_SCRUB}::test_a_restart_in_the_middle_goes_on_from_where_it_was",),
     ),
     Mutant(
@@ -521,7 +521,22 @@ MUTANTS: list[Mutant] = [
         (f"{_DELETION}::test_what_arrives_after_the_hiding_is_seen_and_nothing_is_deleted",),
     ),
     Mutant(
-        "deleted ledgers not buried before the marks",
+        "a ledger stored to while hidden left open",
+        "a writer that goes on storing puts the deletion off for ever",
+        "await storage.fence(info.ledger_id, info.key)\nreturn False",
+        "return False",
+        (f"{_DELETION}::test_what_arrives_after_the_hiding_is_seen_and_nothing_is_deleted",),
+    ),
+    Mutant(
+        "a deletion reported before the journal has it",
+        "a power cut brings back a ledger that the collector has counted as gone",
+        'self._record(RecordKind.DELETED, ledger_id, b"", lambda: self._deleted(ledger_id, done))\n'
+        "await self._durable(done)",
+        'self._record(RecordKind.DELETED, ledger_id, b"", lambda: self._deleted(ledger_id, done))',
+        (f"{_DELETION}::test_what_the_journal_has_of_a_ledger_that_is_buried_makes_no_ledger_without_a_key",),
+    ),
+    Mutant(
+        "deleted ledgers without tombstones before the marks",
         "a crash after a checkpoint brings a deleted ledger back",
         "await self.write_tombstones()\nwhile revived",
         "while revived",

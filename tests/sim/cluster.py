@@ -33,6 +33,7 @@ from bkpy.replication.integrity import IntegrityCheck
 from bkpy.storage import open as opening
 from bkpy.storage.checkpoint import flush
 from bkpy.storage.engine import LedgerStorage
+from bkpy.storage.space.deletion import HiddenLedger
 from tests.hooks import pool_of, settings_of, storage_of
 
 from .buggify import bookie_bounds, client_bounds
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
     from bkpy.client.read.reader import LedgerReader
     from bkpy.client.write.writer import LedgerWriter
     from bkpy.storage.losses import Losses
-    from bkpy.storage.space.hiding import Hidden
 
     from .metadata import SimSession
     from .store import SimStore
@@ -77,7 +77,7 @@ HIDDEN_MAX = 100  # looks at a ledger that is hidden
 _RUNNING: contextvars.ContextVar[Bookie] = contextvars.ContextVar("bookie")
 _add = LedgerStorage.add
 _fence = LedgerStorage.fence
-_delete = LedgerStorage.delete
+_delete = HiddenLedger.delete
 
 
 def _watched_add(
@@ -114,15 +114,15 @@ async def _watched_fence(storage: LedgerStorage, ledger_id: int, key: bytes) -> 
     return fenced
 
 
-async def _watched_delete(storage: LedgerStorage, hidden: Hidden) -> bool:
-    """`LedgerStorage.delete`, of what nobody needs: then the bookie has promised nothing any more, but its fence."""
+async def _watched_delete(hidden: HiddenLedger) -> bool:
+    """`HiddenLedger.delete`, of what nobody needs: then the bookie has promised nothing any more, but its fence."""
     bookie = _RUNNING.get()
     sight = bookie.true_sight(hidden.ledger_id)
     assert sight in (ProbeState.NO_LEDGER, ProbeState.OVER_REPLICATED), (
         f"ledger {hidden.ledger_id} is collected: {sight}"
     )
     promised = bookie.promises.pop(hidden.ledger_id, set())
-    deleted = await _delete(storage, hidden)
+    deleted = await _delete(hidden)
     if deleted:
         bookie.fenced.add(hidden.ledger_id)
         bookie.world.marks[COLLECTED if sight is ProbeState.NO_LEDGER else SPARE_COLLECTED] += 1
@@ -310,7 +310,7 @@ class Cluster:
                 self._small_files(),
                 patch.object(LedgerStorage, "add", _watched_add),
                 patch.object(LedgerStorage, "fence", _watched_fence),
-                patch.object(LedgerStorage, "delete", _watched_delete),
+                patch.object(HiddenLedger, "delete", _watched_delete),
             ):
                 return self.world.run(main)
         finally:

@@ -24,6 +24,7 @@ from bkpy.storage.cookies import CookieUpdate
 from bkpy.storage.index.index import ledger_rows, trash_rows
 from bkpy.storage.losses import Losses
 from bkpy.storage.open import open_storage
+from bkpy.storage.space.deletion import hide
 from bkpy.storage.tools.rebuild.rebuild import Catalog, rebuild_index
 from tests.unit.storage.support import (
     INSTANCE,
@@ -430,11 +431,11 @@ class StorageRun:
         ledger = self._choose("gone", *(() if storage.untrusted else ("spare", "spare")))
         if ledger is None:
             return
-        hidden = await storage.hide(ledger.ledger_id)
+        hidden = await hide(storage, ledger.ledger_id)
         if hidden is None:
             return
         if plan.random() < 0.2:
-            storage.unhide(hidden)
+            hidden.unhide()
             return
         if plan.random() < 0.2 and ledger.stage == "gone":
             entry_id = plan.randrange(IDS)
@@ -442,7 +443,7 @@ class StorageRun:
             await self._store(storage, [Batch(ledger.ledger_id, entry_id)], [body])
         self._note(f"delete {ledger.ledger_id}")
         before, ledger.acknowledged = ledger.acknowledged, set()  # from here on they may be gone
-        if await storage.delete(hidden):
+        if await hidden.delete():
             ledger.lives += 1
             self.world.marks[COLLECTED if ledger.stage == "gone" else SPARE_COLLECTED] += 1
         else:

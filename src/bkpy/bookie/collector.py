@@ -37,6 +37,7 @@ from bkpy.protocol.repair.collection import (
 )
 from bkpy.runtime.pacer import Pacer
 from bkpy.runtime.worker_pool import for_each
+from bkpy.storage.space.deletion import hide
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from bkpy.metadata.replication.locks import LedgerLock, LedgerLocks
     from bkpy.runtime.interfaces import Runtime
     from bkpy.storage.engine import LedgerStorage
-    from bkpy.storage.space.hiding import Hidden
+    from bkpy.storage.space.deletion import HiddenLedger
 
 log = logging.getLogger("bkpy.bookie")
 
@@ -279,7 +280,7 @@ class Collector:
             self._keep(run, ledger_id, action, seen, str(seen.state))
         elif run.dry_run:
             run.count(ledger_id, spare=False)
-        elif (hidden := await self._storage.hide(ledger_id)) is not None:
+        elif (hidden := await hide(self._storage, ledger_id)) is not None:
             await self._delete(run, hidden, spare=False)
 
     async def _collect_listed(self, run: CollectionRun, ledger_id: int) -> None:
@@ -321,7 +322,7 @@ class Collector:
         if action is not Action.HIDE:
             self._keep(run, lock.ledger_id, action, seen, str(seen.state))
             return
-        hidden = await self._storage.hide(lock.ledger_id)
+        hidden = await hide(self._storage, lock.ledger_id)
         if hidden is None:
             return
         try:
@@ -329,19 +330,19 @@ class Collector:
             unchanged = again.version == seen.version
             action = decide(Step.HIDDEN, again.state, own_lock=again.own_lock, unchanged=unchanged)
         except BaseException:
-            self._storage.unhide(hidden)
+            hidden.unhide()
             raise
         if action is not Action.DELETE:
-            self._storage.unhide(hidden)
+            hidden.unhide()
             self._keep(run, lock.ledger_id, action, again, CHANGED if again.own_lock else LOCK_LOST)
         else:
             await self._delete(run, hidden, spare=True)
 
-    async def _delete(self, run: CollectionRun, hidden: Hidden, *, spare: bool) -> None:
+    async def _delete(self, run: CollectionRun, hidden: HiddenLedger, *, spare: bool) -> None:
         try:
-            deleted = await self._storage.delete(hidden)
+            deleted = await hidden.delete()
         except BaseException:
-            self._storage.unhide(hidden)
+            hidden.unhide()
             raise
         if not deleted:
             self._kept(run, STORED_TO)

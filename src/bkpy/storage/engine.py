@@ -22,7 +22,6 @@ from bkpy.storage.ledgers.info import lac_of, take_explicit_lac
 from bkpy.storage.ledgers.ledgers import checkpoint_errors
 from bkpy.storage.memtable.split import after, split
 from bkpy.storage.scrub.scrub import Scrub
-from bkpy.storage.space import hiding
 from bkpy.storage.space.reclaimer import SpaceTotals
 
 if TYPE_CHECKING:
@@ -361,32 +360,14 @@ class LedgerStorage:
         """The lowest ids above `after` of ledgers that are here, `limit` at most, ascending; no deleted ones."""
         return await self.ledgers.held(after, limit)
 
-    async def hide(self, ledger_id: int) -> hiding.Hidden | None:
-        """Hide what is stored of the ledger until `unhide` or `delete`; None if it isn't here, or is hidden already.
+    async def journal_deletion(self, ledger_id: int) -> None:
+        """Journal that a ledger, which `ledgers` has just forgotten, is deleted; returns when that is durable.
 
-        Meanwhile it is *unknown* to whoever asks for it. A crash unhides.
+        See `bkpy.storage.space.deletion`, which deletes ledgers.
         """
-        return await hiding.hide(self, ledger_id)
-
-    def unhide(self, hidden: hiding.Hidden) -> None:
-        """Let what was hidden be seen again."""
-        hiding.unhide(hidden)
-
-    async def delete(self, hidden: hiding.Hidden) -> bool:
-        """Delete what was hidden; returns when that is durable. The ledger stays fenced for good.
-
-        False: something was stored for it since it was hidden. Then all of it stays, and is seen again; it is fenced,
-        so that what a writer stores there comes to an end, and may be hidden and deleted later.
-        """
-        return await hiding.delete(self, hidden)
-
-    async def journal_deleted(self, info: LedgerInfo) -> None:
-        """From this call on the ledger is gone; returns when that is durable. For `hiding` only."""
-        self.ledgers.delete_later(info.ledger_id, self.shards[info.shard])
-        done = self._deleting[info.ledger_id] = asyncio.get_running_loop().create_future()
-        self._record(RecordKind.DELETED, info.ledger_id, b"", lambda: self._deleted(info.ledger_id, done))
+        done = self._deleting[ledger_id] = asyncio.get_running_loop().create_future()
+        self._record(RecordKind.DELETED, ledger_id, b"", lambda: self._deleted(ledger_id, done))
         await self._durable(done)
-        self.reclaimers[info.shard].wake()
 
     def _deleted(self, ledger_id: int, done: asyncio.Future[None]) -> None:
         done.set_result(None)

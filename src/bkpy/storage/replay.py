@@ -81,7 +81,7 @@ class Replay:
                 self._ledgers.touch(info)
             await self._make_room()
         # A new index's marks pass even a journal of which nothing is to be stored: what is damaged in it is known now.
-        if self._rebuilt or not all(s.active.empty and not s.deletions.pending_delete for s in self._ledgers.shards):
+        if self._rebuilt or not all(s.active.empty and not s.deleted.pending_delete for s in self._ledgers.shards):
             for shard in self._ledgers.shards:
                 await self._checkpoint(shard)
 
@@ -206,7 +206,7 @@ class Replay:
                 await self._checkpoint(shard)
             home = shard.number == ledger_id % len(shards)
             if home or shard.load_now((ledger_id,)).rows:
-                self._ledgers.delete_later(ledger_id, shard)
+                self._ledgers.forget(ledger_id, shard)
 
     def _apply_state(self, number: int, sequence: int, record: Record) -> None:
         ledger_id = decode_ledger(record.head)

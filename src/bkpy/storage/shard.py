@@ -35,7 +35,7 @@ from bkpy.storage.reads.block_cache import BlockCache
 from bkpy.storage.reads.blocks import read_blocks
 from bkpy.storage.reads.ranges import Assembled, StoredRange, assemble, of_batch, of_block
 from bkpy.storage.reads.read_ahead import ReadAhead
-from bkpy.storage.space.deletion import Deletions
+from bkpy.storage.space.deleted_ledgers import DeletedLedgers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -117,7 +117,7 @@ class Shard:
         )
         self.unlisted_logs = self._list_logs()
         self.living = LivingBytes()
-        self.deletions = Deletions(store, self.living)
+        self.deleted = DeletedLedgers(store, self.living)
         self.active = self._generation()
         # Last: they have threads, which nobody would end if something before failed.
         with contextlib.ExitStack() as begun:
@@ -168,20 +168,20 @@ class Shard:
             return Loaded(rows, {i for i in ledger_ids if i not in rows and has_tombstone(txn, i)})
 
     def _without_pending_delete(self, found: Loaded, ledger_ids: Collection[int]) -> Loaded:
-        pending_delete = self.deletions.pending_delete.intersection(ledger_ids)
+        pending_delete = self.deleted.pending_delete.intersection(ledger_ids)
         for ledger_id in pending_delete:
             found.rows.pop(ledger_id, None)
         return found._replace(with_tombstone=found.with_tombstone | pending_delete)
 
     async def has_tombstone(self, ledger_id: int) -> bool:
         """Whether a ledger of that id was ever deleted here. `CorruptDataError` if that can't be told."""
-        return ledger_id in self.deletions.pending_delete or await self._read_worker.run(
+        return ledger_id in self.deleted.pending_delete or await self._read_worker.run(
             self.has_tombstone_now, ledger_id
         )
 
     def has_tombstone_now(self, ledger_id: int) -> bool:
         """The same. Blocks."""
-        if ledger_id in self.deletions.pending_delete:
+        if ledger_id in self.deleted.pending_delete:
             return True
         with self.store.read() as txn:
             return has_tombstone(txn, ledger_id)
@@ -196,7 +196,7 @@ class Shard:
 
     def _held(self, after: int, limit: int) -> list[int]:
         with self.store.read() as txn:
-            return held_ledgers(txn, after, limit + len(self.deletions.pending_delete))
+            return held_ledgers(txn, after, limit + len(self.deleted.pending_delete))
 
     def holds(self, ledger_id: int) -> bool:
         """Whether something of the ledger is in memory only. When `catch_up` has little to do."""
@@ -250,7 +250,7 @@ class Shard:
         assert generation is not None
         began = self._runtime.clock.monotonic()
         await self.write_tombstones()
-        while revived := generation.dirty & self.deletions.trash:  # what they had must be gone before they have more
+        while revived := generation.dirty & self.deleted.trash:  # what they had must be gone before they have more
             await self.purge(revived)
         flush = Flush(
             self.store,
@@ -285,17 +285,17 @@ class Shard:
         return flushed.written
 
     async def write_tombstones(self) -> None:
-        """Take the ledgers out of the index that were deleted. Nobody else may change the shard's row meanwhile."""
-        while self.deletions.pending_delete:
-            ledger_ids = list(islice(self.deletions.pending_delete, self._settings.index_step_rows))
-            await self.change_row(self.deletions.write_tombstones, ledger_ids)
-            self.deletions.tombstones_written(ledger_ids)
+        """Make tombstones of deleted ledgers in the index. Only while `checkpointing` is held."""
+        while self.deleted.pending_delete:
+            ledger_ids = list(islice(self.deleted.pending_delete, self._settings.index_step_rows))
+            await self.change_row(self.deleted.write_tombstones, ledger_ids)
+            self.deleted.tombstones_written(ledger_ids)
 
     async def purge(self, ledger_ids: Collection[int]) -> None:
         """Remove some of what is left of deleted ledgers."""
         some = list(islice(ledger_ids, self._settings.index_step_rows))
-        done = await self._flush_worker.run(self.deletions.purge, some, self._settings.index_step_rows)
-        self.deletions.purged(done)
+        done = await self._flush_worker.run(self.deleted.purge, some, self._settings.index_step_rows)
+        self.deleted.purged(done)
 
     def on_index(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
         """Run something that blocks and may write to the index, between two steps of whatever else does."""

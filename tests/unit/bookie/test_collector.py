@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import aiohttp
 import pytest
@@ -25,6 +26,7 @@ from bkpy.protocol.wire import messages as m
 from bkpy.protocol.wire.messages import Op, Status
 from bkpy.protocol.wire.records import walk
 from bkpy.storage.index.index import ledger_key
+from bkpy.storage.space.deletion import HiddenLedger, hide
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from bkpy.bookie.collector import CollectionRun, Collector
     from bkpy.client.client import Client
     from bkpy.client.write.writer import LedgerWriter
+    from bkpy.storage.engine import LedgerStorage
 
 PAYLOADS = [b"one", b"two", b"three"]
 
@@ -410,21 +413,16 @@ async def test_a_spare_copy_whose_ledger_is_locked_stays(cluster: Collecting) ->
 
 async def hidden_meanwhile(cluster: Collecting, act: Callable[[], Any]) -> CollectionRun:
     """A run in which `act` happens right after a copy was hidden."""
-    storage = cluster.storage("a")
-    hide = storage.hide
 
-    async def hide_and_act(ledger_id: int) -> Any:
-        hidden = await hide(ledger_id)
+    async def hide_and_act(storage: LedgerStorage, ledger_id: int) -> Any:
+        hidden = await hide(storage, ledger_id)
         result = act()
         if asyncio.iscoroutine(result):
             await result
         return hidden
 
-    storage.hide = hide_and_act  # type: ignore[method-assign]
-    try:
+    with patch("bkpy.bookie.collector.hide", hide_and_act):
         return await cluster.collect()
-    finally:
-        del vars(storage)["hide"]
 
 
 @pytest.mark.scenario(51)
@@ -528,7 +526,7 @@ async def test_a_storage_that_fails_ends_the_run(cluster: Collecting, monkeypatc
         raise StorageFailedError("it failed")
 
     with monkeypatch.context() as context:
-        context.setattr(cluster.storage("a"), "delete", fail)
+        context.setattr(HiddenLedger, "delete", fail)
         run = await cluster.collect()
     assert (run.failed, run.gone) == ("storage", 0)
     assert "it failed" in run.failure
@@ -542,11 +540,11 @@ async def test_a_defect_costs_the_run_and_not_the_bookie(
     client = await cluster.client()
     spare = await spare_on_a(cluster, client)
 
-    async def fail(ledger_id: int) -> Any:
+    async def fail(storage: LedgerStorage, ledger_id: int) -> Any:
         raise ZeroDivisionError("a defect")
 
     with monkeypatch.context() as context:
-        context.setattr(cluster.storage("a"), "hide", fail)
+        context.setattr("bkpy.bookie.collector.hide", fail)
         run = await cluster.collect()
     assert (run.failed, run.spare) == ("defect", 0)
     assert "a defect" in caplog.text

@@ -10,6 +10,7 @@ from tests.unit.bookie.connection.raw import Raw, add, frame
 from tests.unit.storage.support import found_ids
 
 from bkpy.protocol.wire.messages import Flags, Op, Status
+from bkpy.storage.space.deletion import hide
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -29,9 +30,9 @@ async def cluster(tmp_path: Path) -> AsyncIterator[InProcess]:
 
 
 async def delete(storage: LedgerStorage) -> None:
-    hidden = await storage.hide(LEDGER)
+    hidden = await hide(storage, LEDGER)
     assert hidden is not None
-    assert await storage.delete(hidden)
+    assert await hidden.delete()
 
 
 def present(correlation_id: int = 2) -> bytes:

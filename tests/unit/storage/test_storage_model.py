@@ -21,6 +21,8 @@ from tests.unit.storage.support import (
 )
 from tests.unit.storage.support import settings as bookie_settings
 
+from bkpy.storage.space.deletion import hide
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -83,9 +85,9 @@ async def run(script: list[tuple[str, object]], journals: int, ledgers: int, **b
                 host.settings = host.settings.model_copy(update={"ledger_directories": more})
             storage = await host.boot()
         elif action in ("delete", "delete and die"):
-            hidden = await storage.hide(argument)  # type: ignore[arg-type]
+            hidden = await hide(storage, argument)  # type: ignore[arg-type]
             if hidden is not None:
-                assert await storage.delete(hidden)
+                assert await hidden.delete()
             model[argument] = {}  # type: ignore[index]
             if action == "delete and die":  # before anything of it is in an index
                 host.disk.crash()

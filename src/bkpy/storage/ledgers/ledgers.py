@@ -273,16 +273,16 @@ class Ledgers:
             for shard in self.shards:
                 found.update(await shard.held(after, limit))
         for shard in self.shards:
-            found -= shard.deletions.pending_delete
+            found -= shard.deleted.pending_delete
         return sorted(found)[:limit]
 
-    def delete_later(self, ledger_id: int, shard: Shard) -> None:
-        """What this shard has of the ledger, none of it in memory, is deleted from now on."""
+    def forget(self, ledger_id: int, shard: Shard) -> None:
+        """Deny from now on what this shard has of the ledger, none of it in memory, and have its rows removed later."""
         info = self._cache.get(ledger_id)
         if info is not None and info.shard == shard.number:
             info.gone = True
             self._cache.remove(ledger_id)
-        shard.deletions.pending_delete.add(ledger_id)
+        shard.deleted.pending_delete.add(ledger_id)
         if self._cache.get(ledger_id) is None:  # else it has a second life already, in another directory
             self.fenced.discard(ledger_id)
         for callback in self.on_key_void:
@@ -314,7 +314,7 @@ class Ledgers:
         To be called by one at a time for each shard. `ends` says where each journal ends, and is asked at the seal.
         """
         marks = _marks(shard, ends())  # before the seal's next await: they belong together (S8)
-        if shard.active.empty and marks == shard.row.marks and not close_log and not shard.deletions.pending_delete:
+        if shard.active.empty and marks == shard.row.marks and not close_log and not shard.deleted.pending_delete:
             return False
         generation = shard.seal()
         infos = {i: info for i in generation.dirty if (info := self._cache.get(i)) is not None}

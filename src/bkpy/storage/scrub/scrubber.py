@@ -204,7 +204,7 @@ class Scrubber:
             shard.store,
             shard.directory,
             block_key(under_way.ledger_id, under_way.entry_id),
-            shard.deletions.pending,
+            shard.deleted.pending,
             rows_max=settings.index_step_rows,
             bytes_max=settings.scrub_step_bytes,
             doubts_max=settings.scrub_damages_max,

@@ -159,7 +159,7 @@ class Compactor:
             sources, cursor = await self._shard.on_index(self._gather, cursor, log_ids)
             copied = 0
             for ledger_id, group in groupby(sources, attrgetter("ledger_id")):
-                if not self._shard.deletions.pending(ledger_id):
+                if not self._shard.deleted.pending(ledger_id):
                     copied += await self._copy_blocks(ledger_id, list(group))
             uncommitted += copied
             self.pending_bytes = max(0, self.pending_bytes - copied)

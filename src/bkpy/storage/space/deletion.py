@@ -1,103 +1,80 @@
-"""Deleted ledgers of one shard, from the moment they are gone until nothing of them is left in the index.
+"""Deletes one ledger of a bookie, step by step. This module is the only one that does, and calls go only downwards.
 
-Two steps, each a transaction of its own. *Burial* takes the ledger's row away, makes it a tombstone and notes its block
-rows as trash; *purging* removes those, some at a time, and takes their bytes off the living ones.
+    | step | function | durable | after a crash |
+    | --- | --- | --- | --- |
+    | hide | `hide` | all of the ledger so far | the ledger is there and visible |
+    | delete | `HiddenLedger.delete` | the journal's *deleted* record | the replay deletes it once more |
+    | tombstone | `Shard.write_tombstones` | the index: no row, a tombstone, its block rows as trash | purged |
+    | purge | `Shard.purge` | the index: no block rows, fewer living bytes in the logs | dead logs go |
 
-Invariants: no mark passes a record of a deletion before the burial; block rows of a ledger that has been made known
-again are stored only when the trash of its earlier life is gone.
+The collector takes the first two steps; the next checkpoint or the reclaimer takes the others.
+
+While a ledger is hidden, reads of it answer *unknown*, so that nobody comes to rely on it; adds are stored. An add in
+that time proves that somebody stores the ledger here. Then it is not deleted but fenced, and the collector may try it
+again later. So a crash between hiding and deletion leaves nothing behind, and the replay has nothing to take apart: a
+*deleted* record concerns all that was journaled of the ledger before it.
+
+Invariants: a deletion is in the journal, and later in the index, and nowhere else; after it nobody holds the ledger's
+state, or may add to the ledger without asking.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from itertools import islice
 from typing import TYPE_CHECKING
 
-from bkpy.errors import CorruptDataError
-from bkpy.storage.index.index import (
-    SHARD_KEY,
-    U64_END,
-    ShardRow,
-    checksum_of,
-    decode_block_row,
-    encode_shard,
-    ledger_key,
-    scan_blocks,
-    seal,
-    trash_key,
-    trash_rows,
-)
-from bkpy.storage.index.tombstones import add_tombstone
-
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from bkpy.runtime.interfaces import OrderedStore
-    from bkpy.storage.index.living import LivingBytes
+    from bkpy.storage.engine import LedgerStorage
+    from bkpy.storage.ledgers.info import LedgerInfo
 
 
-class Deletions:
-    """`pending_delete`: deleted, without a tombstone yet. `trash`: those whose block rows are still to be removed.
+async def hide(storage: LedgerStorage, ledger_id: int) -> HiddenLedger | None:
+    """Hide what is stored of the ledger; None if it isn't here, or is hidden already. A crash unhides it."""
+    info = await storage.looked_up(ledger_id)
+    if info is not None and storage.shards[info.shard].holds(ledger_id):
+        await storage.checkpoint_shard(storage.shards[info.shard])
+    await storage.force(ledger_id)  # so that a mark behind the deletion is behind all adds before it, too
+    info = await storage.looked_up(ledger_id)
+    if info is None or info.hidden:
+        return None
+    info.hidden = True
+    info.disturbed = storage.shards[info.shard].holds(ledger_id)
+    info.pins += 1
+    return HiddenLedger(storage, info)
 
-    What blocks runs on the flush worker; the sets change on the event loop only.
-    """
 
-    def __init__(self, store: OrderedStore, living: LivingBytes) -> None:
-        self.pending_delete: set[int] = set()
-        with store.read() as txn:
-            self.trash = set(trash_rows(txn))
-        self._store = store
-        self._living = living
+class HiddenLedger:
+    """A ledger that is hidden, until `unhide` or `delete`."""
 
-    def pending(self, ledger_id: int) -> bool:
-        """Whether the ledger was deleted, and block rows of it may be left."""
-        return ledger_id in self.pending_delete or ledger_id in self.trash
+    __slots__ = ("_info", "_storage", "ledger_id")
 
-    def tombstones_written(self, ledger_ids: Collection[int]) -> None:
-        """These are in the index as deleted ones, and their block rows are trash."""
-        self.pending_delete.difference_update(ledger_ids)
-        self.trash.update(ledger_ids)
+    def __init__(self, storage: LedgerStorage, info: LedgerInfo) -> None:
+        self.ledger_id = info.ledger_id
+        self._storage = storage
+        self._info = info
 
-    def purged(self, ledger_ids: Collection[int]) -> None:
-        """Nothing is left of these."""
-        self.trash.difference_update(ledger_ids)
+    def unhide(self) -> None:
+        """Show what is stored of the ledger again, unless that was done."""
+        if self._info.hidden:
+            self._info.hidden = False
+            self._info.pins -= 1
 
-    def write_tombstones(self, shard: ShardRow, ledger_ids: Collection[int]) -> ShardRow:
-        """One transaction; the shard's row after it. Blocks."""
-        count, checksum = shard.ledgers, shard.checksum
-        with self._store.write() as txn:
-            for ledger_id in ledger_ids:
-                key = ledger_key(ledger_id)
-                value = txn.get(key)
-                if value is not None:
-                    txn.delete(key)
-                    count, checksum = count - 1, checksum ^ checksum_of(value)
-                    txn.put(trash_key(ledger_id), seal(trash_key(ledger_id), b""))
-                add_tombstone(txn, ledger_id)
-            shard = shard._replace(ledgers=count, checksum=checksum)
-            txn.put(SHARD_KEY, encode_shard(shard))
-        return shard
+    async def delete(self) -> bool:
+        """Delete the ledger for good; returns when that is durable. It stays fenced: no writer is welcome any more.
 
-    def purge(self, ledger_ids: Collection[int], rows_max: int) -> list[int]:
-        """Remove up to that many block rows of these ledgers; those of which none are left. Blocks."""
-        done: list[int] = []
-        moved: defaultdict[int, int] = defaultdict(int)
-        with self._store.write() as txn:
-            for ledger_id in ledger_ids:
-                if txn.get(trash_key(ledger_id)) is not None:
-                    rows = list(islice(scan_blocks(txn, ledger_id, 0, U64_END - 1), rows_max))
-                    for key, value in rows:
-                        try:
-                            place = decode_block_row(key, value).place
-                            moved[place.log_id] -= place.length
-                        except CorruptDataError:  # its log seems to hold more than it does, until it is counted anew
-                            pass
-                        txn.delete(key)
-                    rows_max -= len(rows)
-                    if rows_max <= 0:
-                        break
-                    txn.delete(trash_key(ledger_id))
-                done.append(ledger_id)
-            self._living.change(txn, moved)
-        self._living.committed()
-        return done
+        False: something was stored for it since it was hidden. Then all of it stays, visible and fenced, so that what a
+        writer stores there comes to an end; it may be hidden and deleted later.
+        """
+        storage, info = self._storage, self._info
+        if not info.hidden:
+            raise AssertionError(f"ledger {info.ledger_id} is not hidden")
+        shard = storage.shards[info.shard]
+        await shard.catch_up(info.ledger_id)
+        disturbed = info.disturbed or shard.holds(info.ledger_id)
+        self.unhide()
+        if disturbed:
+            await storage.fence(info.ledger_id, info.key)
+            return False
+        storage.ledgers.forget(info.ledger_id, shard)  # with the record, before anybody else runs
+        await storage.journal_deletion(info.ledger_id)
+        storage.reclaimers[info.shard].wake()
+        return True

@@ -63,8 +63,7 @@ class Reclaimer:
         """As of the last round."""
         rows = [row for row in self._logs.values() if row is not None]
         living = sum(row.living for row in rows if row.living is not None)
-        deletions = self._shard.deletions
-        deleted = len(deletions.pending_delete) + len(deletions.trash)
+        deleted = len(self._shard.deleted.pending_delete) + len(self._shard.deleted.trash)
         return SpaceTotals(len(rows), sum(row.bytes for row in rows), living, deleted, self.compactor.pending_bytes)
 
     def wake(self) -> None:
@@ -140,11 +139,11 @@ class Reclaimer:
     async def _delete(self) -> None:
         """Take deleted ledgers out of the index."""
         shard = self._shard
-        if shard.deletions.pending_delete:
+        if shard.deleted.pending_delete:
             async with shard.checkpointing:
                 await shard.write_tombstones()
-        while shard.deletions.trash and not self._pauses.stopped:
-            await shard.purge(shard.deletions.trash)
+        while shard.deleted.trash and not self._pauses.stopped:
+            await shard.purge(shard.deleted.trash)
             await self._pauses.pause(self._settings.index_step_pause_s)
 
     async def _remove_dead_logs(self) -> None:

@@ -19,6 +19,7 @@ from bkpy.metadata.ledgers.layout import NewId
 from bkpy.protocol.repair.collection import ProbeState
 from bkpy.protocol.wire.messages import Flags, Op, Status
 from bkpy.protocol.wire.records import RecordCodec
+from bkpy.storage.space.deletion import hide
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -142,9 +143,9 @@ async def test_a_ledger_that_was_deleted_here_stays_fenced(cluster: InProcess) -
     owner, stranger = await Raw.connect(cluster), await Raw.connect(cluster)
     owner.send(present(RIGHT, ledger_id), add(ledger_id, correlation_id=10))
     await owner.reply(10)
-    hidden = await storage.hide(ledger_id)
+    hidden = await hide(storage, ledger_id)
     assert hidden is not None
-    assert await storage.delete(hidden)
+    assert await hidden.delete()
     assert await present_and_fence(stranger, WRONG, ledger_id) == {Status.OK}
     owner.send(present(RIGHT, ledger_id), add(ledger_id, 1, correlation_id=11))
     assert (await owner.reply(11))[1] == [Status.FENCED]

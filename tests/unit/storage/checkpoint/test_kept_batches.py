@@ -37,6 +37,7 @@ from bkpy.storage.index.ids import Ids
 from bkpy.storage.index.index import BlockRow, KeptBatch, decode_block_row, load_shard, log_key, scan_blocks
 from bkpy.storage.open import open_storage
 from bkpy.storage.reads.blocks import read_block
+from bkpy.storage.space.deletion import hide
 from bkpy.storage.tools.inspect.ledger import LedgerInspection
 
 if TYPE_CHECKING:
@@ -334,15 +335,15 @@ async def test_a_file_goes_when_its_ledgers_are_deleted() -> None:
         await put(storage, Batch(2, i, payload=LARGE))
         await storage.checkpoint()
     before, used = files(host, ".txn"), host.disk.used_bytes()
-    hidden = await storage.hide(1)
+    hidden = await hide(storage, 1)
     assert hidden is not None
-    await storage.delete(hidden)
+    await hidden.delete()
     await reclaim(storage)
     check_living_bytes(storage)
     assert files(host, ".txn") == before, "something lives in all of them"
-    hidden = await storage.hide(2)
+    hidden = await hide(storage, 2)
     assert hidden is not None
-    await storage.delete(hidden)
+    await hidden.delete()
     await reclaim(storage)
     assert files(host, ".txn") == before[-1:], "the journal's own file"
     assert host.disk.used_bytes() < used - (len(before) - 2) * (1 << 20)

@@ -15,6 +15,7 @@ from tests.unit.storage.support import settings as bookie_settings
 from bkpy.errors import StorageFailedError
 from bkpy.protocol.wire.messages import AddColumns, pack
 from bkpy.protocol.wire.records import RecordCodec, walk
+from bkpy.storage.space.deletion import hide
 
 if TYPE_CHECKING:
     from bkpy.storage.engine import LedgerStorage
@@ -264,8 +265,8 @@ class Life:
                 await asyncio.sleep(0)
             ledger_id = self.rng.randrange(LEDGERS)
             self.hidings[ledger_id] += 1
-            hidden = await storage.hide(ledger_id)
-            if hidden is not None and await storage.delete(hidden):
+            hidden = await hide(storage, ledger_id)
+            if hidden is not None and await hidden.delete():
                 self.fenced.add(ledger_id)
             self.hidings[ledger_id] += 1
 

@@ -12,6 +12,7 @@ from tests.unit.storage.support import settings as bookie_settings
 from bkpy.protocol.wire.messages import Status
 from bkpy.protocol.wire.records import RecordCodec
 from bkpy.storage.journal.format import RecordKind
+from bkpy.storage.space.deletion import hide
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,10 +107,10 @@ async def test_a_hidden_ledger_is_left_to_its_collector() -> None:
     storage = await Host().boot()
     await storage.states((LEDGER,))
     await storage.fence(LEDGER, WRONG)
-    hidden = await storage.hide(LEDGER)
+    hidden = await hide(storage, LEDGER)
     assert hidden is not None
     assert await storage.replace_key(LEDGER, KEY) is Status.UNAVAILABLE
-    storage.unhide(hidden)
+    hidden.unhide()
     assert await storage.replace_key(LEDGER, KEY) is Status.OK
 
 

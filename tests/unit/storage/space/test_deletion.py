@@ -33,6 +33,7 @@ from bkpy.storage.index.index import (
 )
 from bkpy.storage.index.tombstones import add_tombstone, has_tombstone, tombstone_key
 from bkpy.storage.shard import Shard
+from bkpy.storage.space.deletion import hide
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,9 +50,9 @@ async def put(storage: LedgerStorage, *batches: Batch) -> None:
 
 
 async def delete(storage: LedgerStorage, ledger_id: int) -> None:
-    hidden = await storage.hide(ledger_id)
+    hidden = await hide(storage, ledger_id)
     assert hidden is not None
-    assert await storage.delete(hidden)
+    assert await hidden.delete()
 
 
 async def known(storage: LedgerStorage, ledger_id: int) -> bool:
@@ -81,14 +82,14 @@ async def test_what_is_hidden_is_unknown_and_comes_back(checkpointed: bool) -> N
     await put(storage, Batch(1, 0, 5, payload=OLD), Batch(2, 0))
     if checkpointed:
         await storage.checkpoint()
-    hidden = await storage.hide(1)
+    hidden = await hide(storage, 1)
     assert hidden is not None
-    assert await storage.hide(1) is None, "one at a time"
-    assert await storage.hide(99) is None
+    assert await hide(storage, 1) is None, "one at a time"
+    assert await hide(storage, 99) is None
     assert await read_all(storage, 1, 0, 9) == ({}, set(range(10)))
     assert (await storage.last_entry(1)).limbo
     assert await read_all(storage, 2, 0, 0) == ({0: b"data"}, set())
-    storage.unhide(hidden)
+    hidden.unhide()
     assert await read_all(storage, 1, 0, 9) == (dict.fromkeys(range(5), OLD), set())
     assert not (await storage.last_entry(1)).limbo
     storage.check_invariants()
@@ -100,7 +101,7 @@ async def test_what_arrives_after_the_hiding_is_seen_and_nothing_is_deleted(flus
     host = Host()
     storage = await host.boot()
     await put(storage, Batch(1, 0, 5, payload=OLD))
-    hidden = await storage.hide(1)
+    hidden = await hide(storage, 1)
     assert hidden is not None
     await put(storage, Batch(1, 3, 4, payload=NEW))
     have, unknown = await read_all(storage, 1, 0, 9)
@@ -110,7 +111,7 @@ async def test_what_arrives_after_the_hiding_is_seen_and_nothing_is_deleted(flus
         await storage.checkpoint()
         have, unknown = await read_all(storage, 1, 0, 9)
         assert have.keys() | unknown >= set(range(7))
-    assert not await storage.delete(hidden)
+    assert not await hidden.delete()
     wanted = {i: OLD if i < 3 else NEW for i in range(7)}
     for _ in range(2):
         assert await read_all(storage, 1, 0, 9) == (wanted, set())
@@ -126,10 +127,10 @@ async def test_what_arrives_after_the_hiding_is_seen_and_nothing_is_deleted(flus
 async def test_a_fence_or_a_confirmation_puts_the_deletion_off_as_well() -> None:
     storage = await Host().boot()
     await put(storage, Batch(1, 0, 5))
-    hidden = await storage.hide(1)
+    hidden = await hide(storage, 1)
     assert hidden is not None
     await storage.fence(1, KEY)
-    assert not await storage.delete(hidden)
+    assert not await hidden.delete()
     assert len((await read_all(storage, 1, 0, 9))[0]) == 5
 
 
@@ -137,7 +138,7 @@ async def test_a_crash_between_hiding_and_deletion_unhides() -> None:
     host = Host()
     storage = await host.boot()
     await put(storage, Batch(1, 0, 5))
-    assert await storage.hide(1) is not None
+    assert await hide(storage, 1) is not None
     host.disk.power_cut()
     assert len((await read_all(await host.boot(), 1, 0, 9))[0]) == 5
 
@@ -276,12 +277,12 @@ async def test_who_asks_for_several_ledgers_learns_of_one_that_is_deleted_meanwh
     """Its state was in memory when the question came, and another's had to be looked up."""
     storage = await Host().boot()
     await put(storage, Batch(1, 0, 5, payload=OLD))
-    hidden = await storage.hide(1)
+    hidden = await hide(storage, 1)
     assert hidden is not None
     asking = asyncio.ensure_future(storage.states((1, 99)))
     await asyncio.sleep(0)
     assert not asking.done()
-    assert await storage.delete(hidden)
+    assert await hidden.delete()
     assert await asking == {1: None, 99: None}
     assert storage.was_deleted(1), "a writer that was cut off for long would be let in"
     assert not storage.was_deleted(99)
@@ -299,13 +300,13 @@ async def test_a_deletion_that_is_replayed_leaves_the_fence_of_a_second_life_in_
     storage = await host.boot()
     await storage.states((3,))
     added = add(storage, Batch(3, 5, payload=OLD))  # not synced yet when it is written to the index
-    hidden = await storage.hide(3)
+    hidden = await hide(storage, 3)
     await added
     assert hidden is not None
     for reclaimer in storage.reclaimers:
         reclaimer.stop()  # it is not buried before the crash
     await turns()
-    assert await storage.delete(hidden)
+    assert await hidden.delete()
     await put(storage, Batch(3, 7, payload=NEW))
     await storage.checkpoint_shard(storage.shards[1])  # where it lives now, but didn't
     host.disk.power_cut()
@@ -367,10 +368,10 @@ async def test_what_the_journal_has_of_a_ledger_that_is_buried_makes_no_ledger_w
     await storage.checkpoint()
     journal.end()
     await added
-    hidden = await storage.hide(1)
+    hidden = await hide(storage, 1)
     assert hidden is not None
     journal.begin()
-    deleting = asyncio.ensure_future(storage.delete(hidden))
+    deleting = asyncio.ensure_future(hidden.delete())
     await turns()
     assert not deleting.done()
     await storage.shards[0].write_tombstones()
@@ -442,7 +443,7 @@ async def test_a_start_goes_on_with_what_is_left_of_deleted_ledgers() -> None:
     await storage.shards[0].purge({1})
     host.disk.power_cut()
     storage = await host.boot()
-    assert storage.shards[0].deletions.trash == {1}
+    assert storage.shards[0].deleted.trash == {1}
     assert not await known(storage, 1)
     await reclaim(storage)
     assert in_index(storage) == (set(), 0)
@@ -639,11 +640,11 @@ async def test_without_a_journal_the_deletion_of_an_earlier_life_never_strikes_a
     host = Host(settings=bookie_settings(journal_write_data=False))
     storage = await host.boot()
     await put(storage, Batch(1, 0, payload=OLD), Batch(2, 0))
-    hidden = await storage.hide(1)
+    hidden = await hide(storage, 1)
     assert hidden is not None
     stall = Stall(journal_worker(storage.journals[0]))
     stall.begin()
-    deleting = asyncio.ensure_future(storage.delete(hidden))
+    deleting = asyncio.ensure_future(hidden.delete())
     await turns()
     await put(storage, Batch(1, 0, 3, payload=NEW))
     checkpoint = asyncio.ensure_future(storage.checkpoint())
@@ -695,12 +696,12 @@ class Deleted:
         self.lives.setdefault(ledger_id, {}).update(dict.fromkeys(range(first, first + 10), payload))
 
     async def delete(self, storage: LedgerStorage, ledger_id: int) -> None:
-        hidden = await storage.hide(ledger_id)
+        hidden = await hide(storage, ledger_id)
         assert hidden is not None
         before = self.lives.pop(ledger_id)
         self.going.add(ledger_id)
         try:
-            assert await storage.delete(hidden)
+            assert await hidden.delete()
         except BaseException:
             self.lives[ledger_id] = before
             raise
@@ -819,6 +820,6 @@ def test_no_state_of_a_deleted_ledger_is_left_in_memory() -> None:
         assert len(storage.ledgers) == 0
         with storage.shards[0].store.read() as txn:
             assert trash_rows(txn) == []
-        assert storage.shards[0].deletions.trash == set()
+        assert storage.shards[0].deleted.trash == set()
 
     asyncio.run(life())

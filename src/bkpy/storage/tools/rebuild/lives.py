@@ -71,7 +71,7 @@ async def _join(
                     await ledgers.checkpoint(home, lambda: ends)
     states = [one.load_now((ledger_id,)).rows[ledger_id] for one in others]
     for other in others:
-        ledgers.delete_later(ledger_id, other)
+        ledgers.forget(ledger_id, other)
     info = ledgers.load_now(ledger_id)
     assert info is not None
     for state in states:
@@ -87,8 +87,8 @@ async def _join(
     await ledgers.checkpoint(home, lambda: ends)
     for other in others:
         await other.write_tombstones()
-        while other.deletions.trash:
-            await other.purge(other.deletions.trash)
+        while other.deleted.trash:
+            await other.purge(other.deleted.trash)
 
 
 class _Rows(NamedTuple):

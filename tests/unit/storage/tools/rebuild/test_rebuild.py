@@ -34,6 +34,7 @@ from bkpy.storage.journal.format import PAGE_BYTES, RunState, decode_file_header
 from bkpy.storage.journal.reader import JournalReader
 from bkpy.storage.losses import Losses
 from bkpy.storage.reads.blocks import read_blocks
+from bkpy.storage.space.deletion import hide
 from bkpy.storage.tools.rebuild.builder import IndexBuilder
 from bkpy.storage.tools.rebuild.rebuild import Catalog, Rebuilt, rebuild_index
 from bkpy.storage.wipe import Owner, wipe
@@ -524,9 +525,9 @@ async def test_a_copy_that_compaction_made_takes_nothing_over_from_a_later_one_t
     await storage.states((1,))
     await add(storage, Batch(1, 5))  # by a recovery
     await storage.checkpoint()
-    hidden = await storage.hide(2)
+    hidden = await hide(storage, 2)
     assert hidden is not None
-    assert await storage.delete(hidden)
+    assert await hidden.delete()
     await reclaim(storage, 0.9)
     assert host.reports.copied
     wanted = dict.fromkeys(range(10), b"data")
@@ -665,9 +666,9 @@ async def test_of_two_batches_that_stayed_and_overlap_nothing_is_lost() -> None:
     await storage.states((5, 6))
     await add(storage, Batch(5, 2, 2), Batch(6, 0))
     await storage.checkpoint()
-    hidden = await storage.hide(5)
+    hidden = await hide(storage, 5)
     assert hidden is not None
-    assert await storage.delete(hidden)
+    assert await hidden.delete()
     await storage.states((5,))
     await add(storage, Batch(5, 0, 6))
     await storage.close()
@@ -785,9 +786,9 @@ async def test_what_a_new_index_names_survives_a_power_cut() -> None:
     await storage.close()
     await (await host.boot()).close()  # the journal has them no more
     storage = await host.boot()
-    hidden = await storage.hide(2)
+    hidden = await hide(storage, 2)
     assert hidden is not None
-    assert await storage.delete(hidden)
+    assert await hidden.delete()
     before = set(host.disk.listdir("/b/ledgers0"))
     host.disk.crash_at(2, operation="fdatasync", path="ledgers0/")  # the first is of its header
     with pytest.raises(SimulatedCrash):
@@ -851,9 +852,9 @@ async def test_entries_under_a_wrong_key_do_not_get_into_the_ledger() -> None:
     await storage.states((1,))
     storage.create(1, wrong)
     await add(storage, Batch(1, 0, 5, payload=b"forged"))
-    hidden = await storage.hide(1)
+    hidden = await hide(storage, 1)
     assert hidden is not None
-    assert await storage.delete(hidden)
+    assert await hidden.delete()
     await storage.states((1,))
     await add(storage, Batch(1, 0, 3))
     await storage.close()
