@@ -98,8 +98,7 @@ def entry_log(where: str, ledger_id: int | None, offset: int, limit: int, as_jso
     def findings(bookie: _Bookie) -> Iterator[Finding]:
         from bkpy.storage.entry_log.entry_log import KEPT, log_id_of
         from bkpy.storage.tools.inspect.entry_log import LogInspection
-        from bkpy.storage.tools.inspect.missing_logs import missing_logs
-        from bkpy.storage.tools.inspect.stored import inspect_kept_file
+        from bkpy.storage.tools.inspect.stored import inspect_kept_file, missing_logs
 
         for directory in _ledgers(target):
             names = [target.file] if target.file else bookie.files.listdir(directory)

@@ -15,9 +15,8 @@ from bkpy.errors import BookKeeperError, StorageFailedError
 from bkpy.protocol.wire.messages import Status
 from bkpy.storage.at_risk import NOTHING, put_mark
 from bkpy.storage.held_entries import HeldEntries
-from bkpy.storage.journal.acknowledgements import Acknowledgements
 from bkpy.storage.journal.format import RecordKind
-from bkpy.storage.journal.journal import begin_journals
+from bkpy.storage.journal.journal import UnjournaledAdds, begin_journals
 from bkpy.storage.ledgers.info import lac_of, take_explicit_lac
 from bkpy.storage.ledgers.ledgers import checkpoint_errors
 from bkpy.storage.memtable.split import after, split
@@ -106,7 +105,7 @@ class LedgerStorage:
         self.generation_bytes_max = ledgers.generation_bytes_max
         self.journals = begin_journals(journals, settings, runtime, self.look_for_space, self.fail, observer)
         self.reclaimers = reclaimers
-        self._unjournaled = None if settings.journal_write_data else Acknowledgements(self.fail)
+        self._unjournaled = None if settings.journal_write_data else UnjournaledAdds(self.fail)
         self._held = HeldEntries(memory, self.shards, self.journals)
         self._settings = settings
         self._runtime = runtime

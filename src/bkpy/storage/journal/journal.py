@@ -1,8 +1,8 @@
-"""One journal directory: group commit, rolling, recycling.
+"""One journal directory: group commit, rolling, recycling; and what takes its place for adds that are not journaled.
 
 Invariants: a callback runs only after the sync of the frame that holds its record (S1), in the order of the
-appends; where adds go without syncs, a frame of theirs is only written, but whoever waits for another record waits for
-a sync (S16); at most one frame that is not acknowledged is in flight; after a write or sync failed nothing is written
+appends; where adds go without syncs, a frame of theirs is only written, but callbacks of other records wait for a sync
+(S16); at most one frame that is not acknowledged is in flight; after a write or sync failed nothing is written
 and nothing is acknowledged any more, and no sync is tried again (S2); a file's directory is synced before its first
 frame (S4).
 """
@@ -388,6 +388,39 @@ class Journal:
     async def drain(self) -> None:
         """Wait until everything appended so far is synced, or the journal failed."""
         await self._idle.wait()
+
+
+class UnjournaledAdds:
+    """Acknowledges adds that no journal holds: in order, on the event loop's next tick, and none after a failure.
+
+    It takes the place of the journals' syncs where entries are not written to them. All methods are called on the event
+    loop.
+    """
+
+    def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
+        self._on_failure = on_failure
+        self._waiting: list[Callable[[], None]] = []
+        self._failed = False
+
+    def add(self, callback: Callable[[], None]) -> None:
+        """Call back soon, after all that were added before."""
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._call_back)
+        self._waiting.append(callback)
+
+    def fail(self) -> None:
+        """Call nobody any more."""
+        self._failed = True
+
+    def _call_back(self) -> None:
+        waiting, self._waiting = self._waiting, []  # callbacks that are added meanwhile run on the next tick
+        if self._failed:
+            return
+        try:
+            for callback in waiting:
+                callback()
+        except Exception as e:  # as in a journal: nothing after it may be acknowledged
+            self._on_failure(e)
 
 
 def begin_journals(

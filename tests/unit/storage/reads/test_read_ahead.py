@@ -11,7 +11,7 @@ from tests.unit.storage.support import Batch, Host, Stall, add, read_all
 from tests.unit.storage.support import settings as bookie_settings
 from tests.waiting import turns
 
-from bkpy.storage.reads.scans import Scans
+from bkpy.storage.reads.read_ahead import Scans
 
 if TYPE_CHECKING:
     from bkpy.storage.engine import LedgerStorage

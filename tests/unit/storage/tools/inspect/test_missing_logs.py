@@ -11,7 +11,7 @@ from tests.unit.storage.tools.inspect.built import build
 from bkpy.runtime.ordered_store import LmdbStores
 from bkpy.runtime.system import RealFiles
 from bkpy.storage.index.index import block_rows, scan_blocks
-from bkpy.storage.tools.inspect.missing_logs import missing_logs
+from bkpy.storage.tools.inspect.stored import missing_logs
 
 if TYPE_CHECKING:
     from pathlib import Path
