@@ -13,17 +13,15 @@ from bkpy.client.client import replication_context
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import BookKeeperError
 from bkpy.metadata.replication.locks import LedgerLocks
+from bkpy.protocol.repair.rereplication import RepairScope
 from bkpy.replication.worker.copy_rate import CopyRate
 from bkpy.replication.worker.fragment_copy import CopyCount
-from bkpy.replication.worker.ledger_repair import LedgerRepair, RepairOutcome
+from bkpy.replication.worker.ledger_repair import LedgerRepair, Repaired, RepairOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
     from random import Random
 
     from bkpy.client.client import Client
-    from bkpy.metadata.replication.locks import LedgerLock
-    from bkpy.replication.worker.ledger_repair import MetadataRead
 
 SETTINGS = RecoverySettings(copy_window_bytes=4096)
 
@@ -41,17 +39,15 @@ async def move(client: Client, ledger_id: int, rng: Random) -> bool:
         await asyncio.sleep(rng.random() ** 2)
         return copied
 
-    async def leaving(look: MetadataRead) -> Collection[str]:
-        metadata = await look()
-        assert metadata is not None
-        return {rng.choice(sorted({name for fragment in metadata.fragments for name in fragment.bookies}))}
-
-    async def when_done(left: frozenset[str], lock: LedgerLock) -> bool:
-        return False
-
     repair.copy = copy_and_dally  # type: ignore[method-assign]
     try:
-        ended = await repair.run(ledger_id, leaving, waited_for=(), when_done=when_done)
+        async with repair.locked(ledger_id) as ledger:
+            if isinstance(ledger, Repaired):
+                return False
+            metadata = await ledger.metadata()
+            assert metadata is not None
+            source = rng.choice(sorted({name for fragment in metadata.fragments for name in fragment.bookies}))
+            ended = await ledger.repair(RepairScope(frozenset({source})))
     except BookKeeperError:
         return False
     return ended.how is RepairOutcome.DONE

@@ -21,6 +21,7 @@ from bkpy.client.client import replication_context
 from bkpy.config.recovery import RecoverySettings
 from bkpy.metadata.ledgers.catalog import LedgerCatalog
 from bkpy.metadata.replication.locks import LedgerLock, LedgerLocks
+from bkpy.protocol.repair.rereplication import RepairScope
 from bkpy.replication.worker.copy_rate import CopyRate
 from bkpy.replication.worker.fragment_copy import CopyCount
 from bkpy.replication.worker.ledger_repair import LedgerRepair
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from bkpy.client.client import Client
     from bkpy.metadata.store.outcome import PutOutcome
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
-    from bkpy.replication.worker.ledger_repair import MetadataRead
 
 ENTRIES = 5
 COLLECTING_S = 20.0  # many looks at what is spare
@@ -72,14 +72,8 @@ class Scene:
             await self.go.wait()
             return done
 
-        async def leaving(look: MetadataRead) -> set[str]:
-            return {self.old}
-
-        async def when_done(left: frozenset[str], lock: LedgerLock) -> bool:
-            return False
-
         repair.copy = copy_and_wait  # type: ignore[method-assign]
-        await repair.run(self.ledger_id, leaving, waited_for=(), when_done=when_done)
+        await repair.run(self.ledger_id, RepairScope(frozenset({self.old})))
 
     async def account(self) -> None:
         """Whoever is named has all of it."""

@@ -24,6 +24,7 @@ from bkpy.metadata.bookies import naming
 from bkpy.metadata.bookies.cookies import read_cookie
 from bkpy.metadata.replication.locks import LedgerLocks
 from bkpy.protocol.repair.draining import BookieReference, reference_of
+from bkpy.protocol.repair.rereplication import RepairScope
 from bkpy.recovery import ledger_recovery
 from bkpy.replication.worker.copy_rate import CopyRate
 from bkpy.replication.worker.fragment_copy import CopyCount
@@ -35,9 +36,7 @@ from .cluster import Cluster
 if TYPE_CHECKING:
     from bkpy.client.client import Client
     from bkpy.client.write.leaving import Leaving
-    from bkpy.metadata.replication.locks import LedgerLock
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
-    from bkpy.replication.worker.ledger_repair import MetadataRead
 
 SETTINGS = RecoverySettings(decommission_patience_s=2.0)
 
@@ -99,14 +98,8 @@ class Scene:
             await self.go.wait()
             return done
 
-        async def leaving(look: MetadataRead) -> set[str]:
-            return {self.stays[0]}
-
-        async def when_done(left: frozenset[str], lock: LedgerLock) -> bool:
-            return False
-
         repair.copy = copy_and_wait  # type: ignore[method-assign]
-        await repair.run(self.ledger_id, leaving, waited_for=(), when_done=when_done)
+        await repair.run(self.ledger_id, RepairScope(frozenset({self.stays[0]})))
 
     async def account(self, *, gone: bool) -> None:
         store, root = replication_context(self.client).cluster.store, replication_context(self.client).cluster.root

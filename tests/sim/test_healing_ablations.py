@@ -38,8 +38,8 @@ Ablation = Callable[[], AbstractContextManager[Any]]
 def recovering_without_a_grace_period() -> AbstractContextManager[Any]:
     """Rule 25."""
 
-    def step(planned: Plan | None, *, grace_over: bool) -> RepairStep:
-        return next_step(planned, grace_over=True)
+    def step(planned: Plan | None, *, grace_over: bool, **others: bool) -> RepairStep:
+        return next_step(planned, grace_over=True, **others)
 
     return patch.object(ledger_repair, "next_step", step)
 

@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING
 from bkpy.client.iteration import raised_where_awaited
 from bkpy.metadata.ledgers.all_ledgers import readable_ledgers
 from bkpy.protocol.repair.rebalance import Balance, shares
+from bkpy.protocol.repair.rereplication import RepairScope
 from bkpy.replication.worker.copy_rate import CopyRate
 from bkpy.replication.worker.fragment_copy import CopyCount
 from bkpy.replication.worker.ledger_repair import LedgerRepair, RepairOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Collection
+    from collections.abc import AsyncGenerator
 
     from bkpy.config.recovery import RecoverySettings
-    from bkpy.metadata.replication.locks import LedgerLock, LedgerLocks
+    from bkpy.metadata.replication.locks import LedgerLocks
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
     from bkpy.protocol.repair.rebalance import Move
     from bkpy.replication.context import ReplicationContext
-    from bkpy.replication.worker.ledger_repair import MetadataRead
     from bkpy.runtime.interfaces import Runtime
 
 
@@ -123,18 +123,12 @@ class Rebalancer:
                 await self._move(move)
 
     async def _move(self, move: Move) -> None:
-        async def leaving(look: MetadataRead) -> Collection[str]:
-            return {move.source}
-
-        async def when_done(left: frozenset[str], lock: LedgerLock) -> bool:
-            return False
-
         repair = self._repairs.get(move.target)
         if repair is None:
             repair = self._repairs[move.target] = LedgerRepair(
                 self._context, self._locks, self._settings, self._rate, self.count, target=move.target
             )
-        ended = await repair.run(move.ledger_id, leaving, waited_for=(), when_done=when_done)
+        ended = await repair.run(move.ledger_id, RepairScope(frozenset({move.source})))
         if ended.how is not RepairOutcome.DONE:
             if len(self.failed) < self._settings.stuck_ledgers_max:
                 self.failed[move.ledger_id] = ended.why

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bkpy.metadata.replication.underreplication import LossReason
 from bkpy.protocol.repair.rereplication import Bookies
 
 if TYPE_CHECKING:
@@ -51,10 +50,3 @@ def incomplete_bookies(mark: UnderreplicationRecord, directory: BookieDirectory)
     One in limbo isn't among them: it gets what it lost itself, under the ledger's lock, and says when that is done.
     """
     return frozenset(filter(directory.is_here, mark.incomplete))
-
-
-def returned(mark: UnderreplicationRecord, directory: BookieDirectory) -> frozenset[str]:
-    """The bookies that the mark names because they were absent, and that are here with what they had."""
-    absence = (LossReason.LOST, LossReason.RETURNED)
-    lost = (bookie_id for bookie_id, loss in mark.lost.items() if loss.reason in absence)
-    return frozenset(filter(directory.is_here, lost))

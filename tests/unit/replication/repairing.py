@@ -10,6 +10,7 @@ from bkpy.client.client import replication_context
 from bkpy.config.recovery import RecoverySettings
 from bkpy.metadata.replication.locks import LedgerLocks
 from bkpy.protocol.ledger.quorum import write_set
+from bkpy.protocol.repair.rereplication import RepairScope
 from bkpy.protocol.wire import messages as m
 from bkpy.protocol.wire.messages import Op, Status
 from bkpy.protocol.wire.records import RecordCodec, walk
@@ -21,9 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from bkpy.client.client import Client
-    from bkpy.metadata.replication.locks import LedgerLock
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
-    from bkpy.replication.worker.ledger_repair import MetadataRead, Repaired
+    from bkpy.replication.worker.ledger_repair import Repaired
 
 
 class Repairs:
@@ -42,14 +42,10 @@ class Repairs:
         )
 
     async def run(self, ledger_id: int, leaving: Collection[str], *, grace_over: bool = False) -> Repaired:
-        async def who(look: MetadataRead) -> Collection[str]:
-            return leaving
-
-        async def done(left: frozenset[str], lock: LedgerLock) -> bool:
-            self.left = left
-            return False
-
-        return await self.repair.run(ledger_id, who, waited_for=leaving if grace_over else (), when_done=done)
+        scope = RepairScope(frozenset(leaving), waited_for=frozenset(leaving if grace_over else ()))
+        ended = await self.repair.run(ledger_id, scope)
+        self.left = ended.left
+        return ended
 
 
 async def held(client: Client, ledger_id: int, bookie_id: str, last: int) -> dict[int, bytes]:

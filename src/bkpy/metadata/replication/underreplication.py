@@ -80,6 +80,7 @@ class LossReason(enum.StrEnum):
 
 _LASTING = tuple(LossReason)
 _INCOMPLETE = (LossReason.RETURNED.value, LossReason.REBUILDING.value, LossReason.CHECK.value)
+_ABSENT = (LossReason.RETURNED.value, LossReason.LOST.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,11 @@ class UnderreplicationRecord:
     def unverified(self) -> frozenset[str]:
         """The bookies that may have all of their copy, or miss what was written while they were away."""
         return frozenset(bookie_id for bookie_id, loss in self.lost.items() if loss.reason == LossReason.RETURNED)
+
+    @property
+    def absent(self) -> frozenset[str]:
+        """The bookies that the record names because they were absent when it was written."""
+        return frozenset(bookie_id for bookie_id, loss in self.lost.items() if loss.reason in _ABSENT)
 
 
 def missing_since_ms(mark: UnderreplicationRecord, bookie_ids: Collection[str], settings: RecoverySettings) -> int:

@@ -300,18 +300,37 @@ def backoff_s(failures: int, first_s: float, most_s: float) -> float:
 # --- what follows from a look -----------------------------------------------------------------------------------------
 
 
+class RepairScope(NamedTuple):
+    """The bookies that one repair takes out of a ledger's ensembles, and the conditions for each.
+
+    `incomplete`, `unverified` and `absent` count only for bookies that are here when the repair looks.
+    """
+
+    leaving: frozenset[str]
+    waited_for: frozenset[str] = frozenset()  # the writer of an open ledger had the time to replace them
+    incomplete: frozenset[str] = frozenset()  # they keep their places if they get the entries that they miss
+    unverified: frozenset[str] = frozenset()  # of the incomplete: they keep their places if they return their share
+    absent: frozenset[str] = frozenset()  # they were; once they are back, no writer is ended because of them
+
+
 class RepairStep(enum.StrEnum):
     """What to do next with a ledger whose lock is held."""
 
-    DONE = "done"  # nothing names those bookies, or the ledger is gone: its mark goes
+    DONE = "done"  # no ensemble names those bookies, or the ledger is gone
     COPY = "copy"  # the most urgent copy, and swap
+    KEEP_WRITER = "keep the writer"  # the bookies that it lost are back, and it may go on with them
     WAIT = "wait"  # its writer may put another bookie in the place of the lost one
     RECOVER = "recover"  # the writer had the time: fence it, and close the ledger
-    STUCK = "stuck"
+    STUCK = "stuck"  # nothing more can be done now
 
 
-def next_step(plan: Plan | None, *, grace_over: bool) -> RepairStep:
-    """By the plan from the metadata as they are now; None for a ledger that is gone.
+def next_step(
+    plan: Plan | None, *, grace_over: bool, all_returned: bool = False, recovered: bool = False
+) -> RepairStep:
+    """The step that follows from a look at the ledger. `plan`: without copies that failed; None for a deleted ledger.
+
+    `all_returned`: the writer of this open ledger can go on with all bookies that it would have to replace;
+    `grace_over`: it had the time to replace the others; `recovered`: this repair has closed the ledger before.
 
     Copies that can be made come first, whatever else can't be done about the ledger. A ledger whose earlier fragments
     are stuck is recovered all the same: that needs no copy.
@@ -321,8 +340,32 @@ def next_step(plan: Plan | None, *, grace_over: bool) -> RepairStep:
     if plan.copies:
         return RepairStep.COPY
     if plan.unclosed:
-        return RepairStep.RECOVER if grace_over else RepairStep.WAIT
+        if all_returned:
+            return RepairStep.KEEP_WRITER
+        if not grace_over:
+            return RepairStep.WAIT
+        return RepairStep.STUCK if recovered else RepairStep.RECOVER
     return RepairStep.STUCK if plan.stuck else RepairStep.DONE
+
+
+class RecordUpdate(enum.StrEnum):
+    """What a repair does with the ledger's under-replication record before it releases the lock."""
+
+    KEEP = "keep"
+    DROP_BOOKIES = "drop the bookies that are repaired"
+    REMOVE = "remove"  # together with the lock
+
+
+def record_update(lost: Collection[str], leaving: frozenset[str], repaired: frozenset[str]) -> RecordUpdate:
+    """By the bookies that the record names, those of the repair's scope, and those of these that are `repaired`.
+
+    A damaged record names nobody, and stays until the whole scope is repaired.
+    """
+    if not lost:
+        return RecordUpdate.REMOVE if repaired == leaving else RecordUpdate.KEEP
+    if repaired.issuperset(lost):
+        return RecordUpdate.REMOVE
+    return RecordUpdate.DROP_BOOKIES if repaired else RecordUpdate.KEEP
 
 
 class Swap(enum.Enum):

@@ -1,22 +1,24 @@
-"""Works off one under-replicated ledger, under its re-replication lock: look, copy, swap, look again, until it is done.
+"""Repairs one under-replicated ledger, under its re-replication lock: look, copy, swap, look again, until it is done.
 
     lock --> look --> copy the most urgent share --> swap (one's own lock, and the metadata's version) --> look again
-              |-----> copy in place, to a bookie that lacks it and is the only one that can have it ----> look again
+              |-----> copy in place, to a bookie that misses it and is the only one that can have it ----> look again
               '-----> wait for the writer, and then recover the ledger ----------------------------------> look again
 
-`protocol/repair/rereplication.py` decides what to do. All who take bookies out of a ledger use this module: the worker,
-for queued ledgers, and operators, for manual moves.
+`next_step` of `protocol/repair/rereplication.py` decides what follows from a look. All code that takes bookies out of a
+ledger uses this module: the worker for queued ledgers (`record_repair.py`), and operators for manual moves.
 
 Invariants: nothing is changed without the lock, and no ensemble but by a write that checks that it is still held; a
-bookie is swapped in, or counts as mended, only behind `Copied`; no copy that has failed is tried again within one run.
+bookie is swapped in, or counts as repaired, only behind `Copied`; no copy that has failed is tried again within one
+run.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import logging
-from typing import TYPE_CHECKING, NamedTuple, assert_never
+from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
 
 from bkpy.errors import BookieUnavailableError, BookKeeperError, NoSuchLedgerError
 from bkpy.metadata.store.outcome import Changed, Done, Exists, Missing, NotDone, Superseded, Unknown
@@ -29,6 +31,7 @@ from bkpy.protocol.repair.rereplication import (
     CopyBlocker,
     NextStep,
     Plan,
+    RepairScope,
     RepairStep,
     Swap,
     next_step,
@@ -39,43 +42,46 @@ from bkpy.replication.auditor.held_entries import certainly_lost, held_entries, 
 from bkpy.replication.worker.fragment_copy import Copied, CopyCount, Failed, FragmentCopy, Unreadable
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection
+    from collections.abc import AsyncIterator, Collection
 
     from bkpy.config.recovery import RecoverySettings
     from bkpy.metadata.replication.locks import LedgerLock, LedgerLocks
+    from bkpy.metadata.replication.underreplication import UnderreplicationRecord
     from bkpy.metadata.store.outcome import PutOutcome
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
     from bkpy.protocol.repair.rereplication import RepairedInPlace
     from bkpy.replication.context import ReplicationContext
     from bkpy.replication.worker.copy_rate import CopyRate
 
-    MetadataRead = Callable[[], Awaitable[LedgerMetadata | None]]
-    Found = tuple[LedgerMetadata, int] | None
+    Found = tuple[LedgerMetadata, int] | None  # with their version; None for a deleted ledger
 
 log = logging.getLogger("bkpy.recovery")
 
 LOCKED = "somebody else has the ledger's lock"
 LOCK_LOST = "the ledger's lock was lost"
-_SHOWN_MAX = 5  # fragments
 BACK = "a bookie that was lost is back, and may be as it was"
 GRACE = "its writer may still leave the lost bookie by itself"
 
 
-class RepairOutcome(enum.StrEnum):
-    """How a run has ended."""
+_SHOWN_MAX: Final = 5  # fragments
 
-    DONE = "done"  # none of the ledger's ensembles names any of the bookies, but those that were mended
+
+class RepairOutcome(enum.StrEnum):
+    """How a repair ended."""
+
+    DONE = "done"  # none of the ledger's ensembles names any of the bookies, but those repaired in place
     LATER = "later"  # another time it may go on
     WAITING = "waiting"  # for the writer of an open ledger
     STUCK = "stuck"  # as long as the same bookies are away
 
 
 class Repaired(NamedTuple):
-    """How it has ended, and why it is not DONE.
+    """How a repair ended, and why it is not DONE.
 
-    `left`: of the bookies that were to go, those that no ensemble names (any more), or that lack nothing any more.
-    `waiting_for`: those that only the writer of an open ledger can leave, for now. `judged`: the metadata by which it
-    is STUCK or DONE, and their version; None if it is DONE because the ledger is gone.
+    `left`: of the bookies in its scope, the ones that no ensemble names (any more), or that miss no entry any more.
+    `waiting_for`: the ones that only the writer of an open ledger can replace, for now. `judged`: the metadata by which
+    the ledger is STUCK or DONE, and their version; None if it is DONE because it was deleted. `record`: the
+    under-replication record by which it was repaired.
     """
 
     how: RepairOutcome
@@ -83,10 +89,11 @@ class Repaired(NamedTuple):
     left: frozenset[str] = frozenset()
     waiting_for: frozenset[str] = frozenset()
     judged: tuple[LedgerMetadata, int] | None = None
+    record: UnderreplicationRecord | None = None
 
 
 class LedgerRepair:
-    """Made once for all ledgers that a worker, or a person, works off. `count` and `rate` are shared by all of them.
+    """Made once for all ledgers that a worker, or an operator, repairs. They share `count` and `rate`.
 
     `target`: the only bookie to copy to, if it is given.
     """
@@ -109,57 +116,50 @@ class LedgerRepair:
         self._count = count
         self._target = target
 
-    async def run(
-        self,
-        ledger_id: int,
-        leaving: Callable[[MetadataRead], Awaitable[Collection[str]]],
-        *,
-        waited_for: Collection[str],
-        when_done: Callable[[frozenset[str], LedgerLock], Awaitable[bool]],
-        incomplete: Callable[[], Collection[str]] = frozenset,
-        returned: Callable[[], Collection[str]] = frozenset,
-        unverified: Callable[[], Collection[str]] = frozenset,
-    ) -> Repaired:
-        """Work off the ledger. `leaving` tells which bookies are to go, and is asked once the lock is held.
+    async def run(self, ledger_id: int, scope: RepairScope) -> Repaired:
+        """Repair the ledger under its lock. Never raises `BookKeeperError`; when cancelled, see `locked`."""
+        try:
+            async with self.locked(ledger_id) as ledger:
+                return ledger if isinstance(ledger, Repaired) else await ledger.repair(scope)
+        except BookKeeperError as error:
+            return Repaired(RepairOutcome.LATER, str(error))
 
-        It may look at the metadata for that. `when_done` is told of those that have gone, while the lock is still held,
-        and returns whether it has given that back itself. `waited_for`: an open ledger may be recovered because of
-        these. `lacking`: of those that are to go, the ones that may stay if they get what they lack. `returned`: those
-        that were absent and are back, because of which no open ledger is recovered. `unverified`: those of the lacking
-        ones that keep their place where they return all of their share intact. All are asked for at every look.
-        A caller that is cancelled here ends the session, or calls `release_abandoned`.
+    @contextlib.asynccontextmanager
+    async def locked(self, ledger_id: int) -> AsyncIterator[LockedLedger | Repaired]:
+        """The ledger with its lock held until the block ends; `Repaired`, LATER, if the lock can't be had.
+
+        A caller that is cancelled in here ends the session, or calls `release_abandoned`.
         """
         lock = await self._locks.take(ledger_id)
         if isinstance(lock, Exists):
-            return Repaired(RepairOutcome.LATER, LOCKED)
+            yield Repaired(RepairOutcome.LATER, LOCKED)
+            return
         if isinstance(lock, NotDone):
-            return Repaired(RepairOutcome.LATER, str(lock.error))
-        released = False
+            yield Repaired(RepairOutcome.LATER, str(lock.error))
+            return
+        ledger = LockedLedger(self, lock)
         try:
             try:
-                ended = await _LockedRepair(self, lock, frozenset(waited_for), incomplete, returned, unverified).run(
-                    leaving
-                )
-                if ended.left or ended.how is RepairOutcome.DONE:
-                    released = await when_done(ended.left, lock)
-            except BookKeeperError as error:
-                ended = Repaired(RepairOutcome.LATER, str(error))
+                yield ledger
             except Exception:
                 await self._locks.release(lock)
                 raise
-            if not released:
+            if not ledger.released:
                 await self._locks.release(lock)
         except asyncio.CancelledError:
             self._locks.abandon(lock)
             raise
-        return ended
 
     async def release_abandoned(self) -> None:
-        """Release the locks of runs that were cancelled in this session."""
+        """Release the locks of repairs that were cancelled in this session."""
         await self._locks.release_abandoned()
 
-    async def read(self, ledger_id: int) -> tuple[LedgerMetadata, int] | None:
-        """The ledger's metadata as they are now, and their version; None for a ledger that is gone."""
+    def here(self, bookies: Collection[str]) -> frozenset[str]:
+        """Of these bookies, the ones that are registered, and have what they had."""
+        return frozenset(filter(self._context.directory.is_here, bookies))
+
+    async def read(self, ledger_id: int) -> Found:
+        """The ledger's metadata as they are now."""
         try:
             return await self._catalog.read(ledger_id, fresh=True)
         except NoSuchLedgerError:
@@ -194,7 +194,7 @@ class LedgerRepair:
         ).run()
 
     async def holds(self, metadata: LedgerMetadata, copy: Copy) -> bool:
-        """Whether the bookie that has the place returns all of its share intact. No answer is none."""
+        """Whether the bookie that has the place returns all of its share intact. One that doesn't answer does not."""
         following = copy.first
         while following <= copy.last:
             try:
@@ -255,168 +255,184 @@ class LedgerRepair:
 
     async def store_hole(self, metadata: LedgerMetadata, version: int, lock: LedgerLock) -> Swap:
         """Store `metadata`, in which a hole is recorded."""
-        return self._fate(await self._catalog.write_locked(metadata, version, lock), lock)
+        return _swap_of(await self._catalog.write_locked(metadata, version, lock), lock)
 
     async def swap(self, metadata: LedgerMetadata, version: int, lock: LedgerLock) -> tuple[Swap, Found]:
         """Store `metadata`, in which the new bookie has its place; what is stored then, if that is known."""
         outcome = await self._catalog.write_locked(metadata, version, lock)
         self._count.fragments += isinstance(outcome, Done)
-        return self._fate(outcome, lock), (metadata, outcome.version) if isinstance(outcome, Done) else None
-
-    @staticmethod
-    def _fate(outcome: PutOutcome, lock: LedgerLock) -> Swap:
-        match outcome:
-            case Done():
-                return Swap.DONE
-            case Missing():
-                return Swap.LOCK_LOST if outcome.node == lock.proof else Swap.DELETED
-            case Changed() | Superseded():
-                return Swap.CONFLICT
-            case NotDone() | Unknown():
-                return Swap.UNCERTAIN
-            case _:
-                assert_never(outcome)
+        return _swap_of(outcome, lock), (metadata, outcome.version) if isinstance(outcome, Done) else None
 
 
-class _LockedRepair:
-    """One run, whose lock is held."""
+class LockedLedger:
+    """A ledger whose lock is held. `released`: the lock was deleted already, together with something else."""
 
-    def __init__(
-        self,
-        repair: LedgerRepair,
-        lock: LedgerLock,
-        waited_for: frozenset[str],
-        incomplete: Callable[[], Collection[str]],
-        returned: Callable[[], Collection[str]],
-        unverified: Callable[[], Collection[str]],
-    ) -> None:
+    def __init__(self, repair: LedgerRepair, lock: LedgerLock) -> None:
+        self.lock = lock
+        self.released = False
+        self._repair = repair
+
+    async def metadata(self) -> LedgerMetadata | None:
+        """As they are now; None for a deleted ledger."""
+        found = await self._repair.read(self.lock.ledger_id)
+        return None if found is None else found[0]
+
+    async def repair(self, scope: RepairScope) -> Repaired:
+        """Get the scope's bookies out of the ledger's ensembles, as far as that can be done now."""
+        return await _Repairing(self._repair, self.lock, scope).run()
+
+
+class _Look(NamedTuple):
+    """The ledger as it is, and what follows from that."""
+
+    found: Found
+    planned: Plan | None
+    possible: Plan | None  # without the copies that have failed
+    left: frozenset[str]
+    waiting_for: frozenset[str]  # because of them a ledger that isn't CLOSED is recovered
+    step: RepairStep
+
+
+class _Repairing:
+    """One repair: the state that its looks share. Each step ends it, or is followed by another look."""
+
+    def __init__(self, repair: LedgerRepair, lock: LedgerLock, scope: RepairScope) -> None:
         self._repair = repair
         self._lock = lock
         self._ledger_id = lock.ledger_id
-        self._waited_for = waited_for
-        self._incomplete = incomplete
-        self._returned = returned
-        self._unverified = unverified
+        self._scope = scope
         self._repaired_in_place: set[RepairedInPlace] = set()
         self._failed: dict[tuple[int, int], Unreadable | Failed] = {}  # by fragment and place in it
         self._recovered = False
         self._stored: Found = None  # by the last swap, if nothing was tried since
 
-    async def run(self, leaving_of: Callable[[MetadataRead], Awaitable[Collection[str]]]) -> Repaired:
-        leaving = frozenset(await leaving_of(self._look))
-        while True:
-            # Never older than the mark that says who leaves: what comes to name such a bookie later is marked later.
-            found, self._stored = self._stored or await self._repair.read(self._ledger_id), None
-            planned = None if found is None else self._plan(found[0], leaving)
-            left = leaving if planned is None else leaving - _named(planned)
-            possible = None if planned is None else self._possible(planned)
-            unclosed = frozenset() if found is None or planned is None else self._to_wait_for(found[0], planned)
-            step = next_step(possible, grace_over=unclosed <= self._waited_for)
-            if step is RepairStep.COPY:
-                assert found is not None
-                assert possible is not None
-                then, why = await self._copy(*found, possible.copies[0], leaving)
-                if then is NextStep.LOOK:
-                    continue
-                return Repaired(RepairOutcome.LATER, why, left)
-            if step in (RepairStep.RECOVER, RepairStep.WAIT) and not unclosed:
-                return Repaired(RepairOutcome.LATER, BACK, left)
-            if step is RepairStep.RECOVER and not self._recovered:
-                self._recovered = True  # afterwards it is closed, or gone
-                await self._repair.recover(self._ledger_id)
-                continue
-            if step is RepairStep.WAIT:
-                return Repaired(RepairOutcome.WAITING, GRACE, left, unclosed)
-            if found is not None and planned is not None and (recorded := await self._record_hole(*found, planned)):
-                if recorded is NextStep.LOOK:
-                    continue
-                return Repaired(
-                    RepairOutcome.LATER, LOCK_LOST if recorded is NextStep.STOP else Swap.UNCERTAIN.value, left
-                )
-            return self._ended(planned, left)._replace(judged=found)
+    async def run(self) -> Repaired:
+        ended: Repaired | None = None
+        while ended is None:
+            ended = await self._do(await self._look())
+        return ended
 
-    async def _record_hole(self, metadata: LedgerMetadata, version: int, planned: Plan) -> NextStep | None:
-        """Record entries that nobody has any more, so that the ones beside them are copied; None if there are none."""
-        hole = await self._repair.find_hole(metadata, planned)
-        if hole is None:
-            return None
-        log.warning("ledger %d: entries %d to %d are lost, as was accepted", self._ledger_id, *hole)
-        then = AFTER_SWAP[await self._repair.store_hole(metadata.with_hole(*hole), version, self._lock)]
-        self._failed.clear()  # fragments have other numbers now
-        self._repaired_in_place.clear()
-        return then
-
-    def _plan(self, metadata: LedgerMetadata, leaving: frozenset[str]) -> Plan:
-        return self._repair.plan(metadata, leaving, leaving.intersection(self._incomplete()), self._repaired_in_place)
-
-    def _to_wait_for(self, metadata: LedgerMetadata, planned: Plan) -> frozenset[str]:
-        """The bookies because of which a ledger that isn't CLOSED is to be recovered.
-
-        The writer of an open one goes on with a bookie that has come back.
-        """
-        back = self._returned() if metadata.state is LedgerState.OPEN else ()
-        return frozenset(planned.unclosed).difference(back)
-
-    async def _look(self) -> LedgerMetadata | None:
-        found = await self._repair.read(self._ledger_id)
-        return None if found is None else found[0]
-
-    def _possible(self, planned: Plan) -> Plan:
-        """Without the copies that have failed."""
+    async def _look(self) -> _Look:
+        # Never older than the record with the bookies that leave: a ledger that names one later gets a newer record.
+        found, self._stored = self._stored or await self._repair.read(self._ledger_id), None
+        scope = self._scope
+        if found is None:
+            return _Look(None, None, None, scope.leaving, frozenset(), next_step(None, grace_over=True))
+        metadata, _ = found
+        incomplete = self._repair.here(scope.leaving & scope.incomplete)
+        planned = self._repair.plan(metadata, scope.leaving, incomplete, self._repaired_in_place)
         copies = tuple(copy for copy in planned.copies if (copy.fragment, copy.place) not in self._failed)
-        return planned._replace(copies=copies)
-
-    def _ended(self, planned: Plan | None, left: frozenset[str]) -> Repaired:
-        """Nothing is left to be done now."""
-        if planned is None or not (planned.copies or planned.stuck or planned.unclosed):
-            return Repaired(RepairOutcome.DONE, "", left)
-        reasons = [_describe(self._failed[copy.fragment, copy.place]) for copy in planned.copies]
-        reasons += [stuck.description for stuck in planned.stuck]
-        transient = any(isinstance(self._failed[copy.fragment, copy.place], Failed) for copy in planned.copies)
-        if len(reasons) > _SHOWN_MAX:
-            reasons[_SHOWN_MAX:] = [f"and {len(reasons) - _SHOWN_MAX} more"]
-        return Repaired(
-            RepairOutcome.LATER if transient or planned.unclosed else RepairOutcome.STUCK, "; ".join(reasons), left
+        possible = planned._replace(copies=copies)
+        # The writer of an open ledger goes on with a bookie that has come back.
+        returned = self._repair.here(scope.absent) if metadata.state is LedgerState.OPEN else frozenset[str]()
+        waiting_for = frozenset(planned.unclosed) - returned
+        step = next_step(
+            possible,
+            grace_over=waiting_for <= scope.waited_for,
+            all_returned=not waiting_for,
+            recovered=self._recovered,
         )
+        return _Look(found, planned, possible, scope.leaving - _named(planned), waiting_for, step)
 
-    async def _copy(
-        self, metadata: LedgerMetadata, version: int, copy: Copy, leaving: frozenset[str]
-    ) -> tuple[NextStep, str]:
-        where = copy.fragment, copy.place
-        if (
-            copy.old in self._unverified()
-            and copy.old in self._incomplete()
-            and await self._repair.holds(metadata, copy)
-        ):
+    async def _do(self, look: _Look) -> Repaired | None:
+        """Take the step; None to look again."""
+        match look.step:
+            case RepairStep.COPY:
+                assert look.found is not None
+                assert look.possible is not None
+                return _after(await self._copy(*look.found, look.possible.copies[0]), look.left)
+            case RepairStep.KEEP_WRITER:
+                return Repaired(RepairOutcome.LATER, BACK, look.left)
+            case RepairStep.WAIT:
+                return Repaired(RepairOutcome.WAITING, GRACE, look.left, look.waiting_for)
+            case RepairStep.RECOVER:
+                self._recovered = True  # afterwards the ledger is closed, or deleted
+                await self._repair.recover(self._ledger_id)
+                return None
+            case RepairStep.DONE | RepairStep.STUCK:
+                return await self._end(look)
+            case _:
+                assert_never(look.step)
+
+    async def _copy(self, metadata: LedgerMetadata, version: int, copy: Copy) -> Swap | None:
+        """Copy, and swap the bookie in; None if there is nothing to swap."""
+        where, scope = (copy.fragment, copy.place), self._scope
+        unverified = scope.unverified & scope.incomplete
+        if copy.old in self._repair.here(unverified) and await self._repair.holds(metadata, copy):
             self._repaired_in_place.add(copy.repaired_in_place)
-            return NextStep.LOOK, ""
-        target = await self._repair.choose(metadata, copy, leaving)
+            return None
+        target = await self._repair.choose(metadata, copy, scope.leaving)
         if target is None:
             self._failed[where] = Failed("no bookie that could be copied to can be reached")
-            return NextStep.LOOK, ""
+            return None
         copied = await self._repair.copy(metadata, copy, target)
         if not isinstance(copied, Copied):
             self._failed[where] = copied
-            return NextStep.LOOK, ""
+            return None
         if copy.in_place:
             self._repaired_in_place.add(copy.repaired_in_place)
             self._repair.count_repaired_in_place()
-            return NextStep.LOOK, ""
+            return None
         return await self._swap(metadata, version, copy, target)
 
-    async def _swap(self, metadata: LedgerMetadata, version: int, copy: Copy, target: str) -> tuple[NextStep, str]:
-        """Swap it in. Where somebody else has changed the metadata, what was copied may fit the new ones as well."""
+    async def _swap(self, metadata: LedgerMetadata, version: int, copy: Copy, target: str) -> Swap | None:
+        """Swap the bookie in. The copy may fit the metadata as well that another client has stored meanwhile."""
         new = swapped(metadata, copy, target)
         while new is not None:
-            entry_status, self._stored = await self._repair.swap(new, version, self._lock)
-            if entry_status is not Swap.CONFLICT:
-                return AFTER_SWAP[entry_status], LOCK_LOST if entry_status is Swap.LOCK_LOST else entry_status.value
+            swap, self._stored = await self._repair.swap(new, version, self._lock)
+            if swap is not Swap.CONFLICT:
+                return swap
             found = await self._repair.read(self._ledger_id)
             if found is None:
                 break
             metadata, version = found
             new = swapped(metadata, copy, target)
-        return NextStep.LOOK, ""
+        return None
+
+    async def _end(self, look: _Look) -> Repaired | None:
+        """Nothing is left to do now, unless entries turn out to be lost: then the ones beside them can be copied."""
+        if look.found is not None and look.planned is not None:
+            metadata, version = look.found
+            hole = await self._repair.find_hole(metadata, look.planned)
+            if hole is not None:
+                log.warning("ledger %d: entries %d to %d are lost, as was accepted", self._ledger_id, *hole)
+                stored = await self._repair.store_hole(metadata.with_hole(*hole), version, self._lock)
+                self._failed.clear()  # fragments have other numbers now
+                self._repaired_in_place.clear()
+                return _after(stored, look.left)
+        return self._ended(look.planned, look.left)._replace(judged=look.found)
+
+    def _ended(self, planned: Plan | None, left: frozenset[str]) -> Repaired:
+        if planned is None or not (planned.copies or planned.stuck or planned.unclosed):
+            return Repaired(RepairOutcome.DONE, "", left)
+        failures = [self._failed[copy.fragment, copy.place] for copy in planned.copies]
+        reasons = [*map(_describe, failures), *(stuck.description for stuck in planned.stuck)]
+        if len(reasons) > _SHOWN_MAX:
+            reasons[_SHOWN_MAX:] = [f"and {len(reasons) - _SHOWN_MAX} more"]
+        transient = any(isinstance(failure, Failed) for failure in failures)
+        how = RepairOutcome.LATER if transient or planned.unclosed else RepairOutcome.STUCK
+        return Repaired(how, "; ".join(reasons), left)
+
+
+def _swap_of(outcome: PutOutcome, lock: LedgerLock) -> Swap:
+    match outcome:
+        case Done():
+            return Swap.DONE
+        case Missing():
+            return Swap.LOCK_LOST if outcome.node == lock.proof else Swap.DELETED
+        case Changed() | Superseded():
+            return Swap.CONFLICT
+        case NotDone() | Unknown():
+            return Swap.UNCERTAIN
+        case _:
+            assert_never(outcome)
+
+
+def _after(swap: Swap | None, left: frozenset[str]) -> Repaired | None:
+    """How the write of metadata ends the repair; None to look again."""
+    if swap is None or AFTER_SWAP[swap] is NextStep.LOOK:
+        return None
+    return Repaired(RepairOutcome.LATER, LOCK_LOST if swap is Swap.LOCK_LOST else swap.value, left)
 
 
 def _named(planned: Plan) -> frozenset[str]:

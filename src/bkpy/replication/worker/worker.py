@@ -21,43 +21,35 @@ import asyncio
 import logging
 from contextlib import aclosing
 from dataclasses import dataclass
-from itertools import filterfalse
-from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bkpy.batching import batched, batched_async
 from bkpy.client.iteration import raised_where_awaited
 from bkpy.errors import BookKeeperError, ClientClosedError, NoSuchLedgerError
 from bkpy.metadata.bookies.draining import Drains
 from bkpy.metadata.ledgers.all_ledgers import UNREADABLE
-from bkpy.metadata.replication.underreplication import LossReason, missing_since_ms
-from bkpy.metadata.store.outcome import Changed, Done, Gone, Missing, NotDone, Superseded, Unknown
-from bkpy.protocol.repair.draining import is_void
 from bkpy.protocol.repair.rereplication import backoff_s, endangered
-from bkpy.replication.context import incomplete_bookies, returned
 from bkpy.replication.worker.backlog import Backlog
 from bkpy.replication.worker.copy_rate import CopyRate
 from bkpy.replication.worker.copy_turns import CopyTurns, no_clients
 from bkpy.replication.worker.fragment_copy import CopyCount
 from bkpy.replication.worker.ledger_repair import BACK, LOCKED, LedgerRepair, Repaired, RepairOutcome
+from bkpy.replication.worker.record_repair import AWAY, NEWER_RECORD, RecordRepair, leaving_bookies, named_bookies
 from bkpy.replication.worker.repair_queue import QueuedLedger, RepairQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine
 
     from bkpy.config.recovery import RecoverySettings
-    from bkpy.metadata.replication.locks import LedgerLock, LedgerLocks
+    from bkpy.metadata.replication.locks import LedgerLocks
     from bkpy.metadata.replication.underreplication import UnderreplicationQueue, UnderreplicationRecord
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
     from bkpy.protocol.repair.rereplication import Bookies
     from bkpy.replication.context import ReplicationContext
-    from bkpy.replication.worker.ledger_repair import MetadataRead
     from bkpy.replication.worker.manual_queue import ManualQueue
     from bkpy.runtime.interfaces import Runtime
 
 log = logging.getLogger("bkpy.recovery")
-
-AWAY = "a bookie that may lack entries is away: it is verified when it is back, or copied when it counts as lost"
-NEWER_MARK = "it was marked again meanwhile"
 
 _SHOWN_MAX = 100
 
@@ -114,7 +106,6 @@ class ReplicationWorker:
         self.looked = False  # at all marks, once
         self._context = context
         self._marks = marks
-        self._drains = Drains(context.cluster.store, context.cluster.root, runtime, settings)
         self._runtime = runtime
         self._settings = settings
         self._holder = holder
@@ -122,6 +113,8 @@ class ReplicationWorker:
         self._rate = CopyRate(settings, runtime)
         self._turns = CopyTurns(settings, runtime, appended)
         self._repair = LedgerRepair(self._context, locks, settings, self._rate, self.count, target=target)
+        drains = Drains(context.cluster.store, context.cluster.root, runtime, settings)
+        self._record_repair = RecordRepair(self._context, self._repair, marks, drains, settings)
         self._queue = RepairQueue(holder, settings.copies_at_once)
         self._backlog = Backlog()
         self._working: dict[int, float] = {}  # since when
@@ -298,7 +291,7 @@ class ReplicationWorker:
             self._postpone(ledger_id, Repaired(RepairOutcome.LATER, str(error)))
             return
         else:
-            sets = endangered(metadata, self._leaving(mark, metadata))
+            sets = endangered(metadata, leaving_bookies(mark, metadata, self._context.bookies().readable))
             self._backlog.put(ledger_id, since_ms, sets)
             now_so = _signature(mark, metadata, version, self._context.bookies())
             if postponed is not None and postponed.due > self._now() and postponed.signature in (None, now_so):
@@ -314,12 +307,6 @@ class ReplicationWorker:
             return  # it was worked on meanwhile
         self._queue.put(ledger_id, since_ms, sets, failed=failed)
         self._filled.set()
-
-    def _leaving(self, mark: UnderreplicationRecord, metadata: LedgerMetadata | None) -> frozenset[str]:
-        """The bookies that the mark names. One that can't be read names nobody: then it is those that are away."""
-        if mark.lost or metadata is None:
-            return frozenset(mark.lost)
-        return _bookies(metadata) - self._context.bookies().readable
 
     # --- doing it ---------------------------------------------------------------------------------------------------
 
@@ -365,93 +352,19 @@ class ReplicationWorker:
             return Repaired(RepairOutcome.LATER, repr(error)), None
 
     async def _work_off(self, ledger_id: int) -> tuple[Repaired, _Signature | None]:
-        """How that has ended, and what it has ended by: whatever changes meanwhile is a reason to try again."""
+        """How the attempt ended, and by what: whatever changes meanwhile is a reason to try again."""
         postponed, bookies = self._postponed.get(ledger_id), self._context.bookies()
-        mark: UnderreplicationRecord | None = None
-        meant = frozenset[str]()
-        removed, back, absent = True, False, False
-
-        async def leaving(look: MetadataRead) -> frozenset[str]:
-            nonlocal mark, meant, back, absent
-            mark = await self._meant(ledger_id)
-            back = mark is not None and postponed is None and self._may_be_back(mark)
-            if mark is None or back:
-                return frozenset()
-            if away := frozenset(filterfalse(self._context.directory.is_here, mark.unverified)):
-                # A worker verifies it when it is back, and the auditor decides whether it is lost. One that another
-                # bookie has replaced by now misses nothing: the auditor doesn't mark this ledger for it any more.
-                metadata = await look()
-                away &= frozenset() if metadata is None else _bookies(metadata)
-                absent = away == mark.lost.keys()
-                return frozenset(mark.lost) - away
-            meant = self._leaving(mark, None if mark.lost else await look())
-            return meant
-
-        async def when_done(left: frozenset[str], lock: LedgerLock) -> bool:
-            nonlocal removed
-            if mark is None or back or absent or (not mark.lost and left != meant):
-                return False  # one that names nobody stays until all is done
-            if mark.lost.keys() <= left and await self._marks.remove_with(mark, lock):
-                return True
-            removed = await self._remove(mark, left)
-            return False
-
-        if not await self._marks.seen(ledger_id):  # somebody else has worked it off since it was queued
-            return Repaired(RepairOutcome.DONE), None
-        ended = await self._repair.run(
-            ledger_id,
-            leaving,
-            waited_for=self._waited_for(postponed),
-            when_done=when_done,
-            incomplete=lambda: frozenset() if mark is None else incomplete_bookies(mark, self._context.directory),
-            returned=lambda: frozenset() if mark is None else returned(mark, self._context.directory),
-            unverified=lambda: frozenset() if mark is None else mark.unverified,
+        ended = await self._record_repair.run(
+            ledger_id, first_attempt=postponed is None, waited_for=self._waited_for(postponed)
         )
-        if back or absent:
-            return Repaired(RepairOutcome.LATER, BACK if back else AWAY), None
-        if not removed:
-            return Repaired(RepairOutcome.LATER, NEWER_MARK), None
-        judged = None if mark is None or ended.judged is None else _signature(mark, *ended.judged, bookies)
-        return ended, judged
-
-    async def _meant(self, ledger_id: int) -> UnderreplicationRecord | None:
-        """The mark, in which no bookie is to leave that stays after all. The ledger's lock is held."""
-        mark = await self._marks.read(ledger_id)
-        if mark is None:
-            return None
-        leaving = [bookie for bookie, loss in mark.lost.items() if loss.reason == LossReason.DRAINING]
-        draining = {bookie for bookie in leaving if await self._drains.read(bookie) is not None}
-        void = {b for b in leaving if is_void(draining=b in draining, here=self._context.directory.is_here(b))}
-        if not void:
-            return mark
-        # Before it was to leave it may have been away: the mark has kept since when, and not why.
-        since_ms = missing_since_ms(mark, void, self._settings)
-        if await self._context.cluster.catalog.closed_before(ledger_id, since_ms):
-            await self._remove(mark, void)
-        else:
-            await self._marks.return_bookies(mark, void)
-        return await self._marks.read(ledger_id)
-
-    def _may_be_back(self, mark: UnderreplicationRecord) -> bool:
-        """Whether a bookie is here that was lost: whoever watches bookies may be about to take it off the mark."""
-        here = self._context.bookies().readable
-        return any(bookie in here and loss.reason == LossReason.LOST for bookie, loss in mark.lost.items())
+        if ended.record is None or ended.judged is None:
+            return ended, None
+        return ended, _signature(ended.record, *ended.judged, bookies)
 
     def _waited_for(self, postponed: _Postponed | None) -> frozenset[str]:
         if postponed is None or self._now() - postponed.waiting_since < self._settings.open_ledger_grace_s:
             return frozenset()
         return postponed.waiting_for
-
-    async def _remove(self, mark: UnderreplicationRecord, left: Collection[str]) -> bool:
-        """Take these bookies off the mark; whether it was still the one that was read under the lock."""
-        outcome = await self._marks.remove(mark, mark.lost.keys() & left)
-        match outcome:
-            case Done() | Gone() | Missing():
-                return True
-            case Changed() | Superseded() | NotDone() | Unknown():
-                return False
-            case _:
-                assert_never(outcome)
 
     def _settle(self, ledger_id: int, ended: Repaired, signature: _Signature | None) -> None:
         if ended.how is RepairOutcome.DONE:
@@ -465,7 +378,7 @@ class ReplicationWorker:
         """Remember why, and when it is to be tried again."""
         before = self._postponed.pop(ledger_id, None)
         now, settings = self._now(), self._settings
-        failed = ended.how is not RepairOutcome.WAITING and ended.why not in (LOCKED, AWAY, BACK, NEWER_MARK)
+        failed = ended.how is not RepairOutcome.WAITING and ended.why not in (LOCKED, AWAY, BACK, NEWER_RECORD)
         attempts = (before.attempts if before is not None else 0) + (failed or ended.why in (AWAY, BACK))
         pause_s = backoff_s(attempts - 1, settings.repair_pause_min_s, settings.repair_pause_max_s)
         pause_s *= (1 + self._runtime.rng.random()) / 2
@@ -532,7 +445,7 @@ class ReplicationWorker:
 
 
 def _signature(mark: UnderreplicationRecord, metadata: LedgerMetadata, version: int, bookies: Bookies) -> _Signature:
-    named = _bookies(metadata)
+    named = named_bookies(metadata)
     return _Signature(
         (mark.token, mark.node_version),
         version,
@@ -550,10 +463,6 @@ def _returned(task: asyncio.Task[None]) -> bool:
 
 async def _set(event: asyncio.Event) -> None:
     await event.wait()
-
-
-def _bookies(metadata: LedgerMetadata) -> frozenset[str]:
-    return frozenset(name for fragment in metadata.fragments for name in fragment.bookies)
 
 
 def _some(reasons: dict[int, str]) -> dict[str, str]:

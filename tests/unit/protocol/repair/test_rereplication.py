@@ -20,6 +20,7 @@ from bkpy.protocol.repair.rereplication import (
     CopyMethod,
     NextStep,
     Plan,
+    RecordUpdate,
     RepairedInPlace,
     RepairStep,
     Stuck,
@@ -30,6 +31,7 @@ from bkpy.protocol.repair.rereplication import (
     endangered,
     next_step,
     plan,
+    record_update,
     swapped,
 )
 
@@ -337,17 +339,39 @@ STUCK = Stuck(0, 0, "a", CopyBlocker.NO_SOURCE, 0, 6, 7, ("a", "b"))
 
 
 @pytest.mark.scenario(22)
+@pytest.mark.parametrize("recovered", [False, True])
+@pytest.mark.parametrize("all_returned", [False, True])
 @pytest.mark.parametrize("grace_over", [False, True])
-def test_every_look_has_a_next_step(grace_over: bool) -> None:
-    assert next_step(None, grace_over=grace_over) is RepairStep.DONE
+def test_every_look_has_a_next_step(grace_over: bool, all_returned: bool, recovered: bool) -> None:
+    def step(planned: Plan | None) -> RepairStep:
+        return next_step(planned, grace_over=grace_over, all_returned=all_returned, recovered=recovered)
+
+    assert step(None) is RepairStep.DONE
     for copies, stuck, unclosed in itertools.product(((), (COPY,)), ((), (STUCK,)), ((), ("a",))):
-        step = next_step(Plan(copies, stuck, unclosed), grace_over=grace_over)
+        following = step(Plan(copies, stuck, unclosed))
         if copies:
-            assert step is RepairStep.COPY
-        elif unclosed:
-            assert step is (RepairStep.RECOVER if grace_over else RepairStep.WAIT)
+            assert following is RepairStep.COPY
+        elif not unclosed:
+            assert following is (RepairStep.STUCK if stuck else RepairStep.DONE)
+        elif all_returned:
+            assert following is RepairStep.KEEP_WRITER
+        elif grace_over:
+            assert following is (RepairStep.STUCK if recovered else RepairStep.RECOVER)
         else:
-            assert step is (RepairStep.STUCK if stuck else RepairStep.DONE)
+            assert following is RepairStep.WAIT
+
+
+def test_a_record_goes_only_with_the_last_bookie_that_it_names() -> None:
+    scope = frozenset("ab")
+    for lost, repaired in itertools.product(("", "a", "ab", "abc"), ("", "a", "b", "ab")):
+        update = record_update(lost, scope, frozenset(repaired))
+        if lost and set(lost) <= set(repaired):
+            assert update is RecordUpdate.REMOVE
+        elif lost:
+            assert update is (RecordUpdate.DROP_BOOKIES if repaired else RecordUpdate.KEEP)
+        else:  # it is damaged
+            assert update is (RecordUpdate.REMOVE if repaired == "ab" else RecordUpdate.KEEP)
+    assert record_update("", frozenset(), frozenset()) is RecordUpdate.REMOVE
 
 
 def test_what_follows_from_a_swap() -> None:

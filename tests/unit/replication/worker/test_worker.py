@@ -24,6 +24,7 @@ from bkpy.metadata.store.outcome import Done
 from bkpy.protocol.ledger.ledger_metadata import LedgerState
 from bkpy.replication.worker.ledger_repair import BACK, GRACE, LedgerRepair, Repaired, RepairOutcome
 from bkpy.replication.worker.manual_queue import ManualQueue
+from bkpy.replication.worker.record_repair import RecordRepair
 from bkpy.replication.worker.repair_queue import RepairQueue
 from bkpy.replication.worker.worker import ReplicationWorker
 
@@ -192,13 +193,13 @@ async def test_a_ledger_that_is_postponed_while_nothing_else_is_due_is_tried_in_
     four: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker waits already, and no news of marks or bookies comes that would wake it."""
-    run = LedgerRepair.run
+    run = RecordRepair.run
 
     async def run_later(*args: Any, **options: Any) -> Repaired:
         await asyncio.sleep(0.3)  # until it waits
         return await run(*args, **options)
 
-    monkeypatch.setattr(LedgerRepair, "run", run_later)
+    monkeypatch.setattr(RecordRepair, "run", run_later)
     client = await four.client()
     dead = await write(client, 3, ensemble_size=2, write_quorum=2, ack_quorum=2)
     await lose(four, client, dead.ensemble[0])
@@ -339,10 +340,10 @@ async def test_an_ordinary_ledger_is_copied_beside_more_endangered_ones_that_fai
     alone = {"ensemble_size": 2, "write_quorum": 2, "ack_quorum": 2}
     hopeless = [await closed(client, 1, **alone) for _ in range(20)]
     ordinary = await closed(client, 3)
-    run = LedgerRepair.run
+    run = RecordRepair.run
     going_on, going = asyncio.Semaphore(0), 0
 
-    async def time_out(repair: LedgerRepair, ledger_id: int, *given: Any, **more: Any) -> Repaired:
+    async def time_out(repair: RecordRepair, ledger_id: int, *given: Any, **more: Any) -> Repaired:
         nonlocal going
         if ledger_id == ordinary.ledger_id:
             return await run(repair, ledger_id, *given, **more)
@@ -351,7 +352,7 @@ async def test_an_ordinary_ledger_is_copied_beside_more_endangered_ones_that_fai
             await going_on.acquire()
         return Repaired(RepairOutcome.LATER, "no bookie answers")
 
-    monkeypatch.setattr(LedgerRepair, "run", time_out)
+    monkeypatch.setattr(RecordRepair, "run", time_out)
     async with healer(
         four, repair_queue_max=room, repair_pause_max_s=0.02, repair_attempts_max=1000, copies_at_once=2
     ) as one:
@@ -408,13 +409,13 @@ async def test_no_writer_is_ended_where_no_bookie_could_take_the_place_of_the_lo
 def count_attempts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The ledgers of all attempts from now on."""
     attempts: list[int] = []
-    run = LedgerRepair.run
+    run = RecordRepair.run
 
-    async def counted(repair: LedgerRepair, ledger_id: int, *given: Any, **more: Any) -> Repaired:
+    async def counted(repair: RecordRepair, ledger_id: int, *given: Any, **more: Any) -> Repaired:
         attempts.append(ledger_id)
         return await run(repair, ledger_id, *given, **more)
 
-    monkeypatch.setattr(LedgerRepair, "run", counted)
+    monkeypatch.setattr(RecordRepair, "run", counted)
     return attempts
 
 
@@ -480,7 +481,7 @@ async def test_a_writer_has_the_whole_time_for_each_bookie_that_is_lost(
             return Repaired(RepairOutcome.LATER, BACK)
         return Repaired(RepairOutcome.WAITING, GRACE, waiting_for=frozenset(waits[min(len(called), len(waits)) - 1]))
 
-    monkeypatch.setattr(LedgerRepair, "run", wait)
+    monkeypatch.setattr(RecordRepair, "run", wait)
     async with healer(four, open_ledger_grace_s=grace_s) as one:
         await one.mark(0, "a", "b")
         one.start()

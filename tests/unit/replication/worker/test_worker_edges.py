@@ -27,6 +27,7 @@ from bkpy.protocol.ledger.ledger_metadata import LedgerState
 from bkpy.replication.worker.copy_turns import CopyTurns
 from bkpy.replication.worker.fragment_copy import Unreadable
 from bkpy.replication.worker.ledger_repair import LedgerRepair, Repaired, RepairOutcome
+from bkpy.replication.worker.record_repair import RecordRepair
 from bkpy.replication.worker.repair_queue import RepairQueue
 from bkpy.replication.worker.worker_metrics import WorkerMetrics
 
@@ -77,9 +78,9 @@ async def test_a_ledger_that_is_being_worked_on_again_is_not_looked_at_all_the_t
         waits += 1
         return wait(*given, **more)
 
-    run = LedgerRepair.run
+    run = RecordRepair.run
 
-    async def fail_and_then_wait(repair: LedgerRepair, ledger_id: int, *given: Any, **more: Any) -> Repaired:
+    async def fail_and_then_wait(repair: RecordRepair, ledger_id: int, *given: Any, **more: Any) -> Repaired:
         if ledger_id not in tried:
             tried.add(ledger_id)
             return Repaired(RepairOutcome.LATER, "for now")
@@ -88,7 +89,7 @@ async def test_a_ledger_that_is_being_worked_on_again_is_not_looked_at_all_the_t
         return await run(repair, ledger_id, *given, **more)
 
     monkeypatch.setattr(asyncio, "wait", counted)
-    monkeypatch.setattr(LedgerRepair, "run", fail_and_then_wait)
+    monkeypatch.setattr(RecordRepair, "run", fail_and_then_wait)
     async with healer(four, copies_at_once=hands, marks_look_interval_s=60.0) as one:
         for writer in writers:
             await one.mark(writer.ledger_id, writer.ensemble[0], reason=LossReason.CHECK)
@@ -152,13 +153,13 @@ async def test_switched_off_while_there_is_more_than_the_queue_takes(
 ) -> None:
     client = await four.client()
     writers = [await closed(client, 3) for _ in range(30)]
-    run = LedgerRepair.run
+    run = RecordRepair.run
 
-    async def slowly(repair: LedgerRepair, *given: Any, **more: Any) -> Repaired:
+    async def slowly(repair: RecordRepair, *given: Any, **more: Any) -> Repaired:
         await asyncio.sleep(0.05)
         return await run(repair, *given, **more)
 
-    monkeypatch.setattr(LedgerRepair, "run", slowly)
+    monkeypatch.setattr(RecordRepair, "run", slowly)
     async with healer(four, repair_queue_max=1, copies_at_once=1) as one:
         for writer in writers:
             await one.mark(writer.ledger_id, writer.ensemble[0], reason=LossReason.CHECK)
@@ -187,11 +188,11 @@ async def test_who_comes_right_behind_the_look_is_not_missed(
     spare = {"a", "b", "c", "d"} - set(writer.ensemble)
     gone = writer.ensemble if change == "source" else (writer.ensemble[0], *sorted(spare - {"d"}))
     await lose(cluster, client, *gone)
-    run = LedgerRepair.run
+    run = RecordRepair.run
     comes = gone[1] if change == "source" else "d"
     once = True
 
-    async def and_then_it_comes(repair: LedgerRepair, *given: Any, **more: Any) -> Repaired:
+    async def and_then_it_comes(repair: RecordRepair, *given: Any, **more: Any) -> Repaired:
         nonlocal once
         ended = await run(repair, *given, **more)
         if ended.how is RepairOutcome.STUCK and once:
@@ -200,7 +201,7 @@ async def test_who_comes_right_behind_the_look_is_not_missed(
             await eventually(lambda: comes in one.bookies())
         return ended
 
-    monkeypatch.setattr(LedgerRepair, "run", and_then_it_comes)
+    monkeypatch.setattr(RecordRepair, "run", and_then_it_comes)
     async with healer(cluster) as one:
         await one.mark(writer.ledger_id, writer.ensemble[0])
         one.start()
@@ -347,17 +348,17 @@ async def test_a_ledger_that_fails_for_days_ends_no_hand(four: InProcess, monkey
     """The pause doubles with each failure; a float takes 1,023 doublings."""
     client = await four.client()
     hopeless, ordinary = [await closed(client, 3) for _ in range(2)]
-    run = LedgerRepair.run
+    run = RecordRepair.run
     attempts = 0
 
-    async def fail(repair: LedgerRepair, ledger_id: int, *given: Any, **more: Any) -> Repaired:
+    async def fail(repair: RecordRepair, ledger_id: int, *given: Any, **more: Any) -> Repaired:
         nonlocal attempts
         if ledger_id == ordinary.ledger_id:
             return await run(repair, ledger_id, *given, **more)
         attempts += 1
         return Repaired(RepairOutcome.LATER, "too few bookies could be fenced")
 
-    monkeypatch.setattr(LedgerRepair, "run", fail)
+    monkeypatch.setattr(RecordRepair, "run", fail)
     quick = {"repair_pause_min_s": 1e-6, "repair_pause_max_s": 1e-6, "repair_attempts_max": 100_000}
     async with healer(four, copies_at_once=1, **quick) as one:
         await one.mark(hopeless.ledger_id, hopeless.ensemble[0], reason=LossReason.CHECK)
