@@ -13,6 +13,7 @@ from bkpy.local import LocalCluster
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "api.md"
 CLASSES = (
     bkpy.Client,
+    bkpy.AdminClient,
     bkpy.LedgerWriter,
     bkpy.LogWriter,
     bkpy.LedgerReader,
@@ -22,8 +23,9 @@ CLASSES = (
     bkpy.Block,
     LocalCluster,
 )
-# Public for other parts of bkpy alone, as their rows say.
-_OF_BKPY = {"create_segment", "last_entries", "leave", "logs", "open_segment", "pending", "upkeep"}
+# Public for other parts of bkpy alone, as their rows say; and the deprecated ones of `Client`.
+_OF_BKPY = {"leave", "pending"}
+_DEPRECATED = {"create_segment", "last_entries", "logs", "open_segment", "upkeep"}
 _WIDTH = 120
 
 
@@ -31,7 +33,7 @@ def signatures(cls: type) -> str:
     """Its public methods and properties as a stub has them, in a fenced block."""
     lines = []
     for name, member in cls.__dict__.items():
-        if name.startswith("_") or name in _OF_BKPY:
+        if name.startswith("_") or name in _OF_BKPY or (cls is bkpy.Client and name in _DEPRECATED):
             continue
         if isinstance(member, property):
             assert member.fget is not None

@@ -10,6 +10,7 @@ TYPE_CHECKING = False  # for which type checkers know the name, and `typing` nee
 if TYPE_CHECKING:
     from typing import Any
 
+    from bkpy.admin.client import AdminClient
     from bkpy.client.client import Client
     from bkpy.client.connecting import connect
     from bkpy.client.read.block import Block, Entry
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "AdminClient",
     "Block",
     "BookKeeperError",
     "BookieUnavailableError",
@@ -100,6 +102,7 @@ __all__ = [
 
 # Where the names come from that aren't errors.
 _MODULES = {
+    "AdminClient": "bkpy.admin.client",
     "Block": "bkpy.client.read.block",
     "Client": "bkpy.client.client",
     "Entry": "bkpy.client.read.block",

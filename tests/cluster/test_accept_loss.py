@@ -38,7 +38,9 @@ async def test_a_ledger_two_of_whose_bookies_are_gone_is_closed_when_its_id_is_t
         for i in range(5):
             await writer.append(b"entry %d" % i)
         metadata = writer.metadata
-        await eventually(lambda: client.last_entries(metadata), until=lambda last: set(last.values()) == {4})
+        await eventually(
+            lambda: api.AdminClient(client).last_entries(metadata), until=lambda last: set(last.values()) == {4}
+        )
         writer.abandon()
         dead = list(writer.ensemble[:2])
         for bookie in local.bookies:

@@ -17,7 +17,9 @@ async def test_each_bookie_tells_its_last_entry(cluster: LocalCluster, digest: s
     """Also without the ledger's password, and whoever published how far readers may read."""
     async with bkpy.connect(cluster.connect_string, explicit_lac_interval_s=0.01) as client:
         writer = await client.create_ledger(write_quorum=2, password=b"secret", digest=digest)
-        assert await client.last_entries(writer.metadata) == dict.fromkeys(writer.metadata.fragments[0].bookies, -1)
+        assert await bkpy.AdminClient(client).last_entries(writer.metadata) == dict.fromkeys(
+            writer.metadata.fragments[0].bookies, -1
+        )
         await writer.append_batch([b"x"] * 4)
         reader = await client.open_ledger(writer.ledger_id, password=b"secret")
         async for entry in reader.tail():
@@ -26,7 +28,9 @@ async def test_each_bookie_tells_its_last_entry(cluster: LocalCluster, digest: s
         await writer.close()
         bookies = writer.metadata.fragments[0].bookies
         # Entries 0 and 3 are on the first two, 1 on the last two, 2 on the last and the first.
-        assert await client.last_entries(writer.metadata) == dict(zip(bookies, (3, 3, 2), strict=True))
+        assert await bkpy.AdminClient(client).last_entries(writer.metadata) == dict(
+            zip(bookies, (3, 3, 2), strict=True)
+        )
 
 
 async def test_a_bookie_that_is_away_is_told_of_beside_the_others(cluster: LocalCluster) -> None:
@@ -35,7 +39,7 @@ async def test_a_bookie_that_is_away_is_told_of_beside_the_others(cluster: Local
         away = cluster.bookies[0]
         await away.kill()
         try:
-            told = await client.last_entries(writer.metadata)
+            told = await bkpy.AdminClient(client).last_entries(writer.metadata)
         finally:
             await away.start()
         error = told.pop(away.id)

@@ -57,6 +57,10 @@ LAYERS = {
         *("metadata", "protocol", *BASE),
     },
     "admin": {"replication", "replication/context", "recovery", "client", "metadata", "protocol", *BASE},
+    "admin/client": {
+        *("admin", "replication", "replication/context", "recovery", "client", "client/client", "log"),
+        *("metadata", "protocol", *BASE),
+    },
     "log": {"client", "metadata", "protocol", *BASE},
 }
 
@@ -287,6 +291,7 @@ CONSTANTS = {
     "client/bookies/pool.py": {"_LINGER_PAUSE_S": "is within close_linger_s"},
     "client/client.py": {"_SHOWN_MAX": OF_A_TEXT},
     "client/write/batch.py": {"NEVER": A_MARK},
+    "admin/bookie_recovery.py": {"_POLL_S": "is how often progress is shown"},
     "admin/decommission.py": {"_ANY_LEDGER": "is any id"},
     "metadata/replication/manual.py": {"_TOKEN_BYTES": "is how unlike others a name is"},
     "metadata/bookies/draining.py": {"DRAIN_VERSION": ON_DISK, "_TOKEN_BYTES": "is how unlike others a name is"},

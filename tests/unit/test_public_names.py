@@ -17,6 +17,7 @@ from bkpy.local import LocalCluster
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "api.md"
 CLASSES = [
     bkpy.Client,
+    bkpy.AdminClient,
     bkpy.LedgerWriter,
     bkpy.LedgerReader,
     bkpy.LogReader,
@@ -86,7 +87,7 @@ def test_the_arguments_of_a_call_and_their_defaults_are_those_in_the_documentati
 
 @pytest.mark.parametrize(
     "cls",
-    [bkpy.Client, bkpy.LedgerWriter, bkpy.LedgerReader, bkpy.LogWriter, bkpy.LogReader],
+    [bkpy.Client, bkpy.AdminClient, bkpy.LedgerWriter, bkpy.LedgerReader, bkpy.LogWriter, bkpy.LogReader],
     ids=lambda cls: cls.__name__,
 )
 def test_every_public_name_is_explained(cls: type) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bkpy.client.iteration import raised_where_awaited
@@ -21,7 +22,7 @@ from bkpy.replication.worker.fragment_copy import CopyCount
 from bkpy.replication.worker.ledger_repair import LedgerRepair, RepairOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
 
     from bkpy.config.recovery import RecoverySettings
     from bkpy.metadata.replication.locks import LedgerLocks
@@ -31,14 +32,51 @@ if TYPE_CHECKING:
     from bkpy.runtime.interfaces import Runtime
 
 
+@dataclass(frozen=True)
+class BookieLoad:
+    """Bytes of payload of closed ledgers on one bookie, before and after."""
+
+    before: int
+    after: int
+
+
+@dataclass(frozen=True)
+class RebalanceReport:
+    """What was moved, or with `dry_run` what would be moved; then `seconds` is None, and nothing is counted as copied.
+
+    `share` is the number of bytes that each bookie should hold, `bookies` gives the load of each. There were `moves`,
+    each of all that a bookie holds of a ledger, of `size` bytes together, by averages. `fragments`, `entries` and
+    `bytes` were copied and verified. `failed` gives, by ledger id, the reason why copies stay where they are.
+    """
+
+    dry_run: bool
+    share: int
+    bookies: dict[str, BookieLoad]
+    moves: int
+    size: int
+    fragments: int
+    entries: int
+    bytes: int
+    failed: dict[int, str]
+    seconds: float | None
+
+
 class Rebalancer:
-    """One run. `read` counts the ledgers looked at, `moved` what was moved, by bookie that it was moved to.
+    """One run. `read` counts the ledgers scanned; `given` and `taken` are the bytes moved, by source and by target.
 
     `planned` and `done` are bytes of payload, by averages. `failed`: by ledger, why its copies stay where they are.
+    `on_scanned` gets `read`; `on_moved` gets `done` and `planned`.
     """
 
     def __init__(
-        self, context: ReplicationContext, locks: LedgerLocks, settings: RecoverySettings, runtime: Runtime
+        self,
+        context: ReplicationContext,
+        locks: LedgerLocks,
+        settings: RecoverySettings,
+        runtime: Runtime,
+        *,
+        on_scanned: Callable[[int], None] = lambda count: None,
+        on_moved: Callable[[int, int], None] = lambda done, planned: None,
     ) -> None:
         self.count = CopyCount()
         self.loads: dict[str, int] = {}
@@ -49,6 +87,8 @@ class Rebalancer:
         self.given: dict[str, int] = {}
         self.taken: dict[str, int] = {}
         self.failed: dict[int, str] = {}
+        self._on_scanned = on_scanned
+        self._on_moved = on_moved
         self._context = context
         self._locks = locks
         self._settings = settings
@@ -66,6 +106,7 @@ class Rebalancer:
             self._context.cluster.catalog, reads_at_once=self._settings.repair_looks_at_once
         ):
             self.read += 1
+            self._on_scanned(self.read)
             for name, size in shares(metadata).items():
                 if name in loads:
                     loads[name] += size
@@ -88,8 +129,15 @@ class Rebalancer:
             if balance.even:
                 return
 
+    async def only_plan(self, balance: Balance) -> None:
+        """Count what `run` would move."""
+        async for moves in self.plan(balance):
+            for move in moves:
+                self._moved(move)
+
     async def run(self, balance: Balance) -> None:
-        """Move all that, several ledgers at a time. Who cancels this is to end the session."""
+        """Move copies as planned, several ledgers at a time. A caller that cancels this has to end the session."""
+        self._on_moved(0, self.planned)
         queue: asyncio.Queue[list[Move] | None] = asyncio.Queue(maxsize=1)
         hands = [
             self._runtime.spawn(self._work(queue), name=f"rebalancing, {number}", on_death=raised_where_awaited)
@@ -141,6 +189,26 @@ class Rebalancer:
         self.done += move.size
         self.given[move.source] = self.given.get(move.source, 0) + move.size
         self.taken[move.target] = self.taken.get(move.target, 0) + move.size
+        self._on_moved(self.done, self.planned)
+
+    def report(self, share: int, seconds: float | None) -> RebalanceReport:
+        """What this run did in `seconds`, or, with None, what it would do."""
+        bookies = {
+            name: BookieLoad(load, load - self.given.get(name, 0) + self.taken.get(name, 0))
+            for name, load in self.loads.items()
+        }
+        return RebalanceReport(
+            dry_run=seconds is None,
+            share=share,
+            bookies=bookies,
+            moves=self.moves,
+            size=self.done,
+            fragments=self.count.fragments,
+            entries=self.count.entries,
+            bytes=self.count.bytes,
+            failed=dict(self.failed),
+            seconds=None if seconds is None else round(seconds, 3),
+        )
 
 
 def _names(metadata: LedgerMetadata, bookie_id: str) -> bool:

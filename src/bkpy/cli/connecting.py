@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from contextlib import AbstractAsyncContextManager
 
+    from bkpy.admin.client import AdminClient
     from bkpy.client.client import Client
     from bkpy.config.client import ClientSettings
+    from bkpy.config.recovery import RecoverySettings
     from bkpy.config.shared import MetadataSettings
     from bkpy.metadata.store.store import MetadataStore
 
@@ -123,6 +125,15 @@ def connect(uri: str) -> AbstractAsyncContextManager[Client]:
     from bkpy.client.connecting import Connecting
 
     return Connecting(uri, settings())
+
+
+@contextlib.asynccontextmanager
+async def connect_admin(uri: str, settings: RecoverySettings | None = None) -> AsyncIterator[AdminClient]:
+    """An `AdminClient` in a session of its own, with the settings from the command line."""
+    from bkpy.admin.client import AdminClient
+
+    async with connect(uri) as client:
+        yield AdminClient(client, settings)
 
 
 @contextlib.asynccontextmanager

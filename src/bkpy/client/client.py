@@ -148,11 +148,6 @@ class Client:
         return self._logs
 
     @property
-    def replication_context(self) -> ReplicationContext:
-        """The parts of a client that re-replication uses; not for applications."""
-        return self._replication_context
-
-    @property
     def _replication_context(self) -> ReplicationContext:
         by = self._recoveries
         return ReplicationContext(self._cluster, self._directory, self._parts, by.ended_unread, by.fence, by.giving_up)

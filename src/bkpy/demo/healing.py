@@ -20,7 +20,6 @@ from bkpy.protocol.repair.holdings import holdings
 from bkpy.protocol.wire import messages as m
 from bkpy.protocol.wire.messages import Op, Status
 from bkpy.protocol.wire.records import RecordCodec
-from bkpy.replication.overview import overview
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -79,7 +78,7 @@ async def follow(uri: str, written: Written, tell: Callable[[HealingSample], Non
 
 
 async def _look(client: bkpy.Client, written: Written, killed_at: float) -> HealingSample:
-    found = await overview(replication_context(client).cluster, RecoverySettings())
+    found = await bkpy.AdminClient(client).replication_status()
     naming = 0
     for month in written.months:
         metadata = await client.ledger_metadata(month.ledger_id)

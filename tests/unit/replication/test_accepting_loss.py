@@ -41,7 +41,7 @@ async def written(client: Client, count: int) -> LedgerWriter:
     """A ledger whose bookies have all so many entries, and whose writer has gone."""
     writer = await write(client, count)
     async with asyncio.timeout(DEADLINE_S):
-        while set((await client.last_entries(writer.metadata)).values()) != {count - 1}:
+        while set((await bkpy.AdminClient(client).last_entries(writer.metadata)).values()) != {count - 1}:
             await asyncio.sleep(0.005)
     return writer
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bkpy.cli.connecting import connect, connect_option
+from bkpy.cli.connecting import connect_admin, connect_option
 from bkpy.cli.input import confirm
 from bkpy.cli.output.json import json_option, print_json
 from bkpy.cli.output.progress import progress
@@ -69,32 +69,25 @@ def drain(uri: str, bookie_id: str, cancel: bool, status: bool, as_json: bool, o
 
 
 async def _cancel(uri: str, bookie_id: str, settings: RecoverySettings) -> bool:
-    from bkpy.admin.drain import BookieDrain
-
-    async with connect(uri) as client:
-        return await BookieDrain(client.replication_context, bookie_id, settings).cancel()
+    async with connect_admin(uri, settings) as admin:
+        return await admin.cancel_drain(bookie_id)
 
 
 async def _look(uri: str, bookie_id: str, settings: RecoverySettings) -> DrainProgress:
-    from bkpy.admin.drain import BookieDrain
-
-    async with connect(uri) as client:
-        return await BookieDrain(client.replication_context, bookie_id, settings).look()
+    async with connect_admin(uri, settings) as admin:
+        return await admin.drain_progress(bookie_id)
 
 
 async def _drain(uri: str, bookie_id: str, settings: RecoverySettings) -> DrainProgress:
-    from bkpy.admin.drain import BookieDrain
-
-    async with connect(uri) as client:
-        one = BookieDrain(client.replication_context, bookie_id, settings)
-        await one.begin()
+    async with connect_admin(uri, settings) as admin:
+        await admin.start_drain(bookie_id)
         with progress(unit="ledgers") as bar:
             task = bar.add_task("looking for ledgers", total=None)
             most = 0
 
             reported: set[str] = set()
 
-            def tell(now: DrainProgress) -> None:
+            def show(now: DrainProgress) -> None:
                 nonlocal most
                 for kind in now.missing.keys() - reported:
                     say(f"bkpy: draining {bookie_id} waits: {now.missing[kind]}")
@@ -103,7 +96,7 @@ async def _drain(uri: str, bookie_id: str, settings: RecoverySettings) -> DrainP
                 most = max(most, now.ledgers)
                 bar.update(task, total=most, completed=most - now.ledgers, description=_line(now))
 
-            return await one.run(tell)
+            return await admin.wait_for_drain(bookie_id, on_progress=show)
 
 
 def _line(now: DrainProgress) -> str:
@@ -181,9 +174,7 @@ def decommission(uri: str, bookie_id: str, lost: bool, yes: bool, as_json: bool)
 
 
 async def _decommission(uri: str, bookie_id: str, *, lost: bool, yes: bool) -> ReferencingLedgers:
-    from bkpy.admin.decommission import Decommission
-
-    async with connect(uri) as client:
+    async with connect_admin(uri) as admin:
         with progress(unit="ledgers") as bar:
             task = bar.add_task(f"looking for ledgers that need {bookie_id}", total=None)
 
@@ -196,9 +187,7 @@ async def _decommission(uri: str, bookie_id: str, *, lost: bool, yes: bool) -> R
                     say(f"{looked.ledgers} ledgers were looked at: none needs bookie {bookie_id}")
                     confirm("Remove it from the cluster for good?", "nothing was changed")
 
-            return await Decommission(client.replication_context, bookie_id, RecoverySettings(), lost=lost).run(
-                agree, show
-            )
+            return await admin.decommission(bookie_id, lost=lost, confirm=agree, on_scanned=show)
 
 
 def _refusal(bookie_id: str, looked: ReferencingLedgers) -> str:

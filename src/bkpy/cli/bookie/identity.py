@@ -20,8 +20,8 @@ from bkpy.cli.running import run
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
+    from bkpy.admin.client import AdminClient
     from bkpy.bookie.identity import BookieIdentity, FormatPlan
-    from bkpy.client.client import Client
     from bkpy.config.bookie import BookieSettings
     from bkpy.config.shared import MetadataSettings
     from bkpy.metadata.store.store import MetadataStore
@@ -37,29 +37,28 @@ yes_option = click.option("--yes", is_flag=True, help="Don't ask.")
 class ClientPeers:
     """The cluster's other bookies, by a client of its own."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self, admin: AdminClient) -> None:
+        self._admin = admin
 
     async def recover(self, ledger_id: int) -> LedgerMetadata:
-        return await self._client.replication_context.recover(ledger_id)
+        return await self._admin.close_ledger(ledger_id)
 
     async def answers(self, bookie_id: str) -> bool:
-        from bkpy.admin.decommission import answers
-
-        return await answers(self._client.replication_context, bookie_id)
+        return await self._admin.is_reachable(bookie_id)
 
     async def close(self) -> None:
-        await self._client.close()
+        await self._admin.client.close()
 
 
 async def open_peers(store: MetadataStore, root: str, runtime: Runtime, settings: MetadataSettings) -> ClientPeers:
     """A client in the session of a command about a bookie with these settings."""
+    from bkpy.admin.client import AdminClient
     from bkpy.client.client import open_client
     from bkpy.config.client import client_settings
     from bkpy.config.shared import MetadataSettings
 
     shared = {name: getattr(settings, name) for name in MetadataSettings.model_fields}
-    return ClientPeers(await open_client(store, root, runtime, client_settings(**shared)))
+    return ClientPeers(AdminClient(await open_client(store, root, runtime, client_settings(**shared))))
 
 
 @contextlib.asynccontextmanager

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from bkpy.cli.bookie.admin_command import AdminCommand, Report
-from bkpy.cli.connecting import connect, connect_option
+from bkpy.cli.connecting import connect_admin, connect_option
 from bkpy.cli.output.json import json_option
 from bkpy.cli.output.progress import progress
 from bkpy.cli.output.tables import print_table
 from bkpy.cli.output.text import human_bytes
 from bkpy.config.recovery import RecoverySettings
-from bkpy.errors import BookieUnavailableError, ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import bkpy
-    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
-    from bkpy.protocol.repair.rereplication import Plan
-    from bkpy.replication.context import ReplicationContext
+    from bkpy.admin.bookie_recovery import RecoveryProgress
 
 _SHOWN_MAX = 20
 
@@ -61,10 +57,10 @@ def recover(uri: str, bookie_id: str, target: str | None, dry_run: bool, as_json
     can't be read.
     """
     values["copy_bytes_per_s_min"] = min(_default("copy_bytes_per_s_min"), values["copy_bytes_per_s_max"])
-    return BookieRecovery(uri, bookie_id, target, dry_run, RecoverySettings(**values)).execute(as_json=as_json)
+    return RecoverCommand(uri, bookie_id, target, dry_run, RecoverySettings(**values)).execute(as_json=as_json)
 
 
-class BookieRecovery(AdminCommand):
+class RecoverCommand(AdminCommand):
     """`bkpy bookie recover`. This command does the work itself, as a replication worker without an auditor."""
 
     def __init__(self, uri: str, bookie_id: str, target: str | None, dry_run: bool, settings: RecoverySettings) -> None:
@@ -75,119 +71,27 @@ class BookieRecovery(AdminCommand):
         self._settings = settings
 
     async def report(self) -> Report:
-        async with connect(self._uri) as client:
-            self._check(client)
-            named, unreadable = await self._find_ledgers(client.replication_context)
-            work = self._plan(client.replication_context, named) if self._dry_run else self._work(client, named)
-            return {**await work, "unreadable": unreadable}
+        state: Report = {"running": True, "scanned": 0, "copying": None}
 
-    def _check(self, client: bkpy.Client) -> None:
-        from bkpy.metadata.paths import checked_bookie_id
+        async def ask() -> Report:
+            return {**state, "running": not working.done()}
 
-        checked_bookie_id(self._bookie_id)
-        if self._is_registered(client):
-            raise ConfigError(
-                "the bookie is running: there is nothing to recover as long as it is", bookie=self._bookie_id
+        async with connect_admin(self._uri, self._settings) as admin:
+            working = asyncio.create_task(
+                admin.recover_bookie(
+                    self._bookie_id,
+                    target=self._target,
+                    dry_run=self._dry_run,
+                    on_scanned=lambda count: state.update(scanned=count),
+                    on_progress=lambda now: state.update(copying=now),
+                )
             )
-        if self._target is not None and self._target not in client.bookies:
-            why = "it is read-only" if self._target in client.read_only_bookies else "see `bkpy bookies list`"
-            raise BookieUnavailableError(f"no writable bookie is registered under this id: {why}", bookie=self._target)
-
-    def _is_registered(self, client: bkpy.Client) -> bool:
-        return self._bookie_id in client.bookies or self._bookie_id in client.read_only_bookies
-
-    async def _find_ledgers(self, context: ReplicationContext) -> tuple[list[int], list[int]]:
-        """The ids of the ledgers that name the bookie, and of the ledgers whose metadata can't be read."""
-        from bkpy.metadata.ledgers.all_ledgers import all_ledgers
-
-        named: list[int] = []
-        unreadable: list[int] = []
-        with progress(unit="ledgers") as bar:
-            task = bar.add_task("looking for ledgers", total=None)
-            async for some in all_ledgers(context.cluster.catalog, reads_at_once=self._settings.repair_looks_at_once):
-                for ledger_id, metadata in some:
-                    if metadata is None:
-                        unreadable.append(ledger_id)
-                    elif self._bookie_id in metadata.needed_bookies:
-                        named.append(ledger_id)
-                bar.advance(task, len(some))
-        return named, unreadable
-
-    async def _plan(self, context: ReplicationContext, named: list[int]) -> Report:
-        """What the command would do with the bookies that are registered now."""
-        from bkpy.metadata.ledgers.all_ledgers import read_ledgers
-        from bkpy.protocol.repair.rereplication import plan
-
-        bookies = context.bookies()
-        if self._target is not None:
-            bookies = bookies._replace(writable=bookies.writable & {self._target})
-        report = self._empty_report(len(named))
-        for start in range(0, len(named), self._settings.repair_looks_at_once):
-            some = named[start : start + self._settings.repair_looks_at_once]
-            for ledger_id, metadata in await read_ledgers(context.cluster.catalog, some):
-                if metadata is not None:
-                    _count(report, ledger_id, metadata, plan(metadata, {self._bookie_id}, bookies))
-        return report
-
-    async def _work(self, client: bkpy.Client, named: list[int]) -> Report:
-        from bkpy.metadata.replication.locks import LedgerLocks
-        from bkpy.metadata.replication.manual import manual_moves
-        from bkpy.replication.worker.manual_queue import ManualQueue
-        from bkpy.replication.worker.worker import ReplicationWorker
-
-        context, settings = client.replication_context, self._settings
-        cluster = context.cluster
-        runtime = cluster.store.runtime
-        locks = LedgerLocks(cluster.store, cluster.root, f"bkpy bookie recover {self._bookie_id}", runtime, settings)
-        queue = ManualQueue(self._bookie_id, named)
-        worker = ReplicationWorker(context, queue, locks, runtime, settings, locks.holder, target=self._target)
-        began = time.monotonic()
-
-        async def state() -> Report:
-            """The worker's; it runs until nothing is left, all that is left is stuck, or the bookie comes back."""
-            ended = not len(queue) or working.done() or self._is_registered(client) or (worker.looked and worker.idle)
-            waiting = worker.status()["postponed"]
-            counts = {"entries": worker.count.entries, "bytes": worker.count.bytes}
-            return {"running": not ended, "named": len(named), "left": len(queue), "waiting": waiting, **counts}
-
-        async with manual_moves(cluster.store, cluster.root, locks.holder, runtime, settings):
-            working = asyncio.create_task(worker.run())
             try:
-                await self.follow(state)
+                await self.follow(ask)
             finally:
                 working.cancel()
                 await asyncio.wait([working])
-        if not working.cancelled() and (error := working.exception()) is not None:
-            raise error
-        if len(queue) and self._is_registered(client):
-            raise ConfigError(
-                f"the bookie came back, so recovery stopped: {len(named) - len(queue)} of {len(named)} ledgers don't "
-                f"name it any more, {len(queue)} were left as they are; drain the bookie to move its copies",
-                bookie=self._bookie_id,
-            )
-        return {
-            **self._empty_report(len(named)),
-            "ledgers": len(named) - len(queue),
-            "fragments": worker.count.fragments,
-            "entries": worker.count.entries,
-            "bytes": worker.count.bytes,
-            "stuck": worker.status()["stuck_ledgers"],
-            "seconds": round(time.monotonic() - began, 3),
-        }
-
-    def _empty_report(self, named: int) -> Report:
-        return {
-            "bookie_id": self._bookie_id,
-            "dry_run": self._dry_run,
-            "named_by": named,
-            "ledgers": 0,
-            "open_ledgers": 0,
-            "fragments": 0,
-            "entries": 0,
-            "bytes": 0,
-            "stuck": {},
-            "seconds": None,
-        }
+            return dataclasses.asdict(await working)
 
     def is_running(self, report: Report, first: Report) -> bool:
         return bool(report["running"])
@@ -195,13 +99,16 @@ class BookieRecovery(AdminCommand):
     @contextlib.contextmanager
     def progress(self) -> Iterator[Callable[[Report], None]]:
         with progress(unit="ledgers") as bar:
-            task = bar.add_task("copying", total=None)
+            task = bar.add_task("looking for ledgers", total=None)
 
             def update(state: Report) -> None:
-                line = f"copied and verified {state['entries']:,} entries, {human_bytes(state['bytes'])}"
-                line += f", {state['waiting']} ledgers wait" if state["waiting"] else ""
-                done = state["named"] - state["left"]
-                bar.update(task, total=state["named"], completed=done, description=line)
+                now: RecoveryProgress | None = state["copying"]
+                if now is None:
+                    bar.update(task, completed=state["scanned"])
+                    return
+                line = f"copied and verified {now.entries:,} entries, {human_bytes(now.bytes)}"
+                line += f", {now.postponed} ledgers wait" if now.postponed else ""
+                bar.update(task, total=now.ledgers, completed=now.ledgers_done, description=line)
 
             yield update
 
@@ -232,18 +139,3 @@ class BookieRecovery(AdminCommand):
 
     def exit_status(self, report: Report) -> int:
         return 1 if report["stuck"] or report["unreadable"] else 0
-
-
-def _count(report: Report, ledger_id: int, metadata: LedgerMetadata, planned: Plan) -> None:
-    """Add what the plan of one ledger copies. Bytes are an estimate: entries of average length."""
-    entries = sum(copy.share.entries or 0 for copy in planned.copies)
-    average = metadata.length / (metadata.last_entry + 1) if metadata.last_entry >= 0 else 0
-    report["fragments"] += len(planned.copies)
-    report["entries"] += entries
-    report["bytes"] += round(entries * average)
-    if planned.unclosed:
-        report["open_ledgers"] += 1
-    if planned.stuck:
-        report["stuck"][str(ledger_id)] = "; ".join(one.description for one in planned.stuck)
-    else:
-        report["ledgers"] += 1

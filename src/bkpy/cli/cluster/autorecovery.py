@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bkpy.cli.connecting import connect_option, metadata, security_settings
+from bkpy.cli.connecting import connect_admin, connect_option, metadata, security_settings
 from bkpy.cli.output.json import json_option, print_json
 from bkpy.cli.output.tables import print_table
 from bkpy.cli.output.text import human_bytes, say
@@ -23,12 +23,8 @@ from bkpy.config.recovery import RecoverySettings
 from bkpy.config.renamed import RENAMED
 from bkpy.config.shared import MetadataSettings
 from bkpy.errors import ConfigError
-from bkpy.metadata.store.outcome import Done, NotDone, Unknown, to_error
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from bkpy.metadata.cluster import Cluster
     from bkpy.runtime.tls import TlsContext
 
 log = logging.getLogger("bkpy.autorecovery")
@@ -161,19 +157,12 @@ def _tls_of_metrics(settings: RecoverySettings) -> TlsContext:
     return Certificates(files, Side.BOOKIE).following(looking=True)
 
 
-@contextlib.asynccontextmanager
-async def _cluster(uri: str) -> AsyncIterator[Cluster]:
-    from bkpy.metadata.cluster import open_cluster
-
-    async with metadata(uri) as (store, root):
-        yield await open_cluster(store, root)
-
-
 async def _run(
     uri: str, name: str, settings: RecoverySettings, metrics: tuple[str, int], tls: TlsContext | None
 ) -> None:
     from prometheus_client import CollectorRegistry, generate_latest
 
+    from bkpy.metadata.cluster import open_cluster
     from bkpy.replication.auto_recovery import AutoRecovery
     from bkpy.runtime.metrics_page import metrics_page
 
@@ -182,14 +171,14 @@ async def _run(
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     registry = CollectorRegistry()
     async with contextlib.AsyncExitStack() as stack:
-        cluster = await stack.enter_async_context(_cluster(uri))
+        store, root = await stack.enter_async_context(metadata(uri))
+        await open_cluster(store, root)
         if metrics[1] >= 0:
             most = settings.metrics_connections_max
             page = metrics_page(lambda: generate_latest(registry), *metrics, tls=tls, connections_max=most)
             port = await stack.enter_async_context(page)
             say(f"metrics at {'http' if tls is None else 'https'}://{metrics[0]}:{port}/metrics")
-        store = cluster.store
-        recovery = AutoRecovery(settings, store, cluster.root, store.runtime, name, registry)
+        recovery = AutoRecovery(settings, store, root, store.runtime, name, registry)
         recovery.start()
         say(f"autorecovery runs as {name}; Ctrl-C stops it")
         await stopping.wait()
@@ -197,27 +186,18 @@ async def _run(
 
 
 async def _status(uri: str) -> dict[str, Any]:
-    from bkpy.replication.overview import overview
-
-    async with _cluster(uri) as cluster:
-        return await overview(cluster, RecoverySettings())
+    async with connect_admin(uri) as admin:
+        return await admin.replication_status()
 
 
 async def _auditor(uri: str) -> dict[str, Any] | None:
-    from bkpy.replication.overview import auditor_of
-
-    async with _cluster(uri) as cluster:
-        return await auditor_of(cluster.store, cluster.root)
+    async with connect_admin(uri) as admin:
+        return await admin.auditor()
 
 
 async def _set_enabled(uri: str, enabled: bool) -> None:
-    from bkpy.metadata.replication.underreplication import UnderreplicationQueue
-
-    async with _cluster(uri) as cluster:
-        outcome = await UnderreplicationQueue(cluster.store, cluster.root, cluster.store.runtime).set_enabled(enabled)
-    if isinstance(outcome, NotDone | Unknown):
-        raise to_error(outcome)
-    assert isinstance(outcome, Done)
+    async with connect_admin(uri) as admin:
+        await admin.set_auto_recovery(enabled)
 
 
 def _show(found: dict[str, Any]) -> None:

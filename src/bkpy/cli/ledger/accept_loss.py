@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from bkpy.cli.connecting import connect
+from bkpy.cli.connecting import connect_admin
 from bkpy.cli.input import confirm_by_typing
 from bkpy.cli.output.json import print_json
 from bkpy.cli.output.progress import progress
@@ -41,7 +41,8 @@ async def _survey(uri: str, ledger_id: int, password: bytes) -> dict[str, Any]:
     import bkpy
     from bkpy.metadata.logs.maintenance import log_of
 
-    async with connect(uri) as client:
+    async with connect_admin(uri) as admin:
+        client = admin.client
         before = await client.ledger_metadata(ledger_id)
         started = time.monotonic()
         with progress(unit="") as bar:
@@ -56,21 +57,19 @@ async def _survey(uri: str, ledger_id: int, password: bytes) -> dict[str, Any]:
                 await reader.close()
                 result = _result(ledger_id, reader.metadata, started)
                 return {"ledger_id": ledger_id, "state_before": before.state.value, "result": result}
-        recovery = await client.replication_context.recovery_giving_up(ledger_id, password, -1)
-        survey = await recovery.survey()
-        described = _described(survey, client.replication_context.bookies().readable)
+        survey = await admin.survey_ledger(ledger_id, password=password)
+        described = _described(survey, admin.registered_bookies)
         belongs = log_of(survey.metadata)
         described["log"] = None if belongs is None else belongs.name
         return {"ledger_id": ledger_id, "state_before": before.state.value, "why": why, **described, "result": None}
 
 
 async def _close(uri: str, ledger_id: int, password: bytes, at_least: int) -> dict[str, Any]:
-    async with connect(uri) as client:
+    async with connect_admin(uri) as admin:
         started = time.monotonic()
         with progress(unit="") as bar:
             bar.add_task(f"closing ledger {ledger_id}", total=None)
-            recovery = await client.replication_context.recovery_giving_up(ledger_id, password, at_least)
-            closed = await recovery.run()
+            closed = await admin.accept_loss(ledger_id, at_least, password=password)
         return _result(ledger_id, closed, started)
 
 

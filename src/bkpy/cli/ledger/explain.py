@@ -13,10 +13,10 @@ from bkpy.cli.output.json import json_option
 from bkpy.cli.output.progress import progress
 from bkpy.cli.output.tables import print_table
 from bkpy.cli.several import show_each
-from bkpy.stored_json import parsed
 
 if TYPE_CHECKING:
     import bkpy
+    from bkpy.admin.client import AdminClient
     from bkpy.metadata.replication.underreplication import UnderreplicationRecord
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
     from bkpy.protocol.repair.rereplication import Copy, Plan
@@ -43,58 +43,38 @@ def explain(uri: str, ledger_ids: tuple[int, ...], read: bool, as_json: bool) ->
 
 
 async def _explain(client: bkpy.Client, ledger_id: int, read: bool) -> dict[str, Any]:
-    from bkpy.metadata.paths import ledger_lock
-    from bkpy.metadata.replication.underreplication import UnderreplicationQueue
-    from bkpy.metadata.store.resolve import read_if_there
-    from bkpy.protocol.repair.rereplication import plan
-    from bkpy.replication.context import incomplete_bookies
+    from bkpy.admin.client import AdminClient
 
-    context = client.replication_context
-    cluster = context.cluster
-    metadata = await client.ledger_metadata(ledger_id)
-    mark = await UnderreplicationQueue(cluster.store, cluster.root, cluster.store.runtime).read(ledger_id)
-    lock = await read_if_there(cluster.store, ledger_lock(cluster.root, ledger_id))
-    bookies = context.bookies()
-    named = {name for fragment in metadata.fragments for name in fragment.bookies}
-    leaving = (named - bookies.readable) | (set() if mark is None else mark.lost.keys())
-    incomplete = frozenset[str]() if mark is None else incomplete_bookies(mark, context.directory)
-    planned = plan(metadata, leaving, bookies, incomplete=incomplete)
+    admin = AdminClient(client)
+    metadata, record, locked_by, planned = await admin.describe_replication(ledger_id)
+    unreadable = [line for copy in planned.copies for line in await _read(admin, metadata, copy)] if read else []
     return {
         "ledger_id": ledger_id,
         "state": metadata.state.value,
-        "fragments": list(_fragments(client, metadata, mark)),
-        "marked": None if mark is None else _marked(mark),
-        "locked_by": None if lock is None else parsed(lock[0]).get("holder"),
+        "fragments": list(_fragments(admin, metadata, record)),
+        "marked": None if record is None else _marked(record),
+        "locked_by": locked_by,
         "to_do": _to_do(planned),
         "lost": [list(hole) for hole in (() if metadata.accepted_loss is None else metadata.accepted_loss.holes)],
-        "in_the_way": [
-            *(one.description for one in planned.stuck),
-            *([line for copy in planned.copies for line in await _read(client, metadata, copy)] if read else ()),
-        ],
+        "in_the_way": [*(one.description for one in planned.stuck), *unreadable],
     }
 
 
-async def _read(client: bkpy.Client, metadata: LedgerMetadata, copy: Copy) -> list[str]:
-    """Which of the entries that are to be copied nobody returns, and who might."""
-    from bkpy.config.recovery import RecoverySettings
-    from bkpy.replication.auditor.held_entries import unreadable
-
-    context = client.replication_context
+async def _read(admin: AdminClient, metadata: LedgerMetadata, copy: Copy) -> list[str]:
+    """The entries to copy that no bookie returns, and the bookies that may hold them."""
     with progress(unit="entries") as bar:
         task = bar.add_task(f"reading for {copy.old}'s place", total=copy.last - copy.first + 1)
-        ranges = await unreadable(
-            context,
+        ranges = await admin.unreadable_entries(
             metadata,
             copy,
-            read_bytes=RecoverySettings().check_read_bytes,
             ranges_max=_RANGES_MAX,
-            looked_at=lambda entry_id: bar.update(task, completed=entry_id - copy.first + 1),
+            on_read=lambda entry_id: bar.update(task, completed=entry_id - copy.first + 1),
         )
-    lines = [_nowhere(client, metadata, copy, first, last) for first, last in ranges]
+    lines = [_nowhere(admin, metadata, copy, first, last) for first, last in ranges]
     return [*lines, "and perhaps more"] if len(ranges) == _RANGES_MAX else lines
 
 
-def _nowhere(client: bkpy.Client, metadata: LedgerMetadata, copy: Copy, first: int, last: int) -> str:
+def _nowhere(admin: AdminClient, metadata: LedgerMetadata, copy: Copy, first: int, last: int) -> str:
     from bkpy.protocol.ledger.quorum import write_set
     from bkpy.protocol.repair.checks import wanted
 
@@ -102,7 +82,7 @@ def _nowhere(client: bkpy.Client, metadata: LedgerMetadata, copy: Copy, first: i
     names = metadata.fragments[copy.fragment].bookies
     some = wanted(copy.share, first, min(last, first + size - 1))  # then their bookies are the same again
     members = {names[i] for entry_id in some for i in write_set(entry_id, size, quorum)}
-    away = sorted(members - client.replication_context.bookies().readable)
+    away = sorted(members - admin.registered_bookies)
     which = f"entry {first}" if first == last else f"entries {first} to {last}"
     if copy.share.step > 1 and first != last:
         which = f"{copy.old}'s of the {which}"
@@ -110,18 +90,18 @@ def _nowhere(client: bkpy.Client, metadata: LedgerMetadata, copy: Copy, first: i
     return f"{which}: nobody returns what was written; {rest}"
 
 
-def _fragments(client: bkpy.Client, metadata: LedgerMetadata, mark: UnderreplicationRecord | None) -> Any:
+def _fragments(admin: AdminClient, metadata: LedgerMetadata, mark: UnderreplicationRecord | None) -> Any:
     from bkpy.protocol.ledger.quorum import write_set
     from bkpy.protocol.repair.holdings import holdings
 
-    readable = client.replication_context.bookies().readable
+    readable = admin.registered_bookies
     for number, held in enumerate(holdings(metadata)):
         names = metadata.fragments[number].bookies
         sets = [write_set(first, metadata.ensemble_size, metadata.write_quorum) for first in range(len(names))]
         yield {
             "first_entry": held.first_entry,
             "last_entry": held.last_entry,
-            "bookies": {name: _standing(client, name, mark) for name in names},
+            "bookies": {name: _standing(admin.client, name, mark) for name in names},
             "copies_left": min(sum(names[i] in readable for i in members) for members in sets),
             "copies_wanted": metadata.write_quorum,
         }

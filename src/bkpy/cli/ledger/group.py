@@ -396,10 +396,10 @@ async def _tail(uri: str, ledger_id: int, first: int, form: _Formatter, password
 
 async def _metadata(client: Client, ledger_id: int) -> tuple[LedgerMetadata, Mapping[str, int | BookKeeperError]]:
     """The ledger's metadata, and by bookie the last entry that it has."""
-    from bkpy.client.client import last_entries
+    from bkpy.admin.client import AdminClient
 
     metadata = await client.ledger_metadata(ledger_id)
-    return metadata, await last_entries(client.replication_context, metadata)
+    return metadata, await AdminClient(client).last_entries(metadata)
 
 
 async def _recover(client: Client, ledger_id: int, password: bytes) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bkpy.cli.connecting import connect
+from bkpy.cli.connecting import connect_admin
 from bkpy.cli.output.tables import print_table
 from bkpy.cli.output.text import human_bytes, say
 
@@ -27,22 +27,20 @@ _SUMMARY = ("log", "first_position", "known_end", "ledgers", "bytes", "writer")
 async def described(uri: str, name: str, password: bytes) -> dict[str, Any]:
     """All that is known, as JSON has it. What can't be known without a password is null."""
     import bkpy
-    from bkpy.metadata.logs.consumers import LogConsumers
 
-    async with connect(uri) as client:
+    async with connect_admin(uri) as admin:
         next_position = None
         try:
-            async with await client.read_log(name, password=password) as reader:
+            async with await admin.client.read_log(name, password=password) as reader:
                 next_position = reader.next_position
         except (bkpy.UnauthorizedError, bkpy.BookieUnavailableError):
             if password:
                 raise
-        log_list, _ = await client.logs.read(name, fresh=True)
+        log_list, writer = await admin.describe_log(name)
         if not log_list.open_segments:
             next_position = max(log_list.sealed_end, log_list.first_position)
-        registered = await LogConsumers(client.logs, name, log_list.uid).registered()
         return {
-            **_summary(name, log_list, await client.logs.lease_holder(name, log_list.uid)),
+            **_summary(name, log_list, writer),
             "next_position": next_position,
             "ensemble_size": log_list.ensemble_size,
             "write_quorum": log_list.write_quorum,
@@ -56,7 +54,7 @@ async def described(uri: str, name: str, password: bytes) -> dict[str, Any]:
             "gaps": [list(gap) for gap in log_list.gaps],
             "segments": [_segment(segment) for segment in log_list.segments],
             "to_be_deleted": list(log_list.pending_delete),
-            "consumers": consumer_rows(registered.states),
+            "consumers": consumer_rows(await admin.log_consumers(name)),
         }
 
 
@@ -65,12 +63,11 @@ async def listed(uri: str) -> list[dict[str, Any]]:
     import bkpy
     from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 
-    async with connect(uri) as client:
+    async with connect_admin(uri) as admin:
         found = []
-        async for name in client.list_logs():
+        async for name in admin.client.list_logs():
             try:
-                log_list, _ = await client.logs.read(name)
-                found.append(_summary(name, log_list, await client.logs.lease_holder(name, log_list.uid)))
+                found.append(_summary(name, *await admin.describe_log(name, fresh=False)))
             except bkpy.NoSuchLogError:  # deleted meanwhile
                 continue
             except (bkpy.CorruptDataError, bkpy.UnauthorizedError, UnsupportedVersionError) as error:

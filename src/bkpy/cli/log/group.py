@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bkpy.cli.arguments import duration, seconds, size
-from bkpy.cli.connecting import connect, connect_option
+from bkpy.cli.connecting import connect, connect_admin, connect_option
 from bkpy.cli.input import confirm
 from bkpy.cli.ledger.group import creation_arguments, digest_option, password_option, quorums_option
 from bkpy.cli.output.entries import FORMATS, json_line, payload_line, raw_option
@@ -388,11 +388,8 @@ def _check_one(**given: object) -> None:
 
 
 async def _create(uri: str, name: str, creation: dict[str, Any]) -> None:
-    from bkpy.client.client import log_parts
-    from bkpy.log.client import NewLog, create_log
-
-    async with connect(uri) as client:
-        if not await create_log(log_parts(client).logs, name, creation.pop("password"), NewLog(**creation)):
+    async with connect_admin(uri) as admin:
+        if not await admin.create_log(name, **creation):
             raise click.ClickException(f"there is a log {name} already, or it is being deleted")
 
 
@@ -478,40 +475,29 @@ async def _names(uri: str) -> list[str]:
 
 
 async def _truncate(uri: str, name: str, before: int, ignore_consumers: bool, password: bytes) -> dict[str, Any]:
-    from bkpy.metadata.logs.maintenance import LogMaintenance
-
-    async with connect(uri) as client, await client.read_log(name, password=password) as reader:
-        maintenance = LogMaintenance(client.logs, client.replication_context.cluster.catalog)
-        log_list = await maintenance.truncate(
-            name, before, end=reader.next_position, uid=reader.uid, ignore_consumers=ignore_consumers
-        )
+    async with connect_admin(uri) as admin:
+        log_list = await admin.truncate_log(name, before, password=password, ignore_consumers=ignore_consumers)
         return {"log": name, "first_position": log_list.first_position, "ledgers": len(log_list.segments)}
 
 
 async def _sinks(uri: str, name: str, deleted: str | None) -> dict[str, int]:
-    from bkpy.metadata.logs.maintenance import LogMaintenance
-
-    async with connect(uri) as client:
-        maintenance = LogMaintenance(client.logs, client.replication_context.cluster.catalog)
-        if deleted is not None and not await maintenance.forget_sink(name, deleted):
+    async with connect_admin(uri) as admin:
+        if deleted is not None and not await admin.delete_log_sink(name, deleted):
             raise click.ClickException(f"log {name} has no writer id {deleted}")
-        return dict((await client.logs.read(name, fresh=True))[0].sinks)
+        return await admin.log_sinks(name)
 
 
 async def _consumers(
     uri: str, name: str, moved: tuple[str, int] | None, deleted: str | None, password: bytes
 ) -> list[dict[str, Any]]:
     from bkpy.cli.log.describe import consumer_rows
-    from bkpy.metadata.logs.consumers import LogConsumers
 
-    async with connect(uri) as client:
-        log_list, _ = await client.logs.read(name, fresh=True)
-        all_of_them = LogConsumers(client.logs, name, log_list.uid)
+    async with connect_admin(uri) as admin:
         if moved is not None:
-            async with await client.read_log(name, password=password) as reader:
+            async with await admin.client.read_log(name, password=password) as reader:
                 consumer = await reader.consumer(moved[0], position=moved[1])
                 if consumer.position != moved[1]:
                     await consumer.commit(moved[1])
-        if deleted is not None and not await all_of_them.delete(deleted):
+        if deleted is not None and not await admin.delete_log_consumer(name, deleted):
             raise click.ClickException(f"log {name} has no consumer {deleted}")
-        return consumer_rows((await all_of_them.registered()).states)
+        return consumer_rows(await admin.log_consumers(name))

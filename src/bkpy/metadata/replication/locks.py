@@ -170,3 +170,9 @@ async def held_locks(store: MetadataStore, root: str) -> list[HeldLock]:
                 holder, since_ms = str(fields.get("holder", "")), int(fields.get("since_ms", 0))
             found.append(HeldLock(int(match[1]), holder, since_ms))
     return found
+
+
+async def lock_holder(store: MetadataStore, root: str, ledger_id: int) -> str | None:
+    """The holder of one ledger's lock, for people; None if nobody holds it, or if its value names nobody."""
+    found = await read_if_there(store, paths.ledger_lock(root, ledger_id))
+    return None if found is None else parsed(found[0]).get("holder")

@@ -54,7 +54,7 @@ from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 from bkpy.stored_json import parsed
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 
     from bkpy.metadata.replication.locks import LedgerLock
     from bkpy.runtime.interfaces import Runtime
@@ -325,7 +325,7 @@ class UnderreplicationQueue:
 
     # --- all of them ----------------------------------------------------------------------------------------------
 
-    async def list(self) -> AsyncIterator[int]:
+    async def list(self) -> AsyncGenerator[int, None]:
         """The ids of the ledgers that are marked, ascending, read partition by partition.
 
         A mark that is there during the whole listing is in it.

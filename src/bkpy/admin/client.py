@@ -1,0 +1,392 @@
+"""The `AdminClient`: what operators do with a cluster, for programs and for the commands of `bkpy`.
+
+Invariant: it owns no session, no connection and no task that outlives a call: all of that is its `Client`'s.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from bkpy.admin.bookie_recovery import BookieRecovery
+from bkpy.admin.decommission import Decommission, answers
+from bkpy.admin.drain import BookieDrain
+from bkpy.admin.rebalance import Rebalancer
+from bkpy.client.arguments import check_ledger_id, check_password
+from bkpy.client.client import last_entries, log_parts, replication_context
+from bkpy.client.iteration import ResumableIterator, Stepwise, alone
+from bkpy.config.recovery import RecoverySettings
+from bkpy.log.client import NewLog, create_log
+from bkpy.metadata.logs.consumers import LogConsumers
+from bkpy.metadata.logs.maintenance import LogMaintenance
+from bkpy.metadata.replication.locks import LedgerLocks, held_locks, lock_holder
+from bkpy.metadata.replication.manual import manual_moves
+from bkpy.metadata.replication.underreplication import UnderreplicationQueue
+from bkpy.metadata.store.outcome import NotDone, Unknown, to_error
+from bkpy.protocol.repair.rereplication import plan
+from bkpy.replication.auditor.held_entries import unreadable
+from bkpy.replication.context import incomplete_bookies
+from bkpy.replication.overview import auditor_of, overview
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Mapping
+
+    from bkpy.admin.bookie_recovery import BookieRecoveryReport, RecoveryProgress
+    from bkpy.admin.drain import DrainProgress
+    from bkpy.admin.rebalance import RebalanceReport
+    from bkpy.client.client import Client
+    from bkpy.errors import BookKeeperError
+    from bkpy.metadata.bookies.naming import ReferencingLedgers
+    from bkpy.metadata.logs.consumers import ConsumerState
+    from bkpy.metadata.replication.locks import HeldLock
+    from bkpy.metadata.replication.underreplication import UnderreplicationRecord
+    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.log.log_list import LogList
+    from bkpy.protocol.repair.rereplication import Copy, Plan
+    from bkpy.recovery.ledger_recovery import Survey
+
+
+def _ignore(*progress: object) -> None:
+    """In place of a callback that wasn't given."""
+
+
+class LedgerReplication(NamedTuple):
+    """The copies of one ledger, as the metadata know them.
+
+    `record` is its under-replication record, None if it has none. `locked_by` names the process that moves its copies
+    now. `plan` says which copies are missing, and what prevents them from being made.
+    """
+
+    metadata: LedgerMetadata
+    record: UnderreplicationRecord | None
+    locked_by: str | None
+    plan: Plan
+
+
+class LogDescription(NamedTuple):
+    """A log's list of ledgers with its attributes, and the label of the client that writes it, None for nobody."""
+
+    log_list: LogList
+    writer: str | None
+
+
+class AdminClient:
+    """Administers the cluster of an open `Client`, in that client's session.
+
+        async with bkpy.connect(uri) as client:
+            admin = bkpy.AdminClient(client)
+            await admin.start_drain("bookie-1")
+
+    `settings` say how fast copies are made and how long is waited. There is nothing to close. Every call may raise
+    `MetadataUnavailableError`, and `ClientClosedError` once the client is closed. Callbacks are called on the event
+    loop, and must not block.
+    """
+
+    def __init__(self, client: Client, settings: RecoverySettings | None = None) -> None:
+        self._client = client
+        self._settings = settings or RecoverySettings()
+        self._context = replication_context(client)
+        self._log_parts = log_parts(client)
+        self._cluster = self._context.cluster
+        self._store, self._root = self._cluster.store, self._cluster.root
+        self._runtime = self._store.runtime
+
+    @property
+    def client(self) -> Client:
+        """The client whose session and connections this uses."""
+        return self._client
+
+    # --- re-replication -----------------------------------------------------------------------------------------------
+
+    async def replication_status(self) -> dict[str, Any]:
+        """The state of re-replication in the whole cluster, as `bkpy autorecovery status --json` prints it.
+
+        Reads all under-replication records and the metadata of their ledgers. The values are not of one moment.
+        """
+        return await overview(self._cluster, self._settings)
+
+    async def auditor(self) -> dict[str, Any] | None:
+        """The `name` of the process that is the auditor, and since when (`since_ms`, of the epoch); None for none."""
+        return await auditor_of(self._store, self._root)
+
+    async def set_auto_recovery(self, enabled: bool) -> None:
+        """Enable or disable re-replication in the whole cluster, until the next call.
+
+        While it is disabled, the auditor records nothing and workers copy nothing; `recover_bookie`, `wait_for_drain`
+        and `rebalance` work all the same. If it fails with `outcome_unknown`, call it again.
+        """
+        outcome = await self._under_replicated().set_enabled(enabled)
+        if isinstance(outcome, NotDone | Unknown):
+            raise to_error(outcome)
+
+    def list_under_replicated(self) -> AsyncGenerator[int, None]:
+        """The ids of the ledgers that have an under-replication record, ascending."""
+        found = self._under_replicated().list()
+        return ResumableIterator(Stepwise(found, self._runtime, name="under-replicated ledgers"), alone)
+
+    async def under_replication(self, ledger_id: int) -> UnderreplicationRecord | None:
+        """The ledger's under-replication record: which bookies it misses, since when and why. None if it has none."""
+        check_ledger_id(ledger_id)
+        return await self._under_replicated().read(ledger_id)
+
+    async def list_locks(self) -> list[HeldLock]:
+        """The re-replication locks that are held now, by ledger id; each names its holder."""
+        return await held_locks(self._store, self._root)
+
+    async def describe_replication(self, ledger_id: int) -> LedgerReplication:
+        """Which copies of a ledger are missing, and what is in the way. Raises `NoSuchLedgerError`.
+
+        This is what the metadata say. `unreadable_entries` asks the bookies.
+        """
+        metadata = await self._client.ledger_metadata(ledger_id)
+        record = await self._under_replicated().read(ledger_id)
+        lock = await lock_holder(self._store, self._root, ledger_id)
+        bookies = self._context.bookies()
+        named = {name for fragment in metadata.fragments for name in fragment.bookies}
+        leaving = (named - bookies.readable) | (set() if record is None else record.lost.keys())
+        incomplete = frozenset[str]() if record is None else incomplete_bookies(record, self._context.directory)
+        return LedgerReplication(metadata, record, lock, plan(metadata, leaving, bookies, incomplete=incomplete))
+
+    async def unreadable_entries(
+        self, metadata: LedgerMetadata, copy: Copy, *, ranges_max: int, on_read: Callable[[int], None] | None = None
+    ) -> list[tuple[int, int]]:
+        """The first `ranges_max` ranges of entries that a planned copy needs and that no bookie returns intact.
+
+        Reads all of the copy's share; `on_read` is called with the highest entry id so far. Raises
+        `BookieUnavailableError` if a bookie gives no answer.
+        """
+        return await unreadable(
+            self._context,
+            metadata,
+            copy,
+            read_bytes=self._settings.check_read_bytes,
+            ranges_max=ranges_max,
+            looked_at=on_read or _ignore,
+        )
+
+    def _under_replicated(self) -> UnderreplicationQueue:
+        return UnderreplicationQueue(self._store, self._root, self._runtime, self._settings)
+
+    # --- ledgers ------------------------------------------------------------------------------------------------------
+
+    async def last_entries(self, metadata: LedgerMetadata) -> Mapping[str, int | BookKeeperError]:
+        """By bookie of any of the ledger's fragments, the last entry of the ledger that it reports (-1: none).
+
+        In place of that, the error for a bookie that doesn't answer within `read_timeout_s` or can't say. A bookie may
+        miss entries below its last one.
+        """
+        return await last_entries(self._context, metadata)
+
+    async def close_ledger(self, ledger_id: int) -> LedgerMetadata:
+        """Recover a ledger without its password, and return its CLOSED metadata.
+
+        As `Client.recover_ledger`, but entries are verified by their checksums alone.
+        """
+        check_ledger_id(ledger_id)
+        return await self._context.recover(ledger_id)
+
+    async def survey_ledger(self, ledger_id: int, *, password: bytes = b"") -> Survey:
+        """What `accept_loss` would keep of a ledger that `Client.recover_ledger` can't close.
+
+        Fences the ledger, and closes nothing. Raises `NoSuchLedgerError`, `UnauthorizedError` for a wrong password.
+        """
+        check_ledger_id(ledger_id)
+        check_password(password)
+        recovery = await self._context.recovery_giving_up(ledger_id, password, -1)
+        return await recovery.survey()
+
+    async def accept_loss(self, ledger_id: int, last_entry: int, *, password: bytes = b"") -> LedgerMetadata:
+        """Close a ledger without the bookies that are not registered now, and return its CLOSED metadata.
+
+        Acknowledged entries that only those bookies hold are lost, for good: ask `survey_ledger` first, and pass its
+        `last_entry`. The ledger keeps at least the entries up to there. Raises `LedgerRecoveryError` if they can't be
+        read any more.
+        """
+        check_ledger_id(ledger_id)
+        check_password(password)
+        return await (await self._context.recovery_giving_up(ledger_id, password, last_entry)).run()
+
+    # --- bookies ------------------------------------------------------------------------------------------------------
+
+    @property
+    def registered_bookies(self) -> frozenset[str]:
+        """The ids of the bookies that are registered now, whether they take entries or not."""
+        return self._context.directory.readable
+
+    async def is_reachable(self, bookie_id: str) -> bool:
+        """Whether the bookie answers at the address that it registered last, even if it is not registered now.
+
+        Waits at most `2 * connect_timeout_s`.
+        """
+        return await answers(self._context, bookie_id)
+
+    async def recover_bookie(
+        self,
+        bookie_id: str,
+        *,
+        target: str | None = None,
+        dry_run: bool = False,
+        on_scanned: Callable[[int], None] | None = None,
+        on_progress: Callable[[RecoveryProgress], None] | None = None,
+    ) -> BookieRecoveryReport:
+        """Re-replicate the ledgers of a bookie that is gone for good; with `target`, to that bookie alone.
+
+        Returns when each ledger is repaired or stuck; with `dry_run`, only says what would be copied. May be cancelled
+        and called again: then it continues. `on_scanned` gets the number of ledgers scanned. Raises `ConfigError` if
+        the bookie is registered or comes back, `BookieUnavailableError` for a target that takes no entries.
+        """
+        recovery = BookieRecovery(self._context, bookie_id, self._settings, target=target)
+        recovery.check()
+        named, without_metadata = await recovery.scan(on_scanned or _ignore)
+        report = await (recovery.plan(named) if dry_run else recovery.run(named, on_progress or _ignore))
+        report.unreadable = without_metadata
+        return report
+
+    async def start_drain(self, bookie_id: str) -> None:
+        """Begin to drain a bookie, unless it is draining: it refuses new entries, and its ledgers are re-replicated.
+
+        Returns at once. The cluster's workers do the work, if there are any; else see `wait_for_drain`. Raises
+        `BookieUnavailableError` for a bookie that the cluster doesn't know.
+        """
+        await self._drain(bookie_id).begin()
+
+    async def cancel_drain(self, bookie_id: str) -> bool:
+        """End the draining; returns whether the bookie was draining. Copies that were moved stay where they are."""
+        return await self._drain(bookie_id).cancel()
+
+    async def drain_progress(self, bookie_id: str, *, on_scanned: Callable[[int], None] | None = None) -> DrainProgress:
+        """How many ledgers and bytes are left on a bookie, and what blocks them. Reads the metadata of all ledgers."""
+        return await self._drain(bookie_id).look(on_scanned or _ignore)
+
+    async def wait_for_drain(
+        self, bookie_id: str, *, on_progress: Callable[[DrainProgress], None] | None = None
+    ) -> DrainProgress:
+        """Return when no ledger names the draining bookie, or the draining was cancelled.
+
+        Where the cluster has no workers, or they are disabled, this call re-replicates. Cancelling the call doesn't end
+        the draining.
+        """
+        return await self._drain(bookie_id).run(on_progress or _ignore)
+
+    def _drain(self, bookie_id: str) -> BookieDrain:
+        return BookieDrain(self._context, bookie_id, self._settings)
+
+    async def decommission(
+        self,
+        bookie_id: str,
+        *,
+        lost: bool = False,
+        confirm: Callable[[ReferencingLedgers], None] | None = None,
+        on_scanned: Callable[[int], None] | None = None,
+    ) -> ReferencingLedgers:
+        """Remove a drained bookie from the cluster for good, if no ledger needs it.
+
+        The bookie is removed exactly if the result's `scan.clear` is true; else nothing was changed. `lost`: the bookie
+        is not running and never will be. `confirm` is called before the removal, and may raise to prevent it. Raises
+        `ConfigError` for a bookie that isn't drained, or that is `lost` and answers; `MetadataConflictError` if the
+        bookie changes meanwhile.
+        """
+        one = Decommission(self._context, bookie_id, self._settings, lost=lost)
+        return await one.run(confirm or _ignore, on_scanned or _ignore)
+
+    async def rebalance(
+        self,
+        *,
+        dry_run: bool = False,
+        on_scanned: Callable[[int], None] | None = None,
+        on_moved: Callable[[int, int], None] | None = None,
+    ) -> RebalanceReport:
+        """Move copies of closed ledgers to bookies that hold less than their share; with `dry_run`, only plan that.
+
+        `on_scanned` gets the number of ledgers scanned, `on_moved` the bytes moved and those planned. Copies are
+        verified before they replace others. If the call is cancelled, close the client: its session may hold locks.
+        """
+        name = "bkpy cluster rebalance"
+        locks = LedgerLocks(self._store, self._root, name, self._runtime, self._settings)
+        one = Rebalancer(
+            self._context,
+            locks,
+            self._settings,
+            self._runtime,
+            on_scanned=on_scanned or _ignore,
+            on_moved=on_moved or _ignore,
+        )
+        began = self._runtime.clock.monotonic()
+        balance = await one.look()
+        if dry_run:
+            await one.only_plan(balance)
+            return one.report(balance.share, None)
+        async with manual_moves(self._store, self._root, name, self._runtime, self._settings):
+            await one.run(balance)
+        return one.report(balance.share, self._runtime.clock.monotonic() - began)
+
+    # --- named logs ---------------------------------------------------------------------------------------------------
+
+    async def create_log(
+        self,
+        name: str,
+        *,
+        password: bytes = b"",
+        ensemble_size: int = 3,
+        write_quorum: int = 3,
+        ack_quorum: int = 2,
+        digest: str = "crc32c",
+        retention_s: float | None = None,
+        retention_bytes: int | None = None,
+        consumer_lag_max_s: float | None = None,
+    ) -> bool:
+        """Create a log without opening it. Returns False if there is a log of that name, which stays as it is.
+
+        The arguments are those of `Client.open_log`. Raises `ConfigError` for bad ones.
+        """
+        new = NewLog(ensemble_size, write_quorum, ack_quorum, digest, retention_s, retention_bytes, consumer_lag_max_s)
+        return await create_log(self._log_parts.logs, name, password, new)
+
+    async def describe_log(self, name: str, *, fresh: bool = True) -> LogDescription:
+        """A log's ledgers and attributes, and its writer. Needs no password. Raises `NoSuchLogError`.
+
+        Without `fresh`, the answer may lag behind the latest change, and costs less.
+        """
+        log_list, _ = await self._log_parts.logs.read(name, fresh=fresh)
+        return LogDescription(log_list, await self._log_parts.logs.lease_holder(name, log_list.uid))
+
+    async def truncate_log(
+        self, name: str, before: int, *, password: bytes = b"", ignore_consumers: bool = False
+    ) -> LogList:
+        """Delete the entries below position `before`, and return the log's list after that.
+
+        Raises `NoSuchLogError`, `UnauthorizedError`, and `ConfigError` for a position past the end, or that a consumer
+        has yet to read unless `ignore_consumers`.
+        """
+        async with await self._client.read_log(name, password=password) as reader:
+            return await self._log_maintenance().truncate(
+                name, before, end=reader.next_position, uid=reader.uid, ignore_consumers=ignore_consumers
+            )
+
+    async def log_consumers(self, name: str) -> Mapping[str, ConsumerState]:
+        """The consumers of a log by name, each with the position that it reads next. Raises `NoSuchLogError`."""
+        return (await (await self._consumers(name)).registered()).states
+
+    async def delete_log_consumer(self, name: str, consumer: str) -> bool:
+        """Delete a consumer; retention doesn't wait for it any more. Returns False if there is none of that name.
+
+        Raises `NoSuchLogError`.
+        """
+        return await (await self._consumers(name)).delete(consumer)
+
+    async def _consumers(self, name: str) -> LogConsumers:
+        log_list, _ = await self._log_parts.logs.read(name, fresh=True)
+        return LogConsumers(self._log_parts.logs, name, log_list.uid)
+
+    async def log_sinks(self, name: str) -> dict[str, int]:
+        """By writer id of a sink, the number of the last batch that it committed to a log. Raises `NoSuchLogError`."""
+        return dict((await self._log_parts.logs.read(name, fresh=True))[0].sinks)
+
+    async def delete_log_sink(self, name: str, writer_id: str) -> bool:
+        """Forget a sink's last batch: one that the sink repeats is then written twice. Returns False if it is unknown.
+
+        Raises `NoSuchLogError`.
+        """
+        return await self._log_maintenance().forget_sink(name, writer_id)
+
+    def _log_maintenance(self) -> LogMaintenance:
+        return LogMaintenance(self._log_parts.logs, self._log_parts.catalog)
