@@ -31,7 +31,7 @@ def read_access_file(path: str) -> Mapping[str, list[str]]:
 
 
 def access_file_stamp(path: str) -> tuple[int, int, int]:
-    """What tells another file from this one without reading it; zeros if there is none."""
+    """A stamp that differs for another file, without reading it; zeros if there is none."""
     try:
         found = os.stat(path)
     except OSError:

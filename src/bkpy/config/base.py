@@ -41,7 +41,7 @@ class Settings(BaseModel):
     def groups(cls) -> dict[str, Group | None]:
         """The group of each field by its name, None for a tuning value."""
         found: dict[str, Group | None] = {}
-        for base in reversed(cls.__mro__):  # the class that declares a field comes before those that inherit it
+        for base in reversed(cls.__mro__):  # a class that declares a field comes before its heirs
             if issubclass(base, Settings):
                 for name in base.model_fields:
                     found.setdefault(name, base.group)

@@ -260,13 +260,13 @@ class BookieSettings(BookieStorage, BookieNetwork, BookieSecurity, RecoverySetti
             raise ValueError("answers_bytes_max must not exceed memory_bytes_max, of which it is a part")
         if self.disk_free_bytes_resume <= self.disk_free_bytes_min:
             raise ValueError(
-                "disk_free_bytes_resume must exceed disk_free_bytes_min, or the bookie would change to and fro"
+                "disk_free_bytes_resume must exceed disk_free_bytes_min, or the bookie would switch to and fro"
             )
         if 0 < self.disk_free_bytes_min <= self.compaction_free_bytes_min:
             raise ValueError(
                 f"compaction_free_bytes_min = {self.compaction_free_bytes_min} must be below disk_free_bytes_min = "
-                f"{self.disk_free_bytes_min}, or a bookie that is read-only for lack of space could not compact: lower "
-                "the one, or raise the other"
+                f"{self.disk_free_bytes_min}, or a bookie with a full disk, which is read-only, could not compact: "
+                "lower the one, or raise the other"
             )
         if self.bookie_id == "readonly":
             raise ValueError("bookie_id = 'readonly': the name is taken in ZooKeeper")

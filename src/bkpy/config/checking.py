@@ -1,7 +1,7 @@
-"""Checks names and values of settings, and says which is wrong and where it came from.
+"""Checks names and values of settings; an error names the setting and the place that it came from.
 
-Users may still give a setting by the name that it had before, and a value that has become internal tuning. Either is
-accepted until the next minor version, with a notice. Inside the package there are only the names of today.
+Users may still give former names, and settings that have become internal tuning. Both are accepted until the next minor
+version, with a notice. Inside the package there are only the names of today.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def check_names(valid: Collection[str], name: str, origin: str, written: Callabl
 
 
 def accepted_names(model: type[Settings]) -> set[str]:
-    """Every name that users may give: those of today, and those that settings had before."""
+    """Every name that users may give: the names of today, and the former ones."""
     return {*model.model_fields, *(old for old, new in RENAMED.items() if new in model.model_fields)}
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 ENVIRONMENT_PREFIX = "BKPY_"
 
-# Variables with our prefix that are no settings: the command line's own, and those that Kubernetes puts into every
+# Variables with our prefix that are no settings: the command line's own, and the ones that Kubernetes sets in every
 # container for a service called "bkpy", or "bkpy-" and something.
 _OTHER_VARIABLES = re.compile(
     r"BKPY_(CONNECT|PORT|PORT_.*|SERVICE_.*|\w+_SERVICE_HOST|\w+_SERVICE_PORT(_.*)?|\w+_PORT_[0-9]+_(TCP|UDP|SCTP)(_.*)?)"
@@ -69,7 +69,7 @@ def _parsed(texts: Mapping[str, str | Sequence[str]], origin: str) -> dict[str, 
 
 
 def _absolute(directory: object) -> object:
-    """A bookie's cookie keeps where its directories are, which must not depend on where it was started."""
+    """A bookie's cookie stores the paths of its directories, which must not depend on where it was started."""
     return str(Path(directory).absolute()) if isinstance(directory, str) and directory else directory
 
 
@@ -98,7 +98,7 @@ def check_bookie_names(names: Iterable[str], origin: str) -> None:
 
 
 def parse_text(model: type[Settings], name: str, given: str | Sequence[str], origin: str) -> object:
-    """The value that a variable's or flag's text stands for, by the type of the setting."""
+    """The value of a variable's or flag's text, by the type of the setting."""
     kind = _kind(model.model_fields[name].annotation)
     if kind is list:
         texts = [given] if isinstance(given, str) else given
@@ -134,7 +134,7 @@ def _read_toml(path: str) -> dict[str, Any]:
         return read_toml(path)
     except OSError as e:
         raise ConfigError(f"file {path}: {e.strerror}") from e
-    except ValueError as e:  # also of bytes that are no text, numbers too long, and deep nesting
+    except ValueError as e:  # also for bytes that are no text, numbers too long, and deep nesting
         raise ConfigError(f"file {path}: not TOML: {e}") from e
 
 

@@ -1,4 +1,4 @@
-"""How a bookie's memory is shared out among the parts that have no setting of their own."""
+"""Shares a bookie's memory out among the parts of it that have no value of their own."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from bkpy.config.base import MIB
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# What the parts of the budget have by default, of memory_bytes_max' own default; of another one, as large a share. But
-# a start replays what the memtables held, so that with more memory they, and what feeds them, stay as they are.
+# The parts of the default of memory_bytes_max. Of another budget each part gets the same share. But a start replays the
+# memtables, so with more memory these, and the queues that feed them, get no more than their default.
 MEMORY_BYTES: Final = 512 * MIB
 MEMORY_FOR_REPLAY: Final = ("memtable_bytes_max", "journal_queue_bytes_max", "deferred_sync_bytes_max")
 MEMORY_PARTS: Final[Mapping[str, int]] = {
@@ -26,7 +26,7 @@ MEMORY_PARTS: Final[Mapping[str, int]] = {
 
 
 def shares_of_memory(values: dict[str, Any]) -> dict[str, Any]:
-    """The values that were given, with those of the parts that follow from `memory_bytes_max`, or that from them."""
+    """The values, completed: the parts follow from `memory_bytes_max`, or that from the parts if it isn't given."""
     given = values.get("memory_bytes_max")
     if given is None:
         beyond = {name: values[name] - share for name, share in MEMORY_PARTS.items() if is_count(values.get(name))}

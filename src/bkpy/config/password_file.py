@@ -1,4 +1,4 @@
-"""Passwords in files: a ledger's, as the command line and Spark take it, and that for ZooKeeper."""
+"""Reads passwords from files: a ledger's, for the command line and Spark, and the one for ZooKeeper."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def read_password(path: str) -> bytes:
     """All bytes of the file but one line break at its end: LF or CR LF, and a CR alone too. Nothing else is removed.
 
     `ConfigError` if it can't be read, has more than `PASSWORD_BYTES_MAX`, or holds nothing or whitespace alone: an
-    empty password is none at all, and what it was to protect would be open to everybody.
+    empty password protects nothing, and would open the ledger to everybody.
     """
     try:
         with Path(path).open("rb") as file:
@@ -30,7 +30,7 @@ def read_password(path: str) -> bytes:
 
 
 def read_user_and_password(path: str) -> bytes:
-    """USER:PASSWORD from a file, as `read_password` reads it. `ConfigError` if that isn't what it holds."""
+    """USER:PASSWORD from a file, as `read_password` reads it. `ConfigError` if it holds anything else."""
     content = read_password(path)
     try:
         check_user_and_password(content.decode())

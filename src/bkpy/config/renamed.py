@@ -1,4 +1,4 @@
-"""Settings whose names have changed: the old name is accepted, with a warning, until the next minor version."""
+"""The former names of settings, which users may still give until the next minor version."""
 
 from __future__ import annotations
 
