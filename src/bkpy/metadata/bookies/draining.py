@@ -9,12 +9,11 @@ this one time of draining, for the token is unlike any other; nothing but `retir
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from bkpy.config.shared import MetadataSettings
-from bkpy.errors import MetadataConflictError, UnauthorizedError
+from bkpy.errors import CorruptDataError, MetadataConflictError, UnauthorizedError
 from bkpy.metadata import paths
 from bkpy.metadata.store.outcome import Changed, CreateOutcome, Done, Exists, Missing, NotDone, Superseded, Unknown
 from bkpy.metadata.store.resolve import (
@@ -28,7 +27,8 @@ from bkpy.metadata.store.resolve import (
     read_if_there,
 )
 from bkpy.metadata.store.store import Create, Delete, MetadataStore
-from bkpy.stored_json import parsed
+from bkpy.metadata.stored_record import StoredRecord, take
+from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from bkpy.metadata.store.outcome import DeleteOutcome, PutOutcome
     from bkpy.runtime.interfaces import Runtime
 
-DRAIN_VERSION = 1
+_RECORD: Final = StoredRecord("the record of a draining", version=1)
 _TOKEN_BYTES = 8
 _DEFAULTS = MetadataSettings()
 
@@ -164,24 +164,20 @@ def superseded(outcome: DeleteOutcome | PutOutcome) -> bool:
 
 
 def _encode(drain: Drain) -> bytes:
-    fields = {
-        "version": DRAIN_VERSION,
-        "since_ms": drain.since_ms,
-        "refuses_since_ms": drain.refuses_since_ms,
-        **drain.unknown,
-    }
-    return json.dumps(fields).encode()
+    fields = {"since_ms": drain.since_ms, "refuses_since_ms": drain.refuses_since_ms}
+    return _RECORD.encode(fields, drain.unknown)
 
 
 def _decode(bookie_id: str, token: str, data: bytes, node_version: int) -> Drain:
-    """One that is damaged, or of a newer version, says that the bookie drains, and nothing of what it has said."""
-    try:
-        fields = parsed(data)
-        version, since_ms, refuses = fields.pop("version"), fields.pop("since_ms"), fields.pop("refuses_since_ms")
-        if type(version) is not int or version > DRAIN_VERSION or type(since_ms) is not int:
-            raise ValueError("not of this version")
-        if refuses is not None and type(refuses) is not int:
+    """A value that is damaged, or of a newer version, says only that the bookie drains."""
+
+    def made(fields: dict[str, Any]) -> Drain:
+        since_ms, refuses_since_ms = take(fields, "since_ms", int), fields.pop("refuses_since_ms")
+        if refuses_since_ms is not None and type(refuses_since_ms) is not int:
             raise ValueError("not a time")
-    except (ValueError, KeyError, TypeError, AttributeError):
+        return Drain(bookie_id, token, since_ms, refuses_since_ms, node_version, fields)
+
+    try:
+        return _RECORD.decode(data, made)
+    except (CorruptDataError, UnsupportedVersionError):
         return Drain(bookie_id, token, node_version=node_version)
-    return Drain(bookie_id, token, since_ms, refuses, node_version, fields)

@@ -12,9 +12,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from bkpy.config.client import ClientSettings
 from bkpy.config.shared import MetadataSettings
@@ -53,7 +52,7 @@ from bkpy.metadata.store.resolve import (
     read_if_there,
 )
 from bkpy.metadata.store.store import Check, Create, MetadataStore, Watch
-from bkpy.stored_json import parsed
+from bkpy.metadata.stored_record import StoredRecord, fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -61,7 +60,7 @@ if TYPE_CHECKING:
     from bkpy.metadata.store.outcome import CreateOutcome
     from bkpy.runtime.interfaces import Runtime
 
-REGISTRATION_VERSION = 1
+_RECORD: Final = StoredRecord("a registration", version=1)
 # A predecessor's session ends within its timeout and a tick of the server's, which is at most half a timeout.
 TAKEOVER_TIMEOUTS = 1.5
 
@@ -231,7 +230,7 @@ class Registration:
                 continue
             if found[0] == value:
                 return
-            owner = _fields(found[0])
+            owner = fields_of(found[0])
             if (owner.get("token"), owner.get("session")) == (self._token, _session(self._store)):
                 await self._replace(path, value, found[1])  # something has changed that the node says
             elif owner.get("token") == self._token or (self._identity and owner.get("identity") == self._identity):
@@ -256,7 +255,7 @@ class Registration:
         if isinstance(found, Answer) and found.value == self._cookie:
             return await create_certainly(self._store, node, Check(cookie, self._cookie[1]), attempts_max=1)
         here = await self._look(path, doubt=False)
-        if here is None or _fields(here[0]).get("token") != self._token:
+        if here is None or fields_of(here[0]).get("token") != self._token:
             raise self._not_known()
         return Exists(path)
 
@@ -285,7 +284,7 @@ class Registration:
     async def _withdraw(self, path: str) -> None:
         """Remove the node if it is ours."""
         found = await read_if_there(self._store, path)
-        if found is not None and _fields(found[0]).get("token") == self._token:
+        if found is not None and fields_of(found[0]).get("token") == self._token:
             await self._remove(path, found[1])
 
     async def _look(self, path: str, doubt: bool) -> tuple[bytes, int] | None:
@@ -322,7 +321,6 @@ class Registration:
     def _value(self) -> bytes:
         info = self.info
         fields = {
-            "version": REGISTRATION_VERSION,
             "bookie_id": info.bookie_id,
             "address": info.address,
             "rack": info.rack,
@@ -338,24 +336,16 @@ class Registration:
             "session": _session(self._store),
             "identity": self._identity,
         }
-        return json.dumps(fields).encode()
+        return _RECORD.encode(fields)
 
 
 def _session(store: MetadataStore) -> str:
     return f"{store.session_id:#x}"
 
 
-def _fields(data: bytes) -> dict[str, Any]:
-    try:
-        fields = parsed(data)
-    except ValueError:
-        return {}
-    return fields if isinstance(fields, dict) else {}
-
-
 def decode_registration(bookie_id: str, data: bytes, *, read_only: bool) -> BookieInfo:
     """What a bookie's node says; fields that this version doesn't know are ignored. Raises `CorruptDataError`."""
-    fields = _fields(data)
+    fields = fields_of(data)
     try:
         return BookieInfo(
             bookie_id=bookie_id,

@@ -13,25 +13,27 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from bkpy.config.shared import MetadataSettings
-from bkpy.errors import CorruptDataError, IdentityError, MetadataConflictError
+from bkpy.errors import IdentityError, MetadataConflictError
 from bkpy.metadata import paths
 from bkpy.metadata.store.outcome import Changed, Done, Exists, Missing, NotDone, Superseded, Unknown, to_error
 from bkpy.metadata.store.resolve import create_certainly, ensure_path, put_certainly, read_certainly
 from bkpy.metadata.store.store import Create, MetadataStore
-from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
-from bkpy.stored_json import parsed
+from bkpy.metadata.stored_record import StoredRecord, take
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from bkpy.runtime.interfaces import Clock
 
-RETIRED_VERSION = 1
+_RECORD: Final = StoredRecord(
+    "the record of a bookie id that was given up",
+    version=1,
+    advice="; no bookie starts under that id. Choose another bookie_id",
+)
 _DEFAULTS = MetadataSettings()
 
 
@@ -147,31 +149,18 @@ def _conflict(bookie_id: str) -> MetadataConflictError:
 
 def _encode(record: RetiredBookie) -> bytes:
     fields = {
-        "version": RETIRED_VERSION,
         "by": record.by.value,
         "since_ms": record.since_ms,
         "limbo_to": record.limbo_to,
         "instance": record.instance,
-        **record.unknown,
     }
-    return json.dumps(fields).encode()
+    return _RECORD.encode(fields, record.unknown)
 
 
 def _decode(bookie_id: str, path: str, data: bytes, node_version: int) -> RetiredBookie:
-    try:
-        fields = parsed(data)
-        version = fields.pop("version")
-        if type(version) is int and version > RETIRED_VERSION:
-            raise UnsupportedVersionError(f"{path} has format version {version}, this bkpy reads {RETIRED_VERSION}")
+    def made(fields: dict[str, Any]) -> RetiredBookie:
         by = RetiredBy(fields.pop("by"))
-        since_ms, limbo_to, instance = fields.pop("since_ms"), fields.pop("limbo_to"), fields.pop("instance")
-        if type(since_ms) is not int or type(limbo_to) is not int or type(instance) is not str:
-            raise ValueError("a field has another type")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptDataError(
-            f"the record of a bookie id that was given up is unreadable: {error!r}; no bookie starts under that id. "
-            "Choose another bookie_id",
-            bookie=bookie_id,
-            path=path,
-        ) from None
-    return RetiredBookie(bookie_id, by, since_ms, limbo_to, instance, node_version, fields)
+        since_ms, limbo_to = take(fields, "since_ms", int), take(fields, "limbo_to", int)
+        return RetiredBookie(bookie_id, by, since_ms, limbo_to, take(fields, "instance", str), node_version, fields)
+
+    return _RECORD.decode(data, made, bookie=bookie_id, path=path)

@@ -13,7 +13,6 @@ makes it too long for the store; who holds the lease says nothing of who may wri
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, assert_never
@@ -43,9 +42,9 @@ from bkpy.metadata.store.resolve import (
     read_certainly,
 )
 from bkpy.metadata.store.store import Check, Create, Delete, MetadataStore, Watch
+from bkpy.metadata.stored_record import StoredRecord, fields_of
 from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 from bkpy.protocol.log.log_list import LogList
-from bkpy.stored_json import parsed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LEASE_VERSION: Final = 1
+_LEASE: Final = StoredRecord("a lease", version=1)
 _TOKEN_BYTES: Final = 16
 _WARNED_PERCENT: Final = 80
 _SHORTEN: Final = "truncate the log, give it a retention, or let it roll later"
@@ -252,8 +251,8 @@ class LogStore:
         `HeldBy` if another one says so, and is not to be replaced. Raises `NoSuchLogError`.
         """
         path = self._lease_path(name, uid)
-        fields = {"version": LEASE_VERSION, "token": token, "label": label, "since_ms": self.now_ms()}
-        lease = Create(path, json.dumps(fields).encode(), ephemeral=True)
+        lease_value = _LEASE.encode({"token": token, "label": label, "since_ms": self.now_ms()})
+        lease = Create(path, lease_value, ephemeral=True)
         for _ in range(self._attempts_max):
             found = await self._lease_at(path)
             if found is not None:
@@ -302,7 +301,7 @@ class LogStore:
         if found is None:
             return None
         try:
-            fields = parsed(found[0])
+            fields = fields_of(found[0])
             return str(fields["token"]), str(fields["label"]), int(fields["since_ms"])
         except (ValueError, KeyError, TypeError):
             return "", "a client whose lease is unreadable", 0

@@ -12,18 +12,16 @@ delete what comes, and was never read; at most `log_consumers_max` are registere
 from __future__ import annotations
 
 import asyncio
-import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
-from bkpy.errors import ConfigError, CorruptDataError, MetadataConflictError, NoSuchLogError, TruncatedError
+from bkpy.errors import ConfigError, MetadataConflictError, NoSuchLogError, TruncatedError
 from bkpy.metadata import paths
 from bkpy.metadata.store.outcome import Changed, Done, Missing, NotDone, Superseded, Unknown, to_error
 from bkpy.metadata.store.resolve import children_if_there, put_certainly, read_certainly
 from bkpy.metadata.store.store import Check, Create, Delete, Put
-from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
+from bkpy.metadata.stored_record import StoredRecord, take
 from bkpy.protocol.log.log_list import checked_name
-from bkpy.stored_json import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
     from bkpy.metadata.store.store import Operation
     from bkpy.protocol.log.log_list import LogList
 
-CONSUMER_VERSION: Final = 1
+_RECORD: Final = StoredRecord("a consumer of a log", version=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,30 +242,15 @@ async def consumers_of(logs: LogStore, name: str) -> LogConsumers:
 
 
 def _encode(state: ConsumerState) -> bytes:
-    fields = {
-        "version": CONSUMER_VERSION,
-        "position": state.position,
-        "since_ms": state.since_ms,
-        "token": state.token,
-        **state.unknown,
-    }
-    return json.dumps(fields).encode()
+    fields = {"position": state.position, "since_ms": state.since_ms, "token": state.token}
+    return _RECORD.encode(fields, state.unknown)
 
 
 def _decode(log: str, consumer: str, data: bytes) -> ConsumerState:
-    try:
-        fields = parsed(data)
-        version = fields.pop("version")
-        if type(version) is not int or version < 1:
-            raise ValueError(f"{version!r} is no format version")
-        if version > CONSUMER_VERSION:
-            raise UnsupportedVersionError(
-                f"consumer {consumer} of log {log} has format version {version}, this bkpy reads up to "
-                f"{CONSUMER_VERSION}: upgrade it"
-            )
-        position, since_ms, token = fields.pop("position"), fields.pop("since_ms"), fields.pop("token")
-        if type(position) is not int or position < 0 or type(since_ms) is not int or type(token) is not str:
-            raise ValueError("no position, or no time")
-        return ConsumerState(position, since_ms, token, fields)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CorruptDataError(f"consumer {consumer} of log {log} is unreadable: {error!r}") from error
+    def made(fields: dict[str, Any]) -> ConsumerState:
+        position, since_ms = take(fields, "position", int), take(fields, "since_ms", int)
+        if position < 0:
+            raise ValueError("the position is below 0")
+        return ConsumerState(position, since_ms, take(fields, "token", str), fields)
+
+    return _RECORD.decode(data, made, what=f"consumer {consumer} of log {log}")

@@ -11,11 +11,10 @@ is unlike any other, so whoever notes it says the same as everybody else.
 
 from __future__ import annotations
 
-import json
 import logging
-from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, assert_never
 
-from bkpy.errors import MetadataConflictError, UnauthorizedError
+from bkpy.errors import CorruptDataError, MetadataConflictError, UnauthorizedError
 from bkpy.metadata import paths
 from bkpy.metadata.store.outcome import Done, Exists, Missing, NotDone, Superseded, Unknown, to_error
 from bkpy.metadata.store.resolve import (
@@ -26,14 +25,15 @@ from bkpy.metadata.store.resolve import (
     read_certainly,
 )
 from bkpy.metadata.store.store import Create
-from bkpy.stored_json import parsed
+from bkpy.metadata.stored_record import StoredRecord, take
+from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 
 if TYPE_CHECKING:
     from bkpy.metadata.logs.catalog import LogStore
 
 log = logging.getLogger(__name__)
 
-DELETION_VERSION: Final = 1
+_RECORD: Final = StoredRecord("the note that a log was deleted", version=1)
 
 
 class Deletion(NamedTuple):
@@ -55,8 +55,7 @@ class LogDeletions:
 
     async def note(self, name: str, uid: str) -> None:
         """Say that the log was deleted, which its list says already. When it returns, `noted` is true."""
-        fields = {"version": DELETION_VERSION, "name": name, "deleted_ms": self._logs.now_ms()}
-        node = Create(self._node(uid), json.dumps(fields).encode())
+        node = Create(self._node(uid), _RECORD.encode({"name": name, "deleted_ms": self._logs.now_ms()}))
         outcome = await create_certainly(self._store, node, attempts_max=self._attempts_max)
         if isinstance(outcome, Missing):  # the first one of the cluster
             above = await ensure_path(self._store, self._folder, attempts_max=self._attempts_max)
@@ -103,12 +102,11 @@ class LogDeletions:
 
 
 def _decode(uid: str, data: bytes) -> Deletion | None:
+    def made(fields: dict[str, Any]) -> Deletion:
+        return Deletion(uid, take(fields, "name", str), take(fields, "deleted_ms", int))
+
     try:
-        fields = parsed(data)
-        name, deleted_ms = fields["name"], fields["deleted_ms"]
-        if fields["version"] != DELETION_VERSION or type(name) is not str or type(deleted_ms) is not int:
-            raise ValueError("of another version, or no name, or no time")
-        return Deletion(uid, name, deleted_ms)
-    except (ValueError, KeyError, TypeError) as error:
-        log.warning("the note that the log with uid %s was deleted is unreadable, and stays: %r", uid, error)
+        return _RECORD.decode(data, made)
+    except (CorruptDataError, UnsupportedVersionError) as error:
+        log.warning("the note that the log with uid %s was deleted can't be read, and stays: %s", uid, error)
         return None

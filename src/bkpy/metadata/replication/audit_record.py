@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import CorruptDataError
 from bkpy.metadata import paths
+from bkpy.metadata.stored_record import StoredRecord
 from bkpy.metadata.term_value import TermValue
-from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 from bkpy.protocol.repair.audit import Absence, AuditRecord
-from bkpy.stored_json import parsed
 
 if TYPE_CHECKING:
     from bkpy.metadata.store.store import MetadataStore
 
-RECORD_VERSION = 1
+_RECORD: Final = StoredRecord("the auditor's record", version=1)
 _DEFAULTS = RecoverySettings()
 
 
@@ -38,7 +36,7 @@ class AuditRecords:
         if found is None:
             return AuditRecord()
         try:
-            return _decode(found)
+            return _RECORD.decode(found, _decode)
         except CorruptDataError:
             return AuditRecord()
 
@@ -52,7 +50,6 @@ class AuditRecords:
 
 def _encode(record: AuditRecord) -> bytes:
     fields = {
-        "version": RECORD_VERSION,
         "most_absent": record.most_absent,
         "bookies": dict(sorted(record.instances.items())),
         "absent": {
@@ -65,24 +62,14 @@ def _encode(record: AuditRecord) -> bytes:
             }
             for bookie, absence in sorted(record.absences.items())
         },
-        **record.unknown,
     }
-    return json.dumps(fields).encode()
+    return _RECORD.encode(fields, record.unknown)
 
 
-def _decode(data: bytes) -> AuditRecord:
-    try:
-        fields = parsed(data)
-        version = fields.pop("version")
-        if isinstance(version, int) and version > RECORD_VERSION:
-            raise UnsupportedVersionError(
-                f"the auditor's record has format version {version}, this bkpy reads up to {RECORD_VERSION}: upgrade it"
-            )
-        most_absent = bool(fields.pop("most_absent"))
-        instances = {bookie: str(instance) for bookie, instance in fields.pop("bookies").items()}
-        absences = {bookie: _absence(absence) for bookie, absence in fields.pop("absent").items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptDataError(f"the auditor's record is unreadable: {error!r}") from error
+def _decode(fields: dict[str, Any]) -> AuditRecord:
+    most_absent = bool(fields.pop("most_absent"))
+    instances = {bookie: str(instance) for bookie, instance in fields.pop("bookies").items()}
+    absences = {bookie: _absence(absence) for bookie, absence in fields.pop("absent").items()}
     return AuditRecord(instances, absences, most_absent, fields)
 
 

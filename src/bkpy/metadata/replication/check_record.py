@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from bkpy.config.recovery import RecoverySettings
+from bkpy.errors import CorruptDataError
 from bkpy.metadata import paths
+from bkpy.metadata.stored_record import StoredRecord
 from bkpy.metadata.term_value import TermValue
-from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
-from bkpy.stored_json import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from bkpy.metadata.store.store import MetadataStore
 
-RECORD_VERSION = 1
+_RECORD: Final = StoredRecord("the record of checks", version=1)
 _DEFAULTS = RecoverySettings()
 
 
@@ -59,7 +58,12 @@ class CheckRecords:
         Raises `UnsupportedVersionError` for one of a newer bkpy, `MetadataUnavailableError`.
         """
         found = await self._value.read()
-        return CheckRecord() if found is None else _decode(found)
+        if found is None:
+            return CheckRecord()
+        try:
+            return _RECORD.decode(found, _decode)
+        except CorruptDataError:
+            return CheckRecord()
 
     async def write(self, record: CheckRecord) -> None:
         """Replace the record that was read or written last.
@@ -80,20 +84,11 @@ def _encode(record: CheckRecord) -> bytes:
         }
         for name, run in sorted(record.runs.items())
     }
-    return json.dumps({"version": RECORD_VERSION, "checks": runs, **record.unknown}).encode()
+    return _RECORD.encode({"checks": runs}, record.unknown)
 
 
-def _decode(data: bytes) -> CheckRecord:
-    try:
-        fields = parsed(data)
-        version = fields.pop("version")
-        if isinstance(version, int) and version > RECORD_VERSION:
-            raise UnsupportedVersionError(
-                f"the record of checks has format version {version}, this bkpy reads up to {RECORD_VERSION}: upgrade it"
-            )
-        return CheckRecord({name: _run(run) for name, run in fields.pop("checks").items()}, fields)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return CheckRecord()
+def _decode(fields: dict[str, Any]) -> CheckRecord:
+    return CheckRecord({name: _run(run) for name, run in fields.pop("checks").items()}, fields)
 
 
 def _run(fields: dict[str, Any]) -> CheckRun:

@@ -11,10 +11,9 @@ that isn't used any more is removed, or goes with its session.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import BookKeeperError, ClientClosedError
@@ -22,14 +21,14 @@ from bkpy.metadata import paths
 from bkpy.metadata.store.outcome import Gone, Missing, NotDone, to_error
 from bkpy.metadata.store.resolve import children_if_there, ensure_path, leave_line, read_if_there, take_turn
 from bkpy.metadata.store.store import MetadataStore, SessionState
-from bkpy.stored_json import parsed
+from bkpy.metadata.stored_record import StoredRecord, fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from bkpy.runtime.interfaces import Runtime
 
-CANDIDATE_VERSION = 1
+_RECORD: Final = StoredRecord("a candidate", version=1)
 _TOKEN_BYTES = 8
 _DEFAULTS = RecoverySettings()
 
@@ -98,11 +97,10 @@ class Election:
         self._token = self._runtime.rng.randbytes(_TOKEN_BYTES).hex()
         attempts_max = self._settings.metadata_write_attempts_max
         fields = {
-            "version": CANDIDATE_VERSION,
             "candidate": self._candidate,
             "since_ms": int(self._runtime.clock.time() * 1000),
         }
-        data = json.dumps(fields).encode()
+        data = _RECORD.encode(fields)
         taken = await take_turn(self._store, self._line, self._token, data, attempts_max=attempts_max)
         if isinstance(taken, Missing):  # the first election of the cluster
             above = await ensure_path(self._store, self._line, attempts_max=attempts_max)
@@ -192,7 +190,7 @@ async def leader(store: MetadataStore, root: str) -> Leader | None:
     for name in _in_order(await children_if_there(store, line)):
         found = await read_if_there(store, f"{line}/{name}")
         if found is not None:
-            fields = _fields(found[0])
+            fields = fields_of(found[0])
             return Leader(str(fields.get("candidate", "")), int(fields.get("since_ms", 0)), f"{line}/{name}")
     return None
 
@@ -201,14 +199,6 @@ def _in_order(names: Sequence[str]) -> list[str]:
     """Those that stand in line, the first one first; others' nodes are left alone."""
     numbers = {name: name.rpartition("-")[2] for name in names}
     return sorted((name for name, number in numbers.items() if number.isdecimal()), key=lambda name: int(numbers[name]))
-
-
-def _fields(data: bytes) -> dict[str, Any]:
-    try:
-        fields = parsed(data)
-    except ValueError:
-        return {}
-    return fields if isinstance(fields, dict) else {}
 
 
 async def _waited(event: asyncio.Event) -> None:

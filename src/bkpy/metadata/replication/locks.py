@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 
 from bkpy.config.shared import MetadataSettings
 from bkpy.errors import MetadataConflictError
@@ -23,12 +22,12 @@ from bkpy.metadata import paths
 from bkpy.metadata.store.outcome import Changed, Done, Exists, Gone, Missing, NotDone, Superseded, Unknown
 from bkpy.metadata.store.resolve import children_if_there, create_certainly, delete_together, ensure_path, read_if_there
 from bkpy.metadata.store.store import Create, Delete, MetadataStore
-from bkpy.stored_json import parsed
+from bkpy.metadata.stored_record import StoredRecord, fields_of
 
 if TYPE_CHECKING:
     from bkpy.runtime.interfaces import Runtime
 
-LOCK_VERSION = 1
+_RECORD: Final = StoredRecord("a lock", version=1)
 _LOCK_NAME = re.compile(r"L([0-9]{19})")
 _DEFAULTS = MetadataSettings()
 
@@ -92,12 +91,11 @@ class LedgerLocks:
     async def _take(self, lock: LedgerLock, token: str) -> LedgerLock | Exists | NotDone:
         path = lock.path
         fields = {
-            "version": LOCK_VERSION,
             "holder": self.holder,
             "since_ms": int(self._runtime.clock.time() * 1000),
             "token": token,
         }
-        node = Create(path, json.dumps(fields).encode(), ephemeral=True)
+        node = Create(path, _RECORD.encode(fields), ephemeral=True)
         proof = Create(lock.proof, b"", ephemeral=True)
         attempts_max = self._settings.metadata_write_attempts_max
         outcome = await create_certainly(self._store, node, proof, attempts_max=attempts_max)
@@ -165,8 +163,8 @@ async def held_locks(store: MetadataStore, root: str) -> list[HeldLock]:
         value = await read_if_there(store, f"{root}/{paths.LOCKS}/{name}")
         if value is not None:
             holder, since_ms = "", 0
-            with contextlib.suppress(ValueError, TypeError, AttributeError):
-                fields = parsed(value[0])
+            fields = fields_of(value[0])
+            with contextlib.suppress(ValueError, TypeError):
                 holder, since_ms = str(fields.get("holder", "")), int(fields.get("since_ms", 0))
             found.append(HeldLock(int(match[1]), holder, since_ms))
     return found
@@ -175,4 +173,4 @@ async def held_locks(store: MetadataStore, root: str) -> list[HeldLock]:
 async def lock_holder(store: MetadataStore, root: str, ledger_id: int) -> str | None:
     """The holder of one ledger's lock, for people; None if nobody holds it, or if its value names nobody."""
     found = await read_if_there(store, paths.ledger_lock(root, ledger_id))
-    return None if found is None else parsed(found[0]).get("holder")
+    return None if found is None else fields_of(found[0]).get("holder")

@@ -15,9 +15,8 @@ import asyncio
 import contextlib
 import dataclasses
 import enum
-import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import ClientClosedError, CorruptDataError, MetadataConflictError
@@ -50,8 +49,7 @@ from bkpy.metadata.store.resolve import (
     read_if_there,
 )
 from bkpy.metadata.store.store import Check, Create, Delete, MetadataStore, StoreRefusal, Watch, parent_of
-from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
-from bkpy.stored_json import parsed
+from bkpy.metadata.stored_record import StoredRecord, take
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
@@ -59,7 +57,8 @@ if TYPE_CHECKING:
     from bkpy.metadata.replication.locks import LedgerLock
     from bkpy.runtime.interfaces import Runtime
 
-MARK_VERSION = 1
+_RECORD: Final = StoredRecord("the mark", version=1)
+_SWITCH: Final = StoredRecord("the switch of re-replication", version=1)
 _TOKEN_BYTES = 8
 _DEFAULTS = RecoverySettings()
 
@@ -408,8 +407,8 @@ class UnderreplicationQueue:
         if enabled:
             outcome = await delete_certainly(self._store, path, attempts_max=self._attempts_max)
         else:
-            fields = {"version": MARK_VERSION, "since_ms": int(self._runtime.clock.time() * 1000)}
-            outcome = await self._write(path, json.dumps(fields).encode(), None)
+            fields = {"since_ms": int(self._runtime.clock.time() * 1000)}
+            outcome = await self._write(path, _SWITCH.encode(fields), None)
         match outcome:
             case Done() | Gone() | Exists() | Missing() | Changed() | Superseded():
                 return await self.announce()
@@ -459,34 +458,27 @@ def _lasts(reason: str) -> int:
 
 def _encode(lost: Mapping[str, LostBookie], unknown: Mapping[str, Any]) -> bytes:
     fields = {
-        "version": MARK_VERSION,
         "lost": {
             bookie: {"since_ms": loss.since_ms, "reason": loss.reason, "instance": loss.instance, **loss.unknown}
             for bookie, loss in sorted(lost.items())
         },
-        **unknown,
     }
-    return json.dumps(fields).encode()
+    return _RECORD.encode(fields, unknown)
 
 
 def _decode(ledger_id: int, data: bytes, node_version: int, token: str) -> UnderreplicationRecord:
     """The mark. One that is damaged names no bookie, and says still that the ledger is to be looked at."""
-    try:
-        fields = parsed(data)
-        version = fields.pop("version")
-        if isinstance(version, int) and version > MARK_VERSION:
-            raise UnsupportedVersionError(
-                f"the mark has format version {version}, this bkpy reads up to {MARK_VERSION}: upgrade it",
-                ledger_id=ledger_id,
-            )
+
+    def made(fields: dict[str, Any]) -> UnderreplicationRecord:
         lost = {bookie: _decode_loss(loss) for bookie, loss in fields.pop("lost").items()}
-    except (ValueError, KeyError, TypeError, AttributeError):
+        return UnderreplicationRecord(ledger_id, lost, node_version, token, fields)
+
+    try:
+        return _RECORD.decode(data, made, ledger_id=ledger_id)
+    except CorruptDataError:
         return UnderreplicationRecord(ledger_id, {}, node_version, token)
-    return UnderreplicationRecord(ledger_id, lost, node_version, token, fields)
 
 
 def _decode_loss(fields: dict[str, Any]) -> LostBookie:
-    since_ms, reason, instance = fields.pop("since_ms"), fields.pop("reason"), fields.pop("instance")
-    if type(since_ms) is not int or not isinstance(reason, str) or not isinstance(instance, str):
-        raise ValueError("these are other types")
-    return LostBookie(since_ms, reason, instance, fields)
+    since_ms, reason = take(fields, "since_ms", int), take(fields, "reason", str)
+    return LostBookie(since_ms, reason, take(fields, "instance", str), fields)

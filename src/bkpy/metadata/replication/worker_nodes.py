@@ -6,14 +6,13 @@ on what is in it.
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from bkpy.metadata import paths
 from bkpy.metadata.store.outcome import Changed, Done, Exists, Missing, NotDone, Superseded, Unknown
 from bkpy.metadata.store.resolve import children_if_there, create_certainly, ensure_path, put_certainly, read_if_there
 from bkpy.metadata.store.store import Create, MetadataStore
-from bkpy.stored_json import parsed
+from bkpy.metadata.stored_record import StoredRecord, fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from bkpy.config.recovery import RecoverySettings
     from bkpy.metadata.store.outcome import CreateOutcome, PutOutcome
 
-WORKER_VERSION = 1
+_RECORD: Final = StoredRecord("a worker's report", version=1)
 REBUILDING = "rebuilding"  # what a bookie that gets back what it lost says, in place of a worker's fields
 _TOKEN_BYTES = 8
 
@@ -40,7 +39,7 @@ class WorkerNode:
 
     async def tell(self, fields: Mapping[str, Any]) -> None:
         """Have the node say this. If that isn't done now, the next call does it. Raises `MetadataUnavailableError`."""
-        value = json.dumps({"version": WORKER_VERSION, **fields}).encode()
+        value = _RECORD.encode(fields)
         if self._version is not None and value == self._stored and await self._store.exists(self._path):
             return
         outcome: CreateOutcome | PutOutcome
@@ -78,10 +77,7 @@ async def worker_reports(store: MetadataStore, root: str) -> list[dict[str, Any]
     found = []
     for name in await children_if_there(store, folder):
         value = await read_if_there(store, f"{folder}/{name}")
-        try:
-            fields = {} if value is None else parsed(value[0])
-        except ValueError:
-            continue
-        if isinstance(fields, dict) and "name" in fields:
+        fields = {} if value is None else fields_of(value[0])
+        if "name" in fields:
             found.append(fields)
     return sorted(found, key=lambda fields: str(fields["name"]))
