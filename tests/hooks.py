@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from bkpy.bookie.collector import Collector
+from bkpy.bookie.node import Listening, Serving
 from bkpy.client.bookies.channel import BookieChannel
 from bkpy.client.write.leaving import Leaving
 from bkpy.client.write.replication import Replication
@@ -30,11 +32,10 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from bkpy.bookie.collector import Collector
     from bkpy.bookie.connection.chunks import BookieChunks
     from bkpy.bookie.connection.connection import Connection
     from bkpy.bookie.connection.keys import Keys
-    from bkpy.bookie.node import BookieNode
+    from bkpy.bookie.node import BookieNode, Phase
     from bkpy.bookie.server import BookieServer
     from bkpy.bookie.service import BookieService
     from bkpy.client.bookies.ensembles import Ensembles
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     from bkpy.storage.replay import Replay
     from bkpy.storage.shard import Shard
 
+P = TypeVar("P", bound="Phase")
 Method = tuple[type, str]  # as `getattr`, `monkeypatch.setattr` and `patch.object` take it
 
 # --- the client ---------------------------------------------------------------------------------------------------
@@ -320,23 +322,25 @@ def go_by(recovery: LedgerRecovery, metadata: LedgerMetadata) -> None:
 # --- the bookie ---------------------------------------------------------------------------------------------------
 
 
+def _phase_of(node: BookieNode, kind: type[P]) -> P:
+    phase = node._phase(kind)
+    assert phase is not None, "the bookie has not started, or has ended"
+    return phase
+
+
 def mender_of(node: BookieNode) -> IntegrityCheck:
-    """What mends the bookie, which was made with one."""
-    integrity_checker = node._integrity_checker
-    assert isinstance(integrity_checker, IntegrityCheck)
-    return integrity_checker
+    """What restores the bookie's lost entries; it was made with one."""
+    return next(each for each in _phase_of(node, Serving)._replication if isinstance(each, IntegrityCheck))
 
 
 def storage_of(node: BookieNode) -> LedgerStorage:
     """The storage of a bookie that was started."""
-    assert node._storage is not None
-    return node._storage
+    return _phase_of(node, LedgerStorage)
 
 
 def collector_of(node: BookieNode) -> Collector:
     """What collects on the bookie."""
-    assert node._collector is not None, "it has not started"
-    return node._collector
+    return next(each for each in _phase_of(node, Serving)._services if isinstance(each, Collector))
 
 
 def lookout_of(collector: Collector) -> MetadataProbe:
@@ -351,14 +355,12 @@ def catalog_of(collector: Collector) -> LedgerCatalog:
 
 def server_of(node: BookieNode) -> BookieServer:
     """What listens, of a bookie that was started."""
-    assert node._server is not None
-    return node._server
+    return _phase_of(node, Listening).server
 
 
 def service_of(node: BookieNode) -> BookieService:
     """What its connections share, of a bookie that was started."""
-    assert node._service is not None
-    return node._service
+    return _phase_of(node, Listening).service
 
 
 def store_of(node: BookieNode) -> MetadataStore:
@@ -378,9 +380,9 @@ def connections_of(node: BookieNode) -> list[Connection]:
 
 def certificates_of(node: BookieNode) -> Certificates:
     """What a bookie with TLS has that was started."""
-    assert node._credentials is not None
-    assert node._credentials.certificates is not None
-    return node._credentials.certificates
+    certificates = _phase_of(node, Listening).credentials.certificates
+    assert certificates is not None
+    return certificates
 
 
 def ends_of_certificate(node: BookieNode) -> float:

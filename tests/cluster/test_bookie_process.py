@@ -117,7 +117,7 @@ async def test_a_hangup_ends_no_bookie(small: LocalCluster) -> None:
     bookie = small.bookies[0]
     assert bookie.pid is not None
     os.kill(bookie.pid, signal.SIGHUP)
-    said = "there is nothing to be read again: this bookie has no certificate"
+    said = " has no certificate: there is nothing to reload"
     await eventually(bookie.log_path.read_text, "the bookie has handled the signal", until=lambda log: said in log)
     assert bookie.id in await registered(small)
 
@@ -286,7 +286,7 @@ async def test_an_empty_disk_under_a_known_id_is_refused(small: LocalCluster, tm
         await bookie.start()
     told = bookie.log_path.read_text()
     assert "IdentityError" not in told  # one line for people
-    assert told.rindex("looks for its metadata at zk://") < told.rindex("looking through /")  # and what took so long
+    assert told.rindex("looks for its metadata at zk://") < told.rindex(" opens /")  # and what took so long
     for path, kept in moved:
         shutil.rmtree(path, ignore_errors=True)
         kept.rename(path)

@@ -12,6 +12,13 @@ _KEYS = "tests/unit/bookie/connection/test_keys_in_order.py"
 _WAITING = "tests/unit/bookie/connection/test_waiting_requests.py"
 _MEMORY = "tests/unit/bookie/test_memory_bounds.py"
 _BUDGET = "tests/unit/protocol/wire/test_receive_budget.py"
+_PHASES = "tests/unit/bookie/test_phases.py"
+_CLOSE = """\
+try:
+    await self._phases[-1].close()
+except Exception as error:
+    first = first or error
+self._phases.pop()"""
 
 _IDENTITY = "tests/unit/bookie/test_identity_commands.py"
 
@@ -231,5 +238,40 @@ MUTANTS: list[Mutant] = [
         "for here in found.values():\n    if here.indexes:",
         "for here in []:\n    if here.indexes:",
         (f"{_IDENTITY}::test_formatting_counts_asks_and_deletes_what_is_the_bookies",),
+    ),
+    Mutant(
+        "a start that fails leaves its phases open",
+        "the bookie stays registered, and its directories locked, though it serves nobody",
+        "error = await self._close()\nif error is not None:\n    log.warning(",
+        "error = None\nif error is not None:\n    log.warning(",
+        (f"{_PHASES}::test_a_start_that_fails_in_its_last_phase_leaves_nothing_and_no_registration",),
+    ),
+    Mutant(
+        "phases are closed in the order in which they were opened",
+        "another process takes the id of a bookie that still has its directories",
+        _CLOSE,
+        _CLOSE.replace("[-1]", "[0]").replace("pop()", "pop(0)"),
+        (f"{_PHASES}::test_the_registration_ends_after_the_storage_which_ends_after_the_server",),
+    ),
+    Mutant(
+        "a phase that fails to close keeps the others open",
+        "a bookie with a bad disk stays registered as long as its session lasts",
+        "except Exception as error:\n    first = first or error\nself._phases.pop()",
+        "except Exception:\n    raise\nself._phases.pop()",
+        (f"{_PHASES}::test_the_registration_ends_after_the_storage_which_ends_after_the_server",),
+    ),
+    Mutant(
+        "a stop that was cancelled takes the phase for closed",
+        "tasks and threads of a bookie go on in a program that has stopped it",
+        _CLOSE,
+        _CLOSE.replace("self._phases[-1].close", "self._phases.pop().close").removesuffix("\nself._phases.pop()"),
+        (f"{_PHASES}::test_a_stop_that_was_cancelled_goes_on_where_it_was",),
+    ),
+    Mutant(
+        "what runs beside a bookie is forgotten when its stop is cancelled",
+        "an auditor goes on in a program that has stopped its bookie",
+        "except BaseException:\n    services.append(service)\n    raise",
+        "except BaseException:\n    raise",
+        (f"{_PHASES}::test_a_stop_that_was_cancelled_goes_on_where_it_was",),
     ),
 ]

@@ -29,8 +29,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a new bookie under a freed id starts without doubt",
         "it denies what the former one acknowledged",
-        "limbo_to=-1 if retired is None else retired.limbo_to,",
-        "limbo_to=-1,",
+        "return KnownBookie(cluster, None, retired.limbo_to)",
+        "return KnownBookie(cluster, None, limbo_to=-1)",
         (f"{_FREED}::test_a_new_bookie_under_a_freed_id_denies_no_older_ledger",),
     ),
     Mutant(
@@ -57,8 +57,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a decommissioned bookie starts",
         "an erased directory joins the cluster again, unnoticed",
-        "        if retired is not None:\n            retired.check_usable()\n        directories = dict",
-        "        directories = dict",
+        "        retired.check_usable()\n        return KnownBookie(",
+        "        return KnownBookie(",
         (f"{_FREED}::test_a_decommissioned_bookie_comes_back_only_when_that_is_said",),
     ),
     Mutant(
@@ -106,8 +106,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "what runs beside a decommissioned bookie goes on",
         "the cluster's auditor is on a machine that is about to be switched off",
-        "            await self._end_background_service()  # no process",
-        "            pass  # no process",
+        "            await self._stop_replication()",
+        "            pass",
         (f"{_FREED}::test_the_auditor_of_a_decommissioned_bookie_leaves_the_election",),
     ),
     Mutant(

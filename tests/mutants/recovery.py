@@ -53,8 +53,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a bookie that is started doesn't look whether it is draining",
         "it takes an entry after it has said that it takes none",
-        "        if await drain_watch.draining():\n",
-        "        if not await drain_watch.draining() and storage.untrusted:\n",
+        "        if await membership.draining():\n",
+        "        if not await membership.draining() and self.service.storage.untrusted:\n",
         (_DRAIN + "test_it_is_draining_after_a_restart_before_it_serves_anybody",),
     ),
     Mutant(

@@ -283,7 +283,7 @@ CONSTANTS = {
     "bookie/collector.py": {"_NAMED_MAX": OF_A_TEXT},
     "bookie/connection/keys.py": {"_FREE_KEYS": OF_MEMORY, "_KEY_MEMORY_BYTES": OF_MEMORY},
     "bookie/process.py": {"SWITCH_INTERVAL_S": "is the interpreter's, of the whole process"},
-    "bookie/node.py": {"_FREE_CHANGE_MIN": "is a share of a value that only weights choices"},
+    "bookie/state_manager.py": {"_FREE_CHANGE_MIN": "is a share of a value that only weights choices"},
     "client/arguments.py": {"LEDGERS_MAX": "bounds what a command or a query names, and no setting of a client"},
     "protocol/ledger/accepted_loss.py": {"HOLES_MAX": "is of a stored value, which many versions read"},
     "replication/auditor/auditor.py": {"_STALLED_AFTER_DELAYS": "is a factor of lost_bookie_recovery_delay_s"},

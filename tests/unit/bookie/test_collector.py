@@ -15,7 +15,7 @@ from tests.in_process import DEADLINE_S, ROOT, InProcess, rewrite, runtime_here,
 from tests.unit.metadata.store.troubled import AWAY, Troubled
 from tests.waiting import eventually
 
-from bkpy.bookie.admin.handlers import is_local
+from bkpy.bookie.admin.pages import is_local
 from bkpy.bookie.collector import CHANGED, DAMAGED, LOCK_LOST, LOCKED, STORED_TO, phase
 from bkpy.errors import LedgerFencedError, MetadataUnavailableError, StorageFailedError, UnauthorizedError
 from bkpy.metadata.replication.locks import LedgerLock, LedgerLocks
@@ -679,7 +679,7 @@ async def test_bodies_that_make_no_sense(cluster: Collecting, body: bytes) -> No
 
 @pytest.mark.real("HTTP needs sockets of the kernel")
 async def test_strangers_are_refused(cluster: Collecting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bkpy.bookie.admin.handlers.is_local", lambda address: False)
+    monkeypatch.setattr("bkpy.bookie.admin.pages.is_local", lambda address: False)
     status, told = await http(cluster, "POST")
     assert status == 403
     assert "admin_clients" in told["error"]

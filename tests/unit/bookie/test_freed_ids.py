@@ -191,7 +191,7 @@ async def test_what_was_interrupted_before_the_cookie_takes_the_freed_id_as_well
         async def fail(*args: Any, **options: Any) -> Any:
             raise IdentityError("interrupted")
 
-        patched.setattr("bkpy.bookie.node.write_cookie", fail)
+        patched.setattr("bkpy.bookie.membership.write_cookie", fail)
         patched.setattr("bkpy.bookie.identity.write_cookie", fail)
         with pytest.raises(IdentityError, match="interrupted"):
             await (identity(four, outside).init() if by_init else four.start_node(outside))

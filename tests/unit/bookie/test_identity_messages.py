@@ -20,7 +20,7 @@ SOURCES = [
     "metadata/bookies/registration.py",
     "storage/journal/reader.py",
     "bookie/identity.py",
-    "bookie/node.py",
+    "bookie/membership.py",
 ]
 OTHERS = ["the cookie can't be read"]  # of another kind of error
 

@@ -312,7 +312,7 @@ def test_a_file_that_is_not_there_is_refused_at_the_start(tmp_path: Path) -> Non
 
 def test_rights_need_certificates() -> None:
     flags = {"metadata_uri": "zk://h:1/l", "journal_directories": "/j", "ledger_directories": "/a"}
-    with pytest.raises(ConfigError, match="names are known by certificates only"):
+    with pytest.raises(ConfigError, match="comes from its certificate"):
         load_bookie_settings(None, {}, {**flags, "access_file": "/r.toml"})
     with pytest.raises(ConfigError, match="needs tls_certificate_file"):
         load_bookie_settings(None, {}, {**flags, "tls_ca_file": "/ca.pem"})

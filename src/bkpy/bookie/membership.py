@@ -1,0 +1,166 @@
+"""A bookie's place in its cluster: its cookie, which outlives the process, and its registration, which doesn't.
+
+Invariants: the cookie says where the bookie is before the bookie is registered for the first time; directories that
+have moved, or that are new, are in the cookie before the bookie serves; a bookie on new directories waits until no
+other process is registered with its id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+from bkpy.bookie.cookie import encode_cookie, storage_part, with_storage
+from bkpy.errors import IdentityError, MetadataUnavailableError
+from bkpy.metadata.bookies.cookies import read_cookie, write_cookie
+from bkpy.metadata.bookies.draining import Drains
+from bkpy.metadata.bookies.registration import TAKEOVER_TIMEOUTS, BookieDirectory, Registration
+from bkpy.metadata.bookies.retired import read_retired
+from bkpy.metadata.cluster import open_cluster
+from bkpy.storage.identity import decode_cookie
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bkpy.config.bookie import BookieSettings
+    from bkpy.metadata.bookies.registration import BookieInfo
+    from bkpy.metadata.cluster import Cluster
+    from bkpy.metadata.store.store import MetadataStore
+    from bkpy.runtime.interfaces import Runtime
+
+log = logging.getLogger("bkpy.bookie")
+
+VersionedCookie = tuple[bytes, int]  # the value in the metadata store, and its version
+
+
+class KnownBookie(NamedTuple):
+    """What the metadata say of the bookie before its storage is open.
+
+    `storage_cookie` is what its directories should have, None for a new bookie; `limbo_to` is -1, or the highest ledger
+    that an earlier bookie of the same id may have had.
+    """
+
+    cluster: Cluster
+    storage_cookie: bytes | None
+    limbo_to: int
+
+
+class Membership:
+    """Of the bookie `settings.bookie_id`, in the cluster whose metadata `store` has under `root`."""
+
+    def __init__(self, settings: BookieSettings, store: MetadataStore, root: str, runtime: Runtime) -> None:
+        self._settings = settings
+        self._store = store
+        self._root = root
+        self._runtime = runtime
+        self._registration: Registration | None = None
+
+    async def look_up(self) -> KnownBookie:
+        """Read the metadata. Raises `IdentityError` for an id that must not be used again."""
+        cluster = await open_cluster(self._store, self._root)
+        cookie = await self.cookie()
+        if cookie is not None:
+            return KnownBookie(cluster, storage_part(cookie[0]), limbo_to=-1)
+        retired = await read_retired(self._store, self._root, self._settings.bookie_id)
+        if retired is None:
+            return KnownBookie(cluster, None, limbo_to=-1)
+        retired.check_usable()
+        return KnownBookie(cluster, None, retired.limbo_to)
+
+    async def cookie(self) -> VersionedCookie | None:
+        """The cookie that the metadata store has now; None if it has none."""
+        return await read_cookie(self._store, self._root, self._settings.bookie_id)
+
+    async def draining(self) -> bool:
+        """Whether the bookie is draining. Raises `MetadataUnavailableError`."""
+        drains = Drains(self._store, self._root, self._runtime, self._settings)
+        return await drains.read(self._settings.bookie_id) is not None
+
+    # --- the cookie -------------------------------------------------------------------------------------------------
+
+    async def directories_moved(self, identity: bytes) -> None:
+        """Store where they are now: from then on a copy that was left at the old place is refused."""
+        await self._store_identity(identity)
+        log.warning(
+            "bookie %s: the directories were moved to %s",
+            self._settings.bookie_id,
+            ", ".join(decode_cookie(identity, "the storage").paths),
+        )
+
+    async def directories_restarted(self, identity: bytes) -> None:
+        """Store that they are new, once no other process can have the id: its cookie would be wrong."""
+        directory = BookieDirectory(self._store, self._root, self._runtime)
+        deadline = self._runtime.clock.monotonic() + TAKEOVER_TIMEOUTS * self._store.session_timeout_s
+        while True:
+            await directory.refresh()
+            if self._settings.bookie_id not in directory.bookies | directory.read_only:
+                break
+            if self._runtime.clock.monotonic() >= deadline:
+                raise IdentityError(
+                    "it is registered, so its process runs somewhere, and it can't be rebuilt beside that; stop it, or "
+                    "correct bookie_id",
+                    bookie=self._settings.bookie_id,
+                )
+            await asyncio.sleep(self._settings.metadata_retry_pause_s)
+        await self._store_identity(identity)
+
+    async def _store_identity(self, identity: bytes) -> None:
+        known = await self.cookie()
+        assert known is not None  # it had other directories
+        value = with_storage(known[0], identity)
+        await write_cookie(self._store, self._root, self._settings.bookie_id, value, known[1])
+
+    async def store_address(
+        self, known: VersionedCookie | None, address: str, instance_id: str, identity: bytes
+    ) -> VersionedCookie:
+        """Make the cookie say that the bookie is at `address`, on the directories `identity`. `known`: what it was."""
+        cookie = encode_cookie(self._settings.bookie_id, address, instance_id, identity)
+        if known is not None and known[0] == cookie:
+            return known
+        version = await write_cookie(
+            self._store,
+            self._root,
+            self._settings.bookie_id,
+            cookie,
+            None if known is None else known[1],
+            attempts_max=self._settings.metadata_write_attempts_max,
+        )
+        return cookie, version
+
+    # --- the registration -------------------------------------------------------------------------------------------
+
+    async def register(
+        self, info: BookieInfo, cookie: VersionedCookie, identity: bytes, on_death: Callable[[BaseException], None]
+    ) -> Registration:
+        """Register the bookie, and keep it registered until `close`.
+
+        `on_death` is called when the registration can't be kept: the id has another process or cookie now.
+        """
+        self._registration = Registration(
+            self._store,
+            self._root,
+            info,
+            self._runtime,
+            identity=hashlib.sha256(identity).hexdigest(),
+            cookie=cookie,
+            on_death=on_death,
+            settings=self._settings,
+        )
+        await self._registration.register()
+        return self._registration
+
+    async def close(self) -> None:
+        """Deregister. Waits for a metadata store that is away no longer than `metadata_close_timeout_s`."""
+        if self._registration is None:
+            return
+        try:
+            async with self._store.session_events.while_there(self._settings.metadata_close_timeout_s):
+                await self._registration.unregister()
+        except (MetadataUnavailableError, TimeoutError) as error:
+            log.warning(
+                "failed to deregister bookie %s: %s; its registration ends with its session",
+                self._settings.bookie_id,
+                str(error) or "the metadata store is unavailable",
+            )
