@@ -144,9 +144,9 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a newer mark is removed than the one that was read under the lock",
         "a ledger keeps a lost bookie, and nothing says so",
-        "            if mark.lost.keys() <= left and await self._marks.remove_with(mark, lock):\n",
-        "            mark = await self._marks.read(ledger_id)\n"
-        "            if await self._marks.remove_with(mark, lock):\n",
+        "                ledger.released = await self._records.remove_with(record, ledger.lock)\n",
+        "                record = await self._records.read(record.ledger_id)\n"
+        "                ledger.released = await self._records.remove_with(record, ledger.lock)\n",
         (_WORKER + "test_a_new_mark_during_the_work_is_not_lost",),
     ),
     Mutant(
@@ -159,8 +159,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "the lock is kept that went with no mark",
         "a ledger stays locked until the session ends, and nobody can repair it",
-        "        if not released:\n            await self._locks.release(lock)\n",
-        "        if released:\n            await self._locks.release(lock)\n",
+        "            if not ledger.released:\n                await self._locks.release(lock)\n",
+        "            if ledger.released:\n                await self._locks.release(lock)\n",
         (_REPAIR + "test_the_lost_share_is_copied_and_the_new_bookie_named",),
     ),
     Mutant(
@@ -180,8 +180,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "what a ledger was stuck by is noted down when that may have changed",
         "a ledger stays under-replicated though all is there that it needs",
-        "_signature(mark, *ended.judged, bookies)",
-        "_signature(mark, *ended.judged, self._context.bookies())",
+        "_signature(ended.record, *ended.judged, bookies)",
+        "_signature(ended.record, *ended.judged, self._context.bookies())",
         (_EDGES + "test_who_comes_right_behind_the_look_is_not_missed",),
     ),
     Mutant(
@@ -273,9 +273,27 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "the lock of a cancelled hand stays",
         "a ledger can't be repaired until the session ends",
-        "        except asyncio.CancelledError:\n            self._locks.abandon(lock)\n            raise\n"
-        "        return ended\n",
-        "        except asyncio.CancelledError:\n            raise\n        return ended\n",
+        "        try:\n"
+        "            try:\n"
+        "                yield ledger\n"
+        "            except Exception:\n"
+        "                await self._locks.release(lock)\n"
+        "                raise\n"
+        "            if not ledger.released:\n"
+        "                await self._locks.release(lock)\n"
+        "        except asyncio.CancelledError:\n"
+        "            self._locks.abandon(lock)\n"
+        "            raise\n",
+        "        try:\n"
+        "            try:\n"
+        "                yield ledger\n"
+        "            except Exception:\n"
+        "                await self._locks.release(lock)\n"
+        "                raise\n"
+        "            if not ledger.released:\n"
+        "                await self._locks.release(lock)\n"
+        "        except asyncio.CancelledError:\n"
+        "            raise\n",
         (_EDGES + "test_the_lock_of_a_cancelled_hand_is_released_in_the_same_session",),
     ),
     Mutant(
@@ -288,8 +306,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a bookie that is back is not waited for",
         "copies are moved away from a bookie that was restarted",
-        "            if mark is None or back:\n                return frozenset()\n",
-        "            if mark is None:\n                return frozenset()\n",
+        "if first_attempt and self._may_be_back(record):",
+        "if False:",
         (_WORKER + "test_a_copy_that_a_returned_bookie_has_stays_where_it_is_at_first",),
     ),
     Mutant(
@@ -312,8 +330,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a recovery doesn't look whether the bookie is back",
         "`bkpy bookie recover` of a bookie that was restarted ends all writers that it serves",
-        "back = self._returned() if metadata.state is LedgerState.OPEN else ()",
-        "back = ()",
+        "returned = self._repair.here(scope.absent) if metadata.state is LedgerState.OPEN else frozenset[str]()",
+        "returned = frozenset[str]()",
         (_WORKER + "test_a_bookie_that_comes_back_in_time_ends_no_writer",),
     ),
     Mutant(
@@ -433,11 +451,42 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a bookie that was replaced while it was away is waited for",
         "the mark of a whole ledger stays as long as the bookie is away, and its alarm never ends",
-        "away &= frozenset() if metadata is None else _bookies(metadata)",
+        "away &= frozenset() if metadata is None else named_bookies(metadata)",
         "pass",
         (
             _RETURNED + "test_a_writer_that_closes_after_the_lost_bookie_was_replaced_leaves_no_mark",
             _RETURNED + "test_of_two_that_are_away_the_one_that_is_named_is_waited_for",
+        ),
+    ),
+    Mutant(
+        "a record is removed with the first of its bookies that is repaired",
+        "a ledger misses another copy, and nobody makes it",
+        "return RecordUpdate.DROP_BOOKIES if repaired else RecordUpdate.KEEP",
+        "return RecordUpdate.REMOVE if repaired else RecordUpdate.KEEP",
+        (_PLAN + "test_a_record_goes_only_with_the_last_bookie_that_it_names",),
+    ),
+    Mutant(
+        "a lock counts as released though its record was not removed",
+        "a ledger stays locked until the session ends, and nobody can repair it",
+        "return ledger.released or await self._drop(record, repaired)",
+        "ledger.released = True",
+        (_WORKER + "test_a_new_mark_during_the_work_is_not_lost",),
+    ),
+    Mutant(
+        "a bookie that is away and unverified counts as lost",
+        "a bookie that restarts has all that it holds copied away",
+        "return None if away == record.lost.keys() else frozenset(record.lost) - away",
+        "return frozenset(record.lost)",
+        (_RETURNED + "test_of_two_that_are_away_the_one_that_is_named_is_waited_for",),
+    ),
+    Mutant(
+        "the writer of an open ledger is ended though the bookies that it lost are back",
+        "appends fail after each restart of a bookie",
+        "        if all_returned:\n            return RepairStep.KEEP_WRITER\n",
+        "",
+        (
+            _PLAN + "test_every_look_has_a_next_step",
+            _WORKER + "test_a_bookie_that_comes_back_in_time_ends_no_writer",
         ),
     ),
 ]

@@ -14,9 +14,9 @@ from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import BookKeeperError
 from bkpy.metadata.replication.locks import LedgerLocks
 from bkpy.protocol.repair.rereplication import RepairScope
-from bkpy.replication.worker.copy_rate import CopyRate
 from bkpy.replication.worker.fragment_copy import CopyCount
 from bkpy.replication.worker.ledger_repair import LedgerRepair, Repaired, RepairOutcome
+from bkpy.replication.worker.pacing import CopyRate
 
 if TYPE_CHECKING:
     from random import Random

@@ -22,9 +22,9 @@ from bkpy.config.recovery import RecoverySettings
 from bkpy.metadata.ledgers.catalog import LedgerCatalog
 from bkpy.metadata.replication.locks import LedgerLock, LedgerLocks
 from bkpy.protocol.repair.rereplication import RepairScope
-from bkpy.replication.worker.copy_rate import CopyRate
 from bkpy.replication.worker.fragment_copy import CopyCount
 from bkpy.replication.worker.ledger_repair import LedgerRepair
+from bkpy.replication.worker.pacing import CopyRate
 
 from .cluster import Cluster, held_by
 

@@ -26,9 +26,9 @@ from bkpy.metadata.replication.locks import LedgerLocks
 from bkpy.protocol.repair.draining import BookieReference, reference_of
 from bkpy.protocol.repair.rereplication import RepairScope
 from bkpy.recovery import ledger_recovery
-from bkpy.replication.worker.copy_rate import CopyRate
 from bkpy.replication.worker.fragment_copy import CopyCount
 from bkpy.replication.worker.ledger_repair import LedgerRepair
+from bkpy.replication.worker.pacing import CopyRate
 
 from .. import hooks
 from .cluster import Cluster

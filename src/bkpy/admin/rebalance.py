@@ -17,9 +17,9 @@ from bkpy.client.iteration import raised_where_awaited
 from bkpy.metadata.ledgers.all_ledgers import readable_ledgers
 from bkpy.protocol.repair.rebalance import Balance, shares
 from bkpy.protocol.repair.rereplication import RepairScope
-from bkpy.replication.worker.copy_rate import CopyRate
 from bkpy.replication.worker.fragment_copy import CopyCount
 from bkpy.replication.worker.ledger_repair import LedgerRepair, RepairOutcome
+from bkpy.replication.worker.pacing import CopyRate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable

@@ -21,9 +21,8 @@ from bkpy.metadata.replication.locks import LedgerLocks
 from bkpy.metadata.replication.underreplication import UnderreplicationQueue
 from bkpy.replication.auditor.auditor import Auditor
 from bkpy.replication.auditor.auditor_metrics import AuditorMetrics
-from bkpy.replication.auditor.check_metrics import CheckMetrics
-from bkpy.replication.auditor.checks import PLACEMENT, REPLICAS, PeriodicChecks
-from bkpy.replication.worker.copy_turns import no_clients
+from bkpy.replication.auditor.checks import PLACEMENT, REPLICAS, CheckMetrics, PeriodicChecks
+from bkpy.replication.worker.pacing import no_clients
 from bkpy.replication.worker.worker import ReplicationWorker
 from bkpy.replication.worker.worker_metrics import WorkerMetrics
 from bkpy.replication.worker.worker_report import WorkerReport

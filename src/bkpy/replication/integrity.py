@@ -18,6 +18,8 @@ import logging
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from prometheus_client import Counter, Gauge
+
 from bkpy.batching import batched_async
 from bkpy.client.client import Client, open_client, replication_context
 from bkpy.client.iteration import raised_where_awaited
@@ -31,9 +33,8 @@ from bkpy.metadata.replication.worker_nodes import REBUILDING, WorkerNode
 from bkpy.metadata.store.outcome import NotDone
 from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 from bkpy.protocol.repair.integrity import Demand, IntegrityAction, copy_of, demand_of, next_action
-from bkpy.replication.integrity_metrics import IntegrityMetrics
-from bkpy.replication.worker.copy_rate import CopyRate
 from bkpy.replication.worker.fragment_copy import Copied, CopyCount, FragmentCopy, Unreadable
+from bkpy.replication.worker.pacing import CopyRate
 from bkpy.runtime.worker_pool import for_each
 
 if TYPE_CHECKING:
@@ -87,6 +88,47 @@ class IntegrityLook:
     looked_at: int = 0
     repaired: int = 0  # nothing of them is missing or in limbo any more
     named: int | None = None  # ledgers that name this bookie, all of which may have lost entries; None before it knows
+
+
+class IntegrityMetrics:
+    """Counters and gauges in the registry of the process. All of them are of rare things."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._in_doubt = Gauge(
+            "bkpy_integrity_in_doubt", "1 while any ledger may be among what this bookie has lost", registry=registry
+        )
+        self._left = Gauge(
+            "bkpy_integrity_left",
+            "Ledgers that could not be made whole here yet, as of the last look",
+            registry=registry,
+        )
+        self._to_rebuild = Gauge(
+            "bkpy_integrity_to_rebuild",
+            "Ledgers of which this bookie may miss entries that it had; at least 1 while nobody has counted them",
+            registry=registry,
+        )
+        self._looks = Counter("bkpy_integrity_looks", "Ledgers that were looked at", registry=registry)
+        self._repaired = Counter("bkpy_integrity_mended", "Ledgers that were made whole again", registry=registry)
+        self._copied = Counter(
+            "bkpy_integrity_copied_entries", "Entries that were copied here from other bookies", registry=registry
+        )
+
+    def update(self, *, left: int, in_doubt: bool) -> None:
+        self._left.set(left)
+        self._in_doubt.set(in_doubt)
+
+    def to_rebuild(self, ledgers: int | None, *, in_doubt: bool) -> None:
+        self._to_rebuild.set(1 if ledgers is None else ledgers)
+        self._in_doubt.set(in_doubt)
+
+    def looked_at(self) -> None:
+        self._looks.inc()
+
+    def repaired(self) -> None:
+        self._repaired.inc()
+
+    def copied(self, entries: int) -> None:
+        self._copied.inc(entries)
 
 
 class IntegrityCheck:

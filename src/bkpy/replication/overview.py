@@ -71,7 +71,7 @@ async def overview(cluster: Cluster, settings: RecoverySettings) -> dict[str, An
         "waiting_for_writers": counts.unclosed,
         "stuck": len(stuck),
         "stuck_ledgers": {str(ledger_id): stuck[ledger_id] for ledger_id in sorted(stuck)[:_SHOWN_MAX]},
-        "most_absent": record.most_absent,
+        "most_absent": record.suspended,
         "absent": {
             bookie: {
                 "absent_s": round(max(0.0, now_ms - absence.since_ms) / 1000, 3),

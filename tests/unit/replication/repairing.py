@@ -14,9 +14,9 @@ from bkpy.protocol.repair.rereplication import RepairScope
 from bkpy.protocol.wire import messages as m
 from bkpy.protocol.wire.messages import Op, Status
 from bkpy.protocol.wire.records import RecordCodec, walk
-from bkpy.replication.worker.copy_rate import CopyRate
 from bkpy.replication.worker.fragment_copy import CopyCount
 from bkpy.replication.worker.ledger_repair import LedgerRepair
+from bkpy.replication.worker.pacing import CopyRate
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -50,7 +50,7 @@ class AuditRecords:
 
 def _encode(record: AuditRecord) -> bytes:
     fields = {
-        "most_absent": record.most_absent,
+        "most_absent": record.suspended,
         "bookies": dict(sorted(record.instances.items())),
         "absent": {
             bookie: {
@@ -67,10 +67,10 @@ def _encode(record: AuditRecord) -> bytes:
 
 
 def _decode(fields: dict[str, Any]) -> AuditRecord:
-    most_absent = bool(fields.pop("most_absent"))
+    suspended = bool(fields.pop("most_absent"))
     instances = {bookie: str(instance) for bookie, instance in fields.pop("bookies").items()}
     absences = {bookie: _absence(absence) for bookie, absence in fields.pop("absent").items()}
-    return AuditRecord(instances, absences, most_absent, fields)
+    return AuditRecord(instances, absences, suspended, fields)
 
 
 def _absence(fields: dict[str, Any]) -> Absence:

@@ -64,7 +64,7 @@ class AuditRecord:
 
     instances: Mapping[str, str] = field(default_factory=dict)
     absences: Mapping[str, Absence] = field(default_factory=dict)
-    most_absent: bool = False
+    suspended: bool = False
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -165,12 +165,12 @@ def audit(
                 returned[bookie] = is_.instance
             case AbsenceStep.NONE:
                 pass
-    most_absent = _most(absences, len({*seen, *absences}))
-    if record.most_absent and not most_absent:
+    suspended = _most(absences, len({*seen, *absences}))
+    if record.suspended and not suspended:
         absences = {bookie: _begun_again(absence, now_ms) for bookie, absence in absences.items()}
     instances = {bookie: _instance(record, bookie, is_) for bookie, is_ in seen.items()}
-    found = AuditRecord(instances, absences, most_absent, record.unknown)
-    if most_absent:
+    found = AuditRecord(instances, absences, suspended, record.unknown)
+    if suspended:
         return Findings(found, {}, returned, None)
     due_at = _due_at(absences, settle_ms, delay_ms)
     due = {bookie: absences[bookie] for bookie, at in due_at.items() if at <= now_ms}

@@ -181,7 +181,7 @@ class _Term:
             dropped = await self._scan.drop(found.returned)
             log.warning("back as they were: %s; %d marks were dropped", ", ".join(sorted(found.returned)), dropped)
         record = await self._store_record(record, found.record)
-        if not record.most_absent:
+        if not record.suspended:
             record = await self._mark(record, found, seen)
         return record, found.look_at_ms
 
@@ -240,14 +240,14 @@ class _Term:
         """Log what is new, and set the metrics."""
         record = found.record
         absent, known = len(record.absences), len({*seen, *record.absences})
-        if record.most_absent and not before.most_absent:
+        if record.suspended and not before.suspended:
             log.error(
                 "%d of %d bookies are absent, most of them: no ledger is marked until more are back. Are they cut off "
                 "from ZooKeeper?",
                 absent,
                 known,
             )
-        elif before.most_absent and not record.most_absent:
+        elif before.suspended and not record.suspended:
             log.warning("%d of %d bookies are absent, not most of them any more", absent, known)
         for bookie in sorted(record.absences.keys() - before.absences.keys()):
             absence = record.absences[bookie]
@@ -255,7 +255,7 @@ class _Term:
         for bookie in sorted(before.absences.keys() - record.absences.keys()):
             log.info("bookie %s is %s", bookie, "back" if bookie in seen else "not known any more")
         lost = sum(absence.marked or bookie in found.due for bookie, absence in record.absences.items())
-        self._metrics.bookies(here=known - absent, absent=absent - lost, lost=lost, most_absent=record.most_absent)
+        self._metrics.bookies(here=known - absent, absent=absent - lost, lost=lost, suspended=record.suspended)
 
 
 def _loss(absence: Absence, seen: BookieStatus | None) -> LostBookie:

@@ -21,13 +21,18 @@ class AuditorMetrics:
             ("state",),
             registry=registry,
         )
-        self._most_absent = Gauge(
-            "bkpy_auditor_most_absent", "1 while so many bookies are absent that nothing is marked", registry=registry
+        self._suspended = Gauge(
+            "bkpy_auditor_suspended",
+            "1 while most bookies are absent, so that no ledger is recorded as under-replicated",
+            registry=registry,
+        )
+        self._most_absent = Gauge(  # for one version, for the alarms of users
+            "bkpy_auditor_most_absent", "The former name of bkpy_auditor_suspended", registry=registry
         )
         self._marked_ledgers = Gauge(
             "bkpy_auditor_marked_ledgers", "Under-replicated ledgers, when the auditor looked last", registry=registry
         )
-        self._marks = Counter("bkpy_auditor_marks", "UnderreplicationQueue that were added", registry=registry)
+        self._marks = Counter("bkpy_auditor_marks", "Under-replication records that were added", registry=registry)
         self._looks = Counter("bkpy_auditor_looks", "Ledgers that were looked at or marked", registry=registry)
         self._whole_seconds = Gauge(
             "bkpy_auditor_last_whole_audit_seconds", "How long the last look at all ledgers took", registry=registry
@@ -36,10 +41,11 @@ class AuditorMetrics:
     def leads(self, leading: bool) -> None:
         self._leading.set(leading)
 
-    def bookies(self, *, here: int, absent: int, lost: int, most_absent: bool) -> None:
+    def bookies(self, *, here: int, absent: int, lost: int, suspended: bool) -> None:
         for state, count in (("here", here), ("absent", absent), ("lost", lost)):
             self._absent.labels(state).set(count)
-        self._most_absent.set(most_absent)
+        self._suspended.set(suspended)
+        self._most_absent.set(suspended)
 
     def marked_ledgers(self, count: int) -> None:
         self._marked_ledgers.set(count)

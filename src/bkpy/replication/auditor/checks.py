@@ -17,6 +17,8 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
+from prometheus_client import Counter, Gauge
+
 from bkpy.errors import BookKeeperError, MetadataConflictError, NoSuchLedgerError
 from bkpy.metadata.ledgers.all_ledgers import UNREADABLE, readable_ledgers
 from bkpy.metadata.replication.check_record import CheckRecord, CheckRecords, CheckRun
@@ -29,12 +31,13 @@ from bkpy.replication.auditor.held_entries import held_entries
 from bkpy.runtime.pacer import Pacer
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+
+    from prometheus_client import CollectorRegistry
 
     from bkpy.config.recovery import RecoverySettings
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
     from bkpy.protocol.repair.holdings import Share
-    from bkpy.replication.auditor.check_metrics import CheckMetrics
     from bkpy.replication.auditor.held_entries import Held
     from bkpy.replication.context import ReplicationContext
     from bkpy.runtime.interfaces import Runtime
@@ -43,6 +46,38 @@ log = logging.getLogger("bkpy.recovery")
 
 REPLICAS = "replicas"
 PLACEMENT = "placement"
+
+
+class CheckMetrics:
+    """Counters and gauges in the registry of the process. `checks` are the names of those that there are."""
+
+    def __init__(self, registry: CollectorRegistry, checks: Iterable[str]) -> None:
+        self._ended = Gauge(
+            "bkpy_check_last_end_timestamp_seconds",
+            "When the check ended last, in seconds since 1970, 0 for never; only the auditor's own values are current",
+            ("check",),
+            registry=registry,
+        )
+        self._ledgers = Counter(
+            "bkpy_check_ledgers", "Ledgers that a check has looked at", ("check",), registry=registry
+        )
+        self._marked = Counter("bkpy_check_marked", "Ledgers that fell short", ("check",), registry=registry)
+        self._bytes = Counter("bkpy_check_read_bytes", "Bytes that the check of replicas has read", registry=registry)
+        for check in checks:  # zeros, without which nobody sees that the first one is an increase
+            self._ledgers.labels(check)
+            self._marked.labels(check)
+
+    def known(self, check: str, ended_ms: int) -> None:
+        self._ended.labels(check).set(ended_ms / 1000)
+
+    def looked_at(self, check: str) -> None:
+        self._ledgers.labels(check).inc()
+
+    def marked(self, check: str, count: int) -> None:
+        self._marked.labels(check).inc(count)
+
+    def read(self, count: int) -> None:
+        self._bytes.inc(count)
 
 
 class _Kind(NamedTuple):

@@ -197,7 +197,7 @@ class LedgerScan:
         for bookie in sorted(lost):
             for ledger_id in self._remembered.of(bookie):
                 of.setdefault(ledger_id, []).append(bookie)
-        for some in batched(sorted(of), self._settings.audit_reads_at_once):  # between which marking may be disabled
+        for some in batched(sorted(of), self._settings.audit_reads_at_once):  # between them marking may be disabled
             if not await self._marks.enabled():
                 return False
             await self._mark_all({ledger_id: of[ledger_id] for ledger_id in some}, lost)

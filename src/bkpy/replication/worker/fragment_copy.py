@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
     from bkpy.protocol.repair.rereplication import Copy
     from bkpy.replication.context import ReplicationContext
-    from bkpy.replication.worker.copy_rate import CopyRate
+    from bkpy.replication.worker.pacing import CopyRate
 
 
 @dataclass(slots=True)

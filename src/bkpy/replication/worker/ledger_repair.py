@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
     from bkpy.protocol.repair.rereplication import RepairedInPlace
     from bkpy.replication.context import ReplicationContext
-    from bkpy.replication.worker.copy_rate import CopyRate
+    from bkpy.replication.worker.pacing import CopyRate
 
     Found = tuple[LedgerMetadata, int] | None  # with their version; None for a deleted ledger
 

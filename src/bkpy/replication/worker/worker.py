@@ -30,10 +30,9 @@ from bkpy.metadata.bookies.draining import Drains
 from bkpy.metadata.ledgers.all_ledgers import UNREADABLE
 from bkpy.protocol.repair.rereplication import backoff_s, endangered
 from bkpy.replication.worker.backlog import Backlog
-from bkpy.replication.worker.copy_rate import CopyRate
-from bkpy.replication.worker.copy_turns import CopyTurns, no_clients
 from bkpy.replication.worker.fragment_copy import CopyCount
 from bkpy.replication.worker.ledger_repair import BACK, LOCKED, LedgerRepair, Repaired, RepairOutcome
+from bkpy.replication.worker.pacing import CopyRate, CopyTurns, no_clients
 from bkpy.replication.worker.record_repair import AWAY, NEWER_RECORD, RecordRepair, leaving_bookies, named_bookies
 from bkpy.replication.worker.repair_queue import QueuedLedger, RepairQueue
 

@@ -40,8 +40,8 @@ def look(
     return audit(record, given, now, settle_ms=SETTLE, delay_ms=delay)
 
 
-def record(most_absent: bool = False, **absences: Absence) -> AuditRecord:
-    return AuditRecord(dict.fromkeys(FIVE, "1"), absences, most_absent)
+def record(suspended: bool = False, **absences: Absence) -> AuditRecord:
+    return AuditRecord(dict.fromkeys(FIVE, "1"), absences, suspended)
 
 
 def since(age: int, **fields: bool) -> Absence:
@@ -305,9 +305,9 @@ def test_while_most_are_absent_nothing_is_marked(count: int, absent: int) -> Non
     bookies = FIVE[:count]
     away = bookies[:absent]
     found = look(record(**{bookie: since(1000) for bookie in away}), bookies=bookies, **dict.fromkeys(away, ABSENT))
-    assert found.record.most_absent is (2 * absent > count)
+    assert found.record.suspended is (2 * absent > count)
     assert set(found.due) == (set() if 2 * absent > count else set(away))
-    if found.record.most_absent:
+    if found.record.suspended:
         assert found.look_at_ms is None
 
 
@@ -315,7 +315,7 @@ def test_when_most_are_back_the_clocks_of_the_others_begin_again() -> None:
     marked, replaced = since(1000, marked=True), since(1000, replaced=True)
     before = record(True, a=since(1000), b=since(1000), c=marked, d=replaced)
     found = look(before, bookies="abcdefgh", a=ABSENT, b=ABSENT, c=ABSENT, d=HERE)
-    assert not found.record.most_absent
+    assert not found.record.suspended
     assert found.record.absences == {"a": BEGUN, "b": BEGUN, "c": marked, "d": replaced}
     assert set(found.due) == {"d"}
     assert found.look_at_ms == NOW + SETTLE
@@ -324,10 +324,10 @@ def test_when_most_are_back_the_clocks_of_the_others_begin_again() -> None:
 def test_those_that_nothing_misses_any_more_do_not_count() -> None:
     old = {bookie: since(5000, marked=True, worked_off=True) for bookie in "ab"}
     found = look(record(**old, c=since(100)), a=ABSENT, b=ABSENT, c=ABSENT)
-    assert not found.record.most_absent  # one of three
+    assert not found.record.suspended  # one of three
     assert set(found.due) == {"c"}
     found = look(record(**old, c=since(100), d=since(100)), a=ABSENT, b=ABSENT, c=ABSENT, d=ABSENT)
-    assert found.record.most_absent  # two of three
+    assert found.record.suspended  # two of three
 
 
 # --- every short history --------------------------------------------------------------------------------------------
@@ -365,7 +365,7 @@ def check(before: AuditRecord, seen: Mapping[str, BookieStatus], found: Findings
         assert absence.replaced or now - absence.since_ms >= SETTLE
         alone = sum(now - other.since_ms >= SETTLE for other in after.absences.values() if not other.worked_off) < 2
         assert absence.replaced or not alone or now - absence.since_ms >= DELAY
-    if after.most_absent:
+    if after.suspended:
         assert not found.due
     assert found.look_at_ms is None or found.look_at_ms > now
     assert audit(after, seen, now, settle_ms=SETTLE, delay_ms=DELAY).record == after, "looking twice changes nothing"

@@ -26,8 +26,7 @@ from bkpy.metadata.replication.check_record import CheckRecord, CheckRecords, Ch
 from bkpy.metadata.replication.underreplication import LostBookie, UnderreplicationQueue
 from bkpy.metadata.store.store import Create, Delete, Put
 from bkpy.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, UnsupportedVersionError
-from bkpy.replication.auditor.check_metrics import CheckMetrics
-from bkpy.replication.auditor.checks import PLACEMENT, REPLICAS, PeriodicChecks
+from bkpy.replication.auditor.checks import PLACEMENT, REPLICAS, CheckMetrics, PeriodicChecks
 from bkpy.replication.worker.ledger_repair import RepairOutcome
 
 if TYPE_CHECKING:

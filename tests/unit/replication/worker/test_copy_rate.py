@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from bkpy.config.recovery import RecoverySettings
-from bkpy.replication.worker.copy_rate import CopyRate
+from bkpy.replication.worker.pacing import CopyRate
 
 
 class Clock:

@@ -9,7 +9,7 @@ from typing import Any
 from tests.sim.loop import SimLoop
 
 from bkpy.config.recovery import RecoverySettings
-from bkpy.replication.worker.copy_turns import CopyTurns, no_clients
+from bkpy.replication.worker.pacing import CopyTurns, no_clients
 
 HANDS, FEW, GONE_S = 8, 2, 1.0
 COPY_S = 0.25

@@ -16,8 +16,8 @@ from bkpy.errors import MetadataUnavailableError
 from bkpy.metadata.replication.locks import LedgerLock
 from bkpy.protocol.ledger.ledger_metadata import LedgerState
 from bkpy.protocol.wire.records import walk
-from bkpy.replication.worker.copy_rate import CopyRate
 from bkpy.replication.worker.ledger_repair import GRACE, LOCK_LOST, LOCKED, RepairOutcome
+from bkpy.replication.worker.pacing import CopyRate
 from bkpy.replication.worker.share_reader import ShareReader
 
 if TYPE_CHECKING:

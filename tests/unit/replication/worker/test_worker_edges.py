@@ -24,9 +24,9 @@ from bkpy.metadata.ledgers.layout import LONG_HIERARCHICAL
 from bkpy.metadata.replication.underreplication import LossReason, UnderreplicationQueue, UnderreplicationRecord
 from bkpy.metadata.store.store import Create, Delete
 from bkpy.protocol.ledger.ledger_metadata import LedgerState
-from bkpy.replication.worker.copy_turns import CopyTurns
 from bkpy.replication.worker.fragment_copy import Unreadable
 from bkpy.replication.worker.ledger_repair import LedgerRepair, Repaired, RepairOutcome
+from bkpy.replication.worker.pacing import CopyTurns
 from bkpy.replication.worker.record_repair import RecordRepair
 from bkpy.replication.worker.repair_queue import RepairQueue
 from bkpy.replication.worker.worker_metrics import WorkerMetrics
