@@ -240,9 +240,9 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a request's own ledgers evicted",
         "entries are denied and fences forgotten",
-        "self.trim(keep=wanted)  # and what others evicted while this one waited is missing, too\n"
+        "self.trim(keep=wanted)  # others may have evicted some while this load waited\n"
         "self._unseen = set()\n"
-        "# Once more if one was deleted while others were looked for: whether it was is asked next.\n"
+        "# Again if a ledger was deleted while others were loaded: `was_deleted` must know of it.\n"
         "while not (missing := {i for i in wanted if cached(i) is None}) <= self._unseen:\n"
         "    await self._load(missing)",
         "missing = {i for i in wanted if cached(i) is None}\nself.trim()\nawait self._load(missing)",
@@ -289,7 +289,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "ledger evicted while it is read",
         "that it is damaged is forgotten, and what it lost is denied",
-        "info.pins += 1  # what is found out about it must reach the state in the cache",
+        "info.pins += 1  # the findings of this read must reach the state in the cache",
         "info.pins += 0",
         (f"{_CHECKPOINTS}::test_a_read_during_which_its_ledger_could_be_evicted_says_what_it_found_out",),
     ),
@@ -325,7 +325,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "nothing is flushed to make room",
         "a bookie takes nothing until the next checkpoint",
-        "    self._flush_all_soon()  # and then this is asked again\n    return",
+        "    self._flush_all_soon()  # after each flush this runs again\n    return",
         "    return",
         (f"{_FULL}::test_memory_that_is_used_up_while_a_journal_stalls_is_made_room_in_when_it_goes_on",),
     ),
@@ -360,8 +360,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "at rest while a generation is let go of",
         "what it held is never given back to the system",
-        "freed = [shard.cache.rest() or shard.clearing for shard in self._shards]",
-        "freed = [shard.cache.rest() for shard in self._shards]",
+        "freed = [shard.cache.release_idle() or shard.clearing for shard in self._shards]",
+        "freed = [shard.cache.release_idle() for shard in self._shards]",
         (f"{_FULL}::test_what_a_checkpoint_lets_go_of_bit_by_bit_is_freed_before_memory_is_at_rest",),
     ),
     Mutant(
@@ -762,7 +762,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a fence with a key that gave way comes back with a new index",
         "a client without the key ends the writer of a ledger",
-        "info.fence_of_limbo = info.limbo  # with the other key goes the fence that was asked for with it",
+        "info.fence_of_limbo = info.limbo  # the fence asked for with the other key goes with it",
         "pass",
         ("tests/unit/storage/tools/rebuild/test_rebuild.py::test_a_fence_with_a_key_that_gave_way_does_not_come_back",),
     ),

@@ -91,7 +91,7 @@ class BookieService:
     def rest(self) -> bool:
         """Let go of memory that nobody needed since the last time, and flush what nothing was added to; whether any."""
         spares = self.chunks.rest()
-        return self.storage.rest() or spares
+        return self.storage.release_idle() or spares
 
     @property
     def idle(self) -> bool:

@@ -1,9 +1,10 @@
-"""What a bookie acknowledges before a disk has it, where its settings allow that: named, marked, and judged at a start.
+"""Marks that a bookie may acknowledge entries before a disk has them, so that a start can tell whether some are lost.
 
 Each shard's row has a mark (`ShardRow.at_risk`): nothing; `IN_MEMORY`, where acknowledged entries may be in memory
-alone; or a boot id, where they may be in the page cache of that boot alone. Invariants: the mark is durable before the
-first acknowledgement that it speaks of; it goes when everything is in the index, after a clean stop or a replay that
-has found all, or when every ledger is in limbo.
+only; or a boot id, where they may be in the page cache of that boot only.
+
+Invariants: the mark is durable before the first acknowledgement that it is about; it goes when everything is in the
+index, after a clean stop or a replay that found everything, or when every ledger is in limbo.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ def mark_of(settings: BookieSettings, boot_id: bytes) -> bytes:
 
 
 def run_state(settings: BookieSettings, rows: Iterable[ShardRow]) -> RunState:
-    """What the journals say of a run that begins with these settings and shards: for an index that is made anew."""
+    """The state that the journals record of a run with these settings and shards: a rebuild of an index reads it."""
     lost = any((row.unknown_in_limbo and not row.unasked) or row.limbo_to >= 0 for row in rows)
     risk = not (settings.journal_write_data and settings.journal_sync_data)
     return RunState.STATED | (RunState.DATA_LOST if lost else 0) | (RunState.AT_RISK if risk else 0)
 
 
 def is_lost(mark: bytes, boot_id: bytes) -> bool:
-    """Whether a start that finds this mark has to take it that acknowledged entries are gone."""
+    """Whether a start that finds this mark must assume that acknowledged entries are gone."""
     return mark not in (NOTHING, boot_id)
 
 
@@ -51,7 +52,7 @@ def put_mark(row: ShardRow, store: OrderedStore, mark: bytes) -> ShardRow:
 
 
 def loss(mark: bytes) -> str:
-    """What has happened, for whoever reads the log."""
+    """Describe the loss, for the log."""
     how = (
         "in a run without a journal (journal_write_data = false): what it had acknowledged and no checkpoint had stored"
         if mark == IN_MEMORY
@@ -62,7 +63,7 @@ def loss(mark: bytes) -> str:
 
 
 def warnings(settings: BookieSettings) -> list[str]:
-    """What the settings give up, to be said at each start."""
+    """The durability that the settings give up, for the log at each start."""
     if not settings.journal_write_data:
         return [
             "journal_write_data = false: entries are acknowledged while they are only in memory. An unclean stop "

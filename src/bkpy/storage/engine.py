@@ -1,9 +1,9 @@
-"""The storage engine as the bookie's server sees it: ledgers' states, adds, fences, reads and checkpoints.
+"""The storage engine, as the bookie's server uses it: ledgers' states, adds, fences, reads and checkpoints.
 
-Invariants: nothing is acknowledged before its journal's sync (S1), but for adds where the settings give that up, nor
-anything at all after a write or sync failed (S2); a fence is effective before anybody waits for it, and durable before
-anybody is answered (S16); a negative is given only for what this bookie can't have acknowledged. All methods run on the
-event loop.
+Invariants: nothing is acknowledged before its journal's sync (S1), but for adds where the settings give that up, and
+nothing at all after a write or sync failed (S2); a fence takes effect before anybody waits for it, and is durable
+before anybody gets an answer (S16); the bookie denies an entry only if it can't have acknowledged it. All methods run
+on the event loop.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ReadResult(NamedTuple):
 
 
 class LastEntry(NamedTuple):
-    """The end of a ledger on this bookie. `limbo`: there may have been more, so this is no promise."""
+    """The end of a ledger on this bookie. `limbo`: later entries may have been lost, so this is no promise."""
 
     entry: Bytes  # the record of the highest entry, empty if there is none
     explicit_lac: bytes
@@ -70,15 +70,17 @@ class LastEntry(NamedTuple):
 
 
 class LedgerStorage:
-    """One bookie's storage. Made by `open_storage`; ended by `close`.
+    """One bookie's storage. `open_storage` makes it, `close` ends it.
 
-    `journals` of the constructor have begun their files; `release` lets go of all that the storage is made of.
-    `ledgers`: what is known of each, and the shards. `fenced`: those whose normal adds must be refused, authoritative
-    for every ledger that `states` was just asked about, and for those that `ledgers.writable` names.
-    `failed`: gets the exception when a write or sync failed; the process must stop.
-    `memory`: the budget, of which the storage's parts are some.
-    `full`: the two generations of a memtable, or what waits for a journal, have reached their bounds, or the budget is
-    used up; stop reading sockets until an `on_space` callback.
+    `journals` of the constructor have begun their files; `release` closes everything that the storage is made of.
+
+    `ledgers`: the state of each ledger, and the shards.
+    `fenced`: ledgers whose normal adds must be refused. It is right for each ledger that `states` has just loaded, and
+    for each that `ledgers.writable` names.
+    `failed`: gets the exception of a failed write or sync; the process must stop then.
+    `memory`: the bookie's budget; some of its parts are the storage's.
+    `full`: a memtable's two generations or a journal's queue have reached their bounds, or the budget is used up. Stop
+    reading sockets until an `on_space` callback.
     """
 
     def __init__(
@@ -134,11 +136,11 @@ class LedgerStorage:
         return await self.ledgers.load(ledger_ids)
 
     def was_deleted(self, ledger_id: int) -> bool:
-        """Whether a ledger of which `states` just said that it isn't known was deleted here: it stays fenced."""
+        """Whether a ledger that `states` has just found unknown was deleted here: then it stays fenced."""
         return self.ledgers.was_deleted(ledger_id)
 
     def create(self, ledger_id: int, key: bytes) -> LedgerInfo:
-        """Make a ledger known, of which `states` just said that it isn't. Journaled before any later add of it."""
+        """Make a ledger known that `states` has just found unknown. Journaled before any later add of it."""
         info = self.ledgers.get(ledger_id)
         if info is None:
             info = self._introduce(ledger_id, key)
@@ -149,9 +151,9 @@ class LedgerStorage:
         return info
 
     async def replace_key(self, ledger_id: int, key: bytes) -> Status:
-        """Give a ledger its own `key`, that of the metadata, in place of another one, with which its fence goes.
+        """Replace a ledger's wrong key by its own `key`, that of the metadata. A fence with the wrong key goes.
 
-        Journaled before any later add of it. UNKNOWN if entries are stored under the other key: then that stays.
+        Journaled before any later add of it. UNKNOWN if entries are stored under the other key, which then stays.
         UNAVAILABLE while the ledger is hidden.
         """
         info = await self.looked_up(ledger_id)
@@ -161,14 +163,14 @@ class LedgerStorage:
         try:
             shard = self.shards[info.shard]
             deleted = await self.ledgers.has_tombstone(ledger_id)
-            # What is under way of a fence concerns the other key, and must not reach into this one's time.
+            # A fence that is under way concerns the other key, and must not reach into this one's time.
             while (pending := self._fencing.get(ledger_id)) is not None or await shard.catch_up(ledger_id):
                 if pending is not None:
                     await self._durable(pending)
         finally:
             info.pins -= 1
         if info.gone:
-            return Status.OK  # whatever has become of it: the caller looks at its state again
+            return Status.OK  # deleted or replaced meanwhile: the caller looks at its state again
         if info.hidden:
             return Status.UNAVAILABLE
         if shard.highest(info) >= 0:
@@ -225,7 +227,7 @@ class LedgerStorage:
         for number, part in parts.items():
             positions.append(self.journals[number].add(part.head, part.body, callback))
             self.full = self.full or self.journals[number].full
-        whole = positions[0] if len(positions) == len(self.shards) == 1 else None  # parts are joined anew
+        whole = positions[0] if len(positions) == len(self.shards) == 1 else None  # parts are joined into new buffers
         for number, part in split(columns, head, body, self.ledgers.shard_of).items():
             self._store(self.shards[number], part.columns, part.body, whole)
 
@@ -245,7 +247,7 @@ class LedgerStorage:
             self._flush_all_soon()
 
     def _flush_all_soon(self) -> None:
-        for shard in self.shards:  # whatever they hold: it may keep alive much more than its own bytes
+        for shard in self.shards:  # even small ones: entries may keep alive buffers much larger than themselves
             self._flush_soon(shard)
 
     def _flush_soon(self, shard: Shard) -> None:
@@ -275,13 +277,13 @@ class LedgerStorage:
         return True
 
     def _record_fence(self, ledger_id: int, key: bytes) -> asyncio.Future[None]:
-        """Journal a fence; until that is durable, whoever fences the ledger waits for it."""
+        """Journal a fence; until that is durable, all callers that fence the ledger wait for it."""
         pending = self._fencing[ledger_id] = asyncio.get_running_loop().create_future()
         self._record(RecordKind.FENCE, ledger_id, key, lambda: self._fencing.pop(ledger_id).set_result(None))
         return pending
 
     async def set_explicit_lac(self, ledger_id: int, record: bytes) -> None:
-        """Keep an explicit last add confirmed of a known ledger if it is the highest; returns when it is durable."""
+        """Keep the explicit last add confirmed of a known ledger if it is the highest; returns when it is durable."""
         info = (await self.states((ledger_id,)))[ledger_id]
         if info is None:
             raise AssertionError(f"ledger {ledger_id} is not known")
@@ -290,13 +292,13 @@ class LedgerStorage:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._publishing[ledger_id] = done
             self._record(RecordKind.EXPLICIT_LAC, ledger_id, record, lambda: self._published(ledger_id, done))
-        # The one that is at least as high may not be synced yet; what was journaled last is durable last.
+        # A record at least as high may not be synced yet; the one journaled last is durable last.
         pending = self._publishing.get(ledger_id)
         if pending is not None:
             await self._durable(pending)
 
     async def force(self, ledger_id: int) -> None:
-        """Return once everything of the ledger that was given to `add` before is as durable as it gets."""
+        """Return once every earlier add of the ledger is as durable as the settings make it."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         tell = self._journal(ledger_id).barrier if self._unjournaled is None else self._unjournaled.add
         tell(lambda: done.set_result(None))
@@ -342,21 +344,21 @@ class LedgerStorage:
         return LastEntry(entry, info.explicit_lac, info.fenced, True, info.limbo or not entry)
 
     async def looked_up(self, ledger_id: int) -> LedgerInfo | None:
-        """The state of a ledger that is to be read, when the memtable's index is ready for that."""
+        """The state of a ledger, once the memtable's index is ready for reads of it."""
         info = (await self.states((ledger_id,)))[ledger_id]
         if info is not None and await self.shards[info.shard].catch_up(ledger_id):
-            info = (await self.states((ledger_id,)))[ledger_id]  # the one that is in memory now
+            info = (await self.states((ledger_id,)))[ledger_id]  # the state that is in memory now
         return info
 
     async def has_entries(self, ledger_id: int) -> bool:
-        """Whether anything is stored of the ledger but its key and fence; True if that can't be told."""
+        """Whether anything is stored of the ledger but its key and fence; True if the ledger is in limbo."""
         info = await self.looked_up(ledger_id)
         return info is not None and (info.limbo or self.shards[info.shard].highest(info) >= 0)
 
     # --- deleting -----------------------------------------------------------------------------------------------------
 
     async def held_ledgers(self, after: int, limit: int) -> list[int]:
-        """The lowest ids above `after` of ledgers that are here, `limit` at most, ascending; no deleted ones."""
+        """The lowest ids above `after` of ledgers that are here, ascending, `limit` at most; no deleted ones."""
         return await self.ledgers.held(after, limit)
 
     async def journal_deletion(self, ledger_id: int) -> None:
@@ -375,7 +377,7 @@ class LedgerStorage:
 
     @property
     def space(self) -> SpaceTotals:
-        """What all shards' full logs take, as of the last round of each."""
+        """The space that all shards' full logs take, as of the last round of each."""
         return SpaceTotals(*map(sum, zip(*(reclaimer.totals for reclaimer in self.reclaimers), strict=True)))
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
@@ -386,12 +388,12 @@ class LedgerStorage:
         return self._held.memtable_bytes
 
     async def checkpoint(self) -> None:
-        """Write out all that is in memory, move the marks, let journal files go. `StorageFailedError` if it can't."""
+        """Write out all that is in memory, move the marks, let journal files go. `StorageFailedError` if that fails."""
         for shard in self.shards:
             await self.checkpoint_shard(shard)
 
     async def checkpoint_shard(self, shard: Shard, *, close_log: bool = False) -> None:
-        """The same for one shard. Goes on if the caller is cancelled: a generation is never left half flushed."""
+        """The same for one shard. It goes on if the caller is cancelled: no generation is left half flushed."""
         task = self._runtime.spawn(
             self._checkpoint(shard, close_log), name=f"checkpoint of {shard.directory}", on_death=self.fail
         )
@@ -400,7 +402,8 @@ class LedgerStorage:
 
     async def _checkpoint(self, shard: Shard, close_log: bool) -> None:
         async with shard.checkpointing:
-            # Entries that no journal has would be behind the record of a deletion only by a mark that has passed it.
+            # No journal has these entries of a ledger's new life. If their mark were committed before the record of the
+            # earlier life's deletion is durable, a replay could delete them with it.
             while self._unjournaled and (again := shard.active.dirty & self._deleting.keys()):
                 await self._durable(self._deleting[again.pop()])
             self._check()
@@ -412,13 +415,13 @@ class LedgerStorage:
             if not written:
                 return
             if self.memory.full and shard.cleared is not None:
-                await asyncio.wait((shard.cleared,))  # only then there may be room again
+                await asyncio.wait((shard.cleared,))  # there may be room only after that
             self.look_for_space()
         for number, journal in enumerate(self.journals):
             journal.retain(min(s.row.marks[number].file_id for s in self.shards))
 
     async def put_at_risk(self, mark: bytes) -> None:
-        """Store in every shard what an unclean stop would take from now on, see `bkpy.storage.at_risk`."""
+        """Store in every shard what an unclean stop would lose from now on, see `bkpy.storage.at_risk`."""
         for shard in self.shards:
             async with shard.checkpointing:
                 with checkpoint_errors(shard):
@@ -439,19 +442,19 @@ class LedgerStorage:
             self._flushing.discard(shard.number)
 
     def look_for_space(self) -> None:
-        """Tell, if memory was full and isn't any more."""
+        """Call the `on_space` callbacks if memory was full and isn't any more."""
         if not self.full or self._held.over_bounds(2 * self.generation_bytes_max):
             return
         if self._held.must_shrink():
-            self._flush_all_soon()  # and then this is asked again
+            self._flush_all_soon()  # after each flush this runs again
             return
         self.full = False
         for callback in list(self.on_space):
             callback()
 
-    def rest(self) -> bool:
-        """Let go of blocks and flush memtables that nobody used since the last call; whether there were any."""
-        freed, idle = self._held.rest(self._settings.memtable_rest_bytes_min)
+    def release_idle(self) -> bool:
+        """Drop cached blocks and flush memtables that nobody used since the last call; whether there were any."""
+        freed, idle = self._held.release_idle(self._settings.memtable_rest_bytes_min)
         for shard in () if self._closed else idle:
             self._runtime.spawn(self._checkpoint(shard, False), name=f"flush of {shard.directory}", on_death=self.fail)
         return freed or bool(idle)
@@ -473,11 +476,11 @@ class LedgerStorage:
     # --- end ----------------------------------------------------------------------------------------------------------
 
     def fail(self, error: BaseException) -> None:
-        """Acknowledge nothing any more, and tell the owner of this process."""
+        """Acknowledge nothing any more, and set `failed`."""
         if self.failed.done():
             return
         if not isinstance(error, BookKeeperError):
-            failure = StorageFailedError(f"the storage failed and takes nothing any more: {error}")
+            failure = StorageFailedError(f"the storage failed and refuses everything from now on: {error}")
             failure.__cause__ = error
             error = failure
         self.failed.set_exception(error)
@@ -491,9 +494,9 @@ class LedgerStorage:
             raise StorageFailedError(f"the storage has failed: {self.failed.exception()}")
 
     async def close(self) -> None:
-        """Checkpoint, end the journals in order, and release the directories. After a failure only the last.
+        """Checkpoint, end the journals in order, and release the directories. After a failure, only release them.
 
-        `StorageFailedError` if that fails; nothing is lost then, the next start replays the journals.
+        `StorageFailedError` if that fails. Nothing is lost then: the next start replays the journals.
         """
         if self._closed:
             return
@@ -511,12 +514,12 @@ class LedgerStorage:
                 for journal in self.journals:
                     await journal.stop()
                 self._check()
-                await self.put_at_risk(NOTHING)  # last: from here on there is nothing that a power cut could take
+                await self.put_at_risk(NOTHING)  # last: from here on a power cut can't lose anything
         finally:
             self.release()
 
     def release(self) -> None:
-        """Close files and locks, whatever is pending. Blocks until running writes have ended."""
+        """Close files and locks without waiting for pending work. Blocks until running writes have ended."""
         self._closed = True
         if self._periodic is not None:
             self._periodic.cancel()

@@ -1,15 +1,15 @@
-"""Names of files: of numbered ones, 16 hexadecimal digits, so that their order is that of the numbers, and a suffix."""
+"""Names of files. Numbered files are 16 hexadecimal digits and a suffix, so that they sort by their numbers."""
 
 from __future__ import annotations
 
 from typing import Final
 
-LOCK_NAME: Final = "lock"  # of the file that the process which uses a directory has locked
-INDEX_NAME: Final = "index"  # of the directory of a ledger directory's LMDB environment
-NEW_INDEX_NAME: Final = "index.new"  # of one that is being made of the entry logs
-SHRUNK_INDEX_NAME: Final = "index.shrunk"  # of a copy of the index, until the two have exchanged their names
-OLD_INDEX_NAME: Final = "index.old"  # of the one in whose place that came; further ones have a number behind it
-SCRUB_NAME: Final = "scrub.json"  # of what keeps how far the scrub of a ledger directory is
+LOCK_NAME: Final = "lock"  # the process that uses a directory holds its lock
+INDEX_NAME: Final = "index"  # the directory of a ledger directory's LMDB environment
+NEW_INDEX_NAME: Final = "index.new"  # an index that a rebuild is making from the entry logs
+SHRUNK_INDEX_NAME: Final = "index.shrunk"  # a smaller copy of the index, until the two have exchanged their names
+OLD_INDEX_NAME: Final = "index.old"  # the index that a rebuild replaced; further ones have a number behind it
+SCRUB_NAME: Final = "scrub.json"  # the progress and the findings of a ledger directory's scrub
 
 
 def numbered_name(number: int, suffix: str) -> str:

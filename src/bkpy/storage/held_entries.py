@@ -1,6 +1,6 @@
-"""What memtables and journals' queues hold of the memory's budget, and when writers have to wait for them.
+"""Counts what memtables and journals' queues hold of the memory budget, and decides when writers wait for them.
 
-Invariants: writers wait for the budget only while something is held that a flush or a write will let go of.
+Invariant: writers wait for the budget only while a flush or a write is going to free some of it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class HeldEntries:
         budget.measures.append(self.measure)
 
     def measure(self) -> None:
-        """Tell the budget. What lies in memory that it was received into is counted there."""
+        """Update the budget. Entries that lie in the buffers of received bytes are counted with those."""
         self._memtables.set(sum(shard.own_bytes for shard in self._shards))
         self._queues.set(self.queued_bytes)
 
     @property
     def memtable_bytes(self) -> int:
-        """Bytes held by the memtables, an estimate of what is around the entries included."""
+        """Bytes held by the memtables, with an estimate of their overhead."""
         return sum(shard.memory_bytes for shard in self._shards)
 
     @property
@@ -42,22 +42,22 @@ class HeldEntries:
         return sum(journal.queued_bytes for journal in self._journals)
 
     def over_bounds(self, memtable_bytes_max: int) -> bool:
-        """Whether a shard's memtable has that many bytes, or a journal's queue as many as it may."""
+        """Whether a shard's memtable has that many bytes, or a journal's queue is full."""
         full = any(shard.memory_bytes >= memtable_bytes_max for shard in self._shards)
         return full or any(journal.full for journal in self._journals)
 
     def use_up_budget(self) -> bool:
-        """Whether the budget is full, now that everybody has looked at what was let go of."""
+        """Whether the budget is full, after all its parts were measured again."""
         return self._budget.full and self._budget.measure()
 
     def must_shrink(self) -> bool:
         """Whether writers have to wait until a flush or a write has made room.
 
-        While nothing is held, waiting would make none: one more is let in, however little room there is.
+        While nothing is held, waiting would make none: then one more add is let in, however little room there is.
         """
         return self.use_up_budget() and (self.memtable_bytes > 0 or self.queued_bytes > 0)
 
-    def rest(self, bytes_min: int) -> tuple[bool, list[Shard]]:
-        """(whether anything is let go of that nobody asks for, shards with that much that nothing is added to)."""
-        freed = [shard.cache.rest() or shard.clearing for shard in self._shards]
-        return any(freed), [shard for shard in self._shards if shard.active.rests(bytes_min)]
+    def release_idle(self, bytes_min: int) -> tuple[bool, list[Shard]]:
+        """(whether unused blocks or flushed entries are being freed, shards with so many bytes that get no adds)."""
+        freed = [shard.cache.release_idle() or shard.clearing for shard in self._shards]
+        return any(freed), [shard for shard in self._shards if shard.active.is_idle(bytes_min)]

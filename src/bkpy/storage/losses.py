@@ -1,11 +1,11 @@
-"""What a bookie has lost, and how its limbo ends: ledger by ledger, and then for ledgers that it has never seen.
+"""Finds the entries that a bookie has lost, and ends limbo: ledger by ledger, then for ledgers that it has never seen.
 
-Whoever mends the bookie asks here what a ledger lacks, stores it as anybody stores a copy, flushes, and says that the
-ledger's limbo may end. What may be believed is decided in `protocol/repair/integrity.py`.
+The integrity checker asks here which entries of a ledger are missing, stores them like any copy, flushes, and then ends
+the ledger's limbo. `protocol/repair/integrity.py` decides what may be concluded.
 
-Invariants: what lacks is judged by the index as it is committed, and by nothing that is only in memory or a journal; a
-ledger leaves limbo in a transaction that finds all of its block rows sound, and every id that its metadata want here
-among them; ledgers that were never seen leave it only above an id that was given out after the loss.
+Invariants: missing entries are judged by the committed index alone, not by memory or journals; a ledger leaves limbo in
+a transaction that finds all of its block rows sound, and among them every id that its metadata want here; ledgers that
+were never seen leave it only above an id that was given out after the loss.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Scanned(NamedTuple):
 
 
 class Losses:
-    """Of the bookie `settings.bookie_id`. `on_trusted` is called when ledgers that it has never seen are not in doubt.
+    """The losses of bookie `settings.bookie_id`. `on_trusted`: called when ledgers that it never saw are out of doubt.
 
     All methods run on the event loop.
     """
@@ -73,21 +73,21 @@ class Losses:
 
     @property
     def all_in_doubt(self) -> bool:
-        """Whether any ledger, never seen or not, may be among what was lost."""
+        """Whether any ledger, even one never seen, may have been lost."""
         return self._storage.untrusted
 
     @property
     def any_in_doubt(self) -> bool:
-        """Whether something was lost here once: ledgers from before, which this bookie doesn't have, are in doubt."""
+        """Whether older ledgers that this bookie doesn't have are in doubt, because it once lost something."""
         return any(shard.row.limbo_to >= 0 for shard in self._storage.shards)
 
     async def damaged(self) -> set[int]:
-        """The ledgers in which the scrub has found damage that is still there."""
+        """The ledgers in which the scrub found damage that is still there."""
         found = (await self._storage.scrub.damages()).found
         return {defect.ledger_id for defect in found if defect.ledger_id is not None}
 
     async def in_limbo(self) -> set[int]:
-        """The ledgers in limbo of which this bookie knows. Reads all rows, in steps."""
+        """The ledgers that the index has in limbo. Reads all rows, in steps."""
         settings = self._settings
         found: set[int] = set()
         for shard in self._storage.shards:
@@ -105,19 +105,19 @@ class Losses:
         return self._storage.ledgers.doubts(ledger_id) if info is None else info.limbo
 
     async def flush(self) -> None:
-        """Bring all that was stored so far into the index."""
+        """Write everything stored so far into the index."""
         await self._storage.checkpoint()
 
     async def make_known(self, metadata: LedgerMetadata) -> None:
-        """Have a row for a ledger that is to be copied here, in limbo if it is in doubt: so that isn't forgotten."""
+        """Make a row for a ledger that will be copied here, in limbo if it is in doubt, so that this is remembered."""
         states = await self._storage.states((metadata.ledger_id,))
         if states[metadata.ledger_id] is None:
             self._storage.create(metadata.ledger_id, metadata.ledger_key)
 
     async def missing_ranges(self, metadata: LedgerMetadata) -> list[MissingRange]:
-        """What this bookie should have of the ledger, by its metadata, and has not, or has damaged.
+        """The entries that this bookie should hold by the ledger's metadata, and that are missing or damaged.
 
-        Of fragments that have an end; by what is in the index, so that what was just stored is to be flushed first.
+        Only of fragments that have an end. It looks into the index only, so flush first.
         """
         shard = await self._shard_of(metadata.ledger_id)
         damaged = await self._damaged_blocks(metadata.ledger_id)
@@ -126,7 +126,7 @@ class Losses:
             for place, share in enumerate(held.shares):
                 if share.bookie_id != self._settings.bookie_id or not share.entries:
                     continue
-                assert held.last_entry is not None  # a share that is counted has an end
+                assert held.last_entry is not None  # a counted share has an end
                 whole = MissingRange(number, place, held.first_entry, held.last_entry)
                 if shard is None:
                     missing_ranges.append(whole)
@@ -137,7 +137,7 @@ class Losses:
     async def end(self, metadata: LedgerMetadata) -> bool:
         """End the limbo of a ledger whose re-replication lock the caller holds since before it read `metadata`.
 
-        Durable when it returns; False if the ledger stays in limbo, because something lacks or index rows are damaged.
+        Durable when it returns. False: entries are missing or index rows damaged, so the ledger stays in limbo.
         """
         ledger_id = metadata.ledger_id
         shard = await self._shard_of(ledger_id)
@@ -154,9 +154,9 @@ class Losses:
         return bool(ended)
 
     async def trust_unseen(self, limbo_to: int) -> None:
-        """Doubt ledgers that were never seen only up to that id, which was given out since the bookie was started.
+        """Doubt ledgers that were never seen only up to that id, which was given out since the bookie started.
 
-        To be called when all others have been looked at. Durable when it returns.
+        Call it after all other ledgers were checked. Durable when it returns.
         """
         await self._storage.checkpoint()
         for shard in self._storage.shards:
@@ -166,7 +166,7 @@ class Losses:
     async def _change(
         self, shard: Shard, take_over: Callable[[], None], function: Callable[..., ShardRow], *args: Any
     ) -> None:
-        """One transaction between two checkpoints, and what follows from it. Goes on if the caller is cancelled."""
+        """One transaction between two checkpoints, and its consequences. It goes on if the caller is cancelled."""
 
         async def change() -> None:
             async with shard.checkpointing:
@@ -197,7 +197,7 @@ class Losses:
 async def _missing(
     shard: Shard, ledger_id: int, share: Share, whole: MissingRange, damaged: Collection[Block]
 ) -> list[MissingRange]:
-    """The parts of a share, which spans `whole`, that aren't in the index; in steps."""
+    """The parts of a share, which spans `whole`, that are missing in the index; in steps."""
     missing_ranges: list[MissingRange] = []
     for base in range(whole.first, whole.last + 1, SPAN_MAX):
         end = min(base + SPAN_MAX - 1, whole.last)
@@ -218,7 +218,7 @@ async def _missing(
 def _missing_bits(
     store: OrderedStore, ledger_id: int, share: Share, base: int, end: int, damaged: Collection[Block]
 ) -> int:
-    """Of the share's ids from `base` to `end` those that no sound block has, as a bitmap relative to `base`."""
+    """The share's ids from `base` to `end` that no sound block has, as a bitmap relative to `base`."""
     missing = 0
     for start in share.starts:
         begin = start if start >= base else start + -((start - base) // share.step) * share.step
@@ -245,14 +245,14 @@ def _scan(store: OrderedStore, after: int, rows_max: int) -> _Scanned:
                 if decode_ledger(key, value).limbo:
                     found.append(ledger_id)
             except CorruptDataError:
-                continue  # a start makes it anew
+                continue  # the next start replaces it
     return _Scanned(found, after if looked_at == rows_max else None)
 
 
 def _end_limbo(
     shard: ShardRow, store: OrderedStore, metadata: LedgerMetadata, bookie_id: str, ended: list[bool]
 ) -> ShardRow:
-    """Let the ledger's row say that nothing of it is lost, if so. One transaction; the shard's row after it."""
+    """Take the ledger out of limbo if nothing of it is lost. One transaction; returns the shard's new row."""
     ledger_id = metadata.ledger_id
     key = ledger_key(ledger_id)
     with store.write() as txn:

@@ -1,12 +1,12 @@
-"""What a bookie holds in memory, part by part, against one bound.
+"""Counts the memory of a bookie, part by part, against one bound.
 
     |<------------------------------- bytes_max ------------------------------>|
     [ entries ][ received ][ states ] . . . free . . . [ caches ][ set aside   ]
                                                                  [ for answers ]
 
-Invariants: a cache never keeps what somebody else needs: together with all other parts it stays below the bound, or it
-is empty; what is set aside for a part counts as used, but for caches. Pure accounting: that it is `full` stops whoever
-asks, and nobody else.
+Invariants: a cache never keeps memory that another part needs: with all other parts it stays below the bound, or it is
+empty; bytes set aside for a part count as used for all but caches. This is pure accounting: `full` stops only callers
+that look at it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class MemoryPart:
-    """One part: `used` bytes, of which `set` is told. `set_aside`: nobody but caches may use so many."""
+    """One part, which holds `used` bytes. `set_aside`: only caches may use so many besides it."""
 
     __slots__ = ("_budget", "name", "set_aside", "used")
 
@@ -29,7 +29,7 @@ class MemoryPart:
         self._budget = budget
 
     def set(self, used: int) -> None:
-        """The part holds so many bytes now."""
+        """Set the bytes that the part holds."""
         by = used - self.used
         if by:
             self.used = used
@@ -41,7 +41,7 @@ class MemoryPart:
 
 
 class CachePart:
-    """A part that gives way. `give_way(excess)` lets go of so many bytes, or of all there are, telling `change`."""
+    """A part that gives way. `give_way(excess)` drops so many bytes, or all, and calls `change` for them."""
 
     __slots__ = ("_budget", "give_way", "name", "used")
 
@@ -58,7 +58,7 @@ class CachePart:
 
 
 class MemoryBudget:
-    """The budget of a bookie, in bytes. `used`: by all parts. `full`: used up by what is needed, caches not counted."""
+    """The budget of a bookie, in bytes. `used`: by all parts. `full`: used up by parts other than caches."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -66,25 +66,25 @@ class MemoryBudget:
         self.full = False
         self.parts: list[MemoryPart] = []
         self.caches: list[CachePart] = []
-        self.measures: list[Callable[[], None]] = []  # of parts that don't notice by themselves what they have let go
+        self.measures: list[Callable[[], None]] = []  # of parts that don't notice by themselves what was freed
         self._needed = 0  # of all parts but caches, and what is set aside
         self._giving_way = False
 
     def part(self, name: str, *, set_aside: int = 0) -> MemoryPart:
-        """A new part that is needed."""
+        """A new part that doesn't give way."""
         part = MemoryPart(self, name, set_aside)
         self.parts.append(part)
         self.changed(0, set_aside)
         return part
 
     def cache(self, name: str, give_way: Callable[[int], None]) -> CachePart:
-        """A new part that gives way to all others; the first to be made is the first to be asked."""
+        """A new part that gives way to all others, before caches that were made later."""
         part = CachePart(self, name, give_way)
         self.caches.append(part)
         return part
 
     def changed(self, by: int, needed: int) -> None:
-        """The parts' word that so many bytes more are used, and so many more are needed or set aside."""
+        """Count so many bytes more as used, and so many more as needed or set aside. Parts call it."""
         self.used += by
         self._needed += needed
         self.full = self._needed >= self.bytes_max
@@ -92,7 +92,7 @@ class MemoryBudget:
             self._make_room()
 
     def _make_room(self) -> None:
-        self._giving_way = True  # what a cache tells meanwhile asks nobody
+        self._giving_way = True  # changes that caches report meanwhile start no further round
         try:
             for cache in self.caches:
                 if self.used > self.bytes_max and cache.used:
@@ -101,7 +101,7 @@ class MemoryBudget:
             self._giving_way = False
 
     def measure(self) -> bool:
-        """Let all parts notice what they have let go of; whether the budget is still full."""
+        """Have all parts measure what they hold; whether the budget is still full."""
         for measure in self.measures:
             measure()
         return self.full

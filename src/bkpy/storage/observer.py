@@ -1,4 +1,4 @@
-"""What the storage engine reports about itself while it runs; the bookie makes metrics and log lines of it."""
+"""The events that the storage engine reports while it runs; the bookie makes metrics and log lines of them."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ class StorageObserver(Protocol):
         """At start: commit frames and bytes that were read from a journal."""
 
     def compacted(self, bytes_: int) -> None:
-        """That many bytes of blocks were copied from entry logs in which little lives."""
+        """Compaction copied that many bytes of blocks from entry logs that are mostly dead."""
 
     def log_removed(self, bytes_: int) -> None:
-        """An entry log of that many bytes was removed, because nothing in it lives."""
+        """An entry log of that many bytes was removed, because no row names a block of it."""
 
     def reclaim_failed(self) -> None:
-        """A round of giving space back was ended by an error of a file, and is tried again later."""
+        """An error of a file ended a round of reclaiming space, which is retried later."""
 
     def scrubbed(self, bytes_: int) -> None:
         """The scrub has read and verified that many bytes of blocks."""
 
     def damage(self, what: str, path: str) -> None:
-        """Stored bytes were found damaged, or could not be read; `what` says which and what was done about it."""
+        """Stored bytes are damaged or unreadable; `what` says which bytes, and what was done about it."""
 
 
 class NoObserver:
-    """Hears nothing."""
+    """Ignores all events."""
 
     def journal_group(self, frames: int, bytes_: int, sync_seconds: float) -> None: ...
 

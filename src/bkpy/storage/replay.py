@@ -1,9 +1,9 @@
-"""Fills the shards with what the journals have behind their marks, and checkpoints it.
+"""Replays the journals at a start: fills the shards with the records behind their marks, and checkpoints them.
 
-Invariants: a frame goes to those shards whose marks lie before it; limbo is durable before a mark moves past the damage
+Invariants: a frame goes to the shards whose marks lie before it; limbo is durable before a mark moves past the damage
 that is its reason; no mark moves past a frame that is not on the disk; a journal is changed only by cutting off a frame
-that was never acknowledged; nothing that was found in the logs of a directory whose index is made anew is deleted,
-because a later life of its ledger may be among it.
+that was never acknowledged; a directory whose index is rebuilt keeps everything found in its logs, because that may
+include a later life of a deleted ledger.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 class Replay:
     """The replay of all journals of a bookie, at its start. `ends`: where each journal goes on.
 
-    `lost`: acknowledged entries are missing anyway, and everything is in limbo, so damage refuses nothing. `damaged`:
-    acknowledged data may be lost, and everything is in limbo for it. `rebuilt`: the numbers of the shards whose indexes
-    are made anew, from logs, and whose marks are the beginnings of the journals.
+    `lost`: acknowledged entries are missing anyway, and everything is in limbo, so damage doesn't refuse the start.
+    `damaged`: acknowledged data may be lost, and everything is in limbo for it.
+    `rebuilt`: the numbers of the shards whose indexes are rebuilt from logs; their marks are the journals' beginnings.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class Replay:
         self._observer = observer
         self._lost = lost
         self._rebuilt = rebuilt
-        self._keys: dict[int, bytes] = {}  # of ledgers in a new index, stored last: which one counts is seen at the end
-        self._stored: set[int] = set()  # those of them with entries in the journals
+        self._keys: dict[int, bytes] = {}  # of ledgers in a rebuilt index, stored when all records are read
+        self._stored: set[int] = set()  # those of them that have entries in the journals
 
     async def run(self) -> None:
-        """Replay all journals; return when everything that was read is in the indexes."""
+        """Replay all journals; returns when everything that was read is in the indexes."""
         for number, directory in enumerate(self._directories):
             await self._replay_journal(number, directory)
         for ledger_id, key in self._keys.items():
@@ -80,7 +80,7 @@ class Replay:
                 info.key = key
                 self._ledgers.touch(info)
             await self._make_room()
-        # A new index's marks pass even a journal of which nothing is to be stored: what is damaged in it is known now.
+        # A rebuilt index's marks pass even a journal with nothing to store: its damage is known now.
         if self._rebuilt or not all(s.active.empty and not s.deleted.pending_delete for s in self._ledgers.shards):
             for shard in self._ledgers.shards:
                 await self._checkpoint(shard)
@@ -104,7 +104,7 @@ class Replay:
         while (frame := following) is not None:
             following = next(chain, None)
             damages = self._judge(journal, damages)
-            if following is None:  # all others were synced before the one behind them was written
+            if following is None:  # each other frame was synced before the next was written
                 write_again(self._files, directory, frame)
             await self._apply(number, frame)
             self.ends[number] = frame.end
@@ -116,7 +116,7 @@ class Replay:
         if journal.end.sequence < furthest.sequence:
             journal.damages.append(_cut_short(directory, journal.end, furthest))
         self._judge(journal, damages)
-        # A frame with a number before some mark would be skipped by the next replay: go on behind all of them.
+        # The next replay would skip a frame numbered below some mark, so new frames go behind all marks.
         self.ends[number] = max(journal.end, furthest, key=lambda mark: mark.sequence)
         if journal.torn is not None:
             path, offset = journal.torn
@@ -126,12 +126,12 @@ class Replay:
             )
             copies_max = self._settings.journal_max_backups
             cut_torn_frame(self._files, path, offset, read_bytes=read_bytes, copies_max=copies_max)
-        for path in journal.unfinished:  # a start that found no space left them behind, and this one needs it
+        for path in journal.unfinished:  # an earlier start found no space and left them
             self._files.unlink(path)
         self._observer.replayed(frames, size)
 
     def _judge(self, journal: JournalReader, seen: int) -> int:
-        """Act on damage that was found since the last frame; returns how many places there are."""
+        """Act on damage that was found since the last frame; returns the number of damaged places so far."""
         if len(journal.damages) > seen:
             if self._settings.journal_damage == "refuse" and not self._lost:
                 raise refuse(journal.damages)
@@ -173,10 +173,10 @@ class Replay:
                 self._ledgers.shards[owner].active.add(part.columns, part.body)
 
     def _goes_on(self, number: int, sequence: int, ledger_id: int) -> bool:
-        """Make known, if need be, a ledger just found to be unknown of which there are entries; False if it is over.
+        """Make known a ledger that was just found unknown and has entries here; False if its life has ended.
 
-        A life begins with a record that has the key. Where a deleted ledger isn't known, no such record came before,
-        neither here nor in the index: what was met is of the life that ended, and its end perhaps not in the journal.
+        A life begins with a record that has the key. If a deleted ledger isn't known, no such record came before, in
+        the journal or the index: its entries are of the life that ended, perhaps without a record of its end here.
         """
         if self._was_deleted(ledger_id):
             return False
@@ -184,7 +184,7 @@ class Replay:
         return True
 
     def _introduce_lost(self, ledger_id: int, shard: int) -> None:
-        """A ledger whose key record is missing: only damage explains that."""
+        """Make a ledger known whose key record is missing: only damage explains that."""
         if not self._ledgers.untrusted:
             raise CorruptDataError(
                 "the journal has entries of a ledger whose key it doesn't have, although it isn't damaged",
@@ -193,9 +193,9 @@ class Replay:
         self._ledgers.introduce(ledger_id, b"", shard)
 
     async def _apply_deleted(self, number: int, sequence: int, ledger_id: int) -> None:
-        """Delete what each shard has of the ledger so far; what comes later in the journal is of another life.
+        """Delete all of the ledger so far in each shard; later records in the journal are of another life.
 
-        A new index may have that life already, from the logs: it keeps all there is, for the collector.
+        A rebuilt index may have that life already, from the logs: it keeps everything, for the collector.
         """
         shards = self._ledgers.shards
         for shard in (shards[(ledger_id + turn) % len(shards)] for turn in range(len(shards))):
@@ -217,7 +217,7 @@ class Replay:
         shard = self._home(number, sequence, ledger_id) if info is None else info.shard
         if record.kind != RecordKind.EXPLICIT_LAC and shard in self._rebuilt:
             if info is not None and self._gives_way(ledger_id, body):
-                info.fence_of_limbo = info.limbo  # with the other key goes the fence that was asked for with it
+                info.fence_of_limbo = info.limbo  # the fence asked for with the other key goes with it
             body = self._set_aside(ledger_id, body)
         if info is None and record.kind == RecordKind.EXPLICIT_LAC:
             if not self._goes_on(number, sequence, ledger_id):
@@ -240,23 +240,23 @@ class Replay:
         self._ledgers.touch(info)
 
     def _gives_way(self, ledger_id: int, key: bytes) -> bool:
-        """Whether the key that was noted last of a ledger in a new index gave way to this one."""
+        """Whether the key noted last for a ledger in a rebuilt index gave way to this one."""
         return self._keys.get(ledger_id, key) != key and ledger_id not in self._stored
 
     def _set_aside(self, ledger_id: int, key: bytes) -> bytes:
-        """Note the key of a ledger in a new index; empty for now.
+        """Note the key of a ledger in a rebuilt index, and return an empty one for now.
 
-        The last one counts, unless entries came behind another one: then that stays, so that none of them gets into the
-        ledger of which they may not be. Whether they did can't be told of what was found in logs.
+        The last key counts, unless entries followed another one: then that one stays, so that no entry gets into a
+        ledger to which it may not belong. For entries found in logs, their key is not known.
         """
         if ledger_id not in self._stored or ledger_id not in self._keys:
             self._keys[ledger_id] = key
         return b""
 
     def _with_key(self, info: LedgerInfo, key: bytes) -> LedgerInfo:
-        """The ledger's state, once a record has met it with another key: that gave way if nothing is stored under it.
+        """The ledger's state after a record with another key, to which its key gives way if it has no entries.
 
-        Where something is, the index is ahead of the record, and has the key that came last.
+        If it has entries, the index is ahead of the record and has the last key.
         """
         if self._ledgers.shards[info.shard].highest(info) < 0:
             self._ledgers.replace_key(info, key, deleted=self._ledgers.has_tombstone_now(info.ledger_id))
@@ -265,23 +265,23 @@ class Replay:
         return state
 
     def _has_ended(self, number: int, sequence: int, ledger_id: int) -> bool:
-        """Whether the key of a ledger that was just found to be unknown begins a life that has ended.
+        """Whether the key of a ledger that was just found unknown begins a life that has ended.
 
-        Then the index where it would be made known is ahead of the record, and nothing would end it once more.
+        Then the index that would make it known is ahead of the record, and no later record would end it again.
         """
         shards = self._ledgers.shards
         home = shards[ledger_id % len(shards)]
         return self._was_deleted(ledger_id) and sequence < home.row.marks[number].sequence
 
     def _was_deleted(self, ledger_id: int) -> bool:
-        """Whether a ledger that was just found to be unknown certainly was deleted here and not stored again since."""
+        """Whether a ledger that was just found unknown was certainly deleted here and not stored again since."""
         return self._ledgers.was_deleted(ledger_id) and not self._ledgers.untrusted
 
     def _home(self, number: int, sequence: int, ledger_id: int) -> int:
-        """The shard of a ledger that was just found to be unknown.
+        """The shard of a ledger that was just found unknown.
 
-        Usually that of its id. But what that one has behind it and doesn't know was in another one, or was deleted: it
-        goes to a new index, which keeps what is doubtful.
+        Usually that of its id. But if that shard's mark is past the record, the ledger was in another shard, or was
+        deleted: it goes to a rebuilt index, which keeps doubtful ledgers.
         """
         home = ledger_id % len(self._ledgers.shards)
         if self._rebuilt and sequence < self._ledgers.shards[home].row.marks[number].sequence:
@@ -290,7 +290,7 @@ class Replay:
 
 
 def _cut_short(directory: str, end: Mark, furthest: Mark) -> Damage:
-    """What a checkpoint of one ledger directory has seen of the journal, and another needs, is not there."""
+    """Frames are gone that a checkpoint of one ledger directory has seen, and that another one needs."""
     lost = (
         f"commit frames {end.sequence} to {furthest.sequence - 1} of the journal are gone: a checkpoint had seen them"
     )

@@ -1,7 +1,6 @@
-"""Small JSON files with a checksum in them, replaced as a whole: cookies, and how far the scrub is.
+"""Small JSON files with a checksum, replaced as a whole: cookies, and the state of a scrub.
 
-Invariant: whoever reads the file's name finds the old content or the new one, whenever the machine stops. All of it
-blocks.
+Invariant: a reader finds the old content or the new one, whenever the machine stops. Everything here blocks.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ def seal_json(content: dict[str, Any]) -> bytes:
 
 
 def unseal_json(data: bytes) -> dict[str, Any]:
-    """What was stored; `ValueError`, `KeyError`, `TypeError` or `AttributeError` if that isn't it."""
+    """The content that was stored; `ValueError`, `KeyError`, `TypeError` or `AttributeError` for anything else."""
     content = parsed(data)
     stored = content.pop(_CHECKSUM)
     if stored != _checksum(content):

@@ -1,8 +1,8 @@
 """One ledger directory: its memtable, entry logs and index, and reads over all three.
 
 Invariants: a read references both memtable generations before it opens an index snapshot (S6); a generation is dropped
-only after the commit of its checkpoint (S5); a negative is given only by a ledger whose rows were verified since the
-start; at most one checkpoint runs at a time.
+only after the commit of its checkpoint (S5); only a ledger whose rows were verified since the start denies entries; at
+most one checkpoint runs at a time.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _ACTIVE_AGE: Final = 1 << 40  # arrivals of the sealed generation never reach it
 
 
 class RangeRead(NamedTuple):
-    """What a shard knows of a range; see `engine.ReadResult`."""
+    """A shard's part of an `engine.ReadResult`."""
 
     segments: list[memoryview]
     examined_to: int
@@ -63,7 +63,7 @@ class RangeRead(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """What the index snapshot says of a range."""
+    """The rows of an index snapshot for a range of a ledger."""
 
     row: LedgerRow | None
     blocks: list[BlockRow]
@@ -72,14 +72,14 @@ class _Found(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """What the index says of some ledgers: the rows of those that have one, and which were deleted."""
+    """Some ledgers in the index: the rows that there are, and the ids that were deleted."""
 
     rows: dict[int, LedgerRow]
     with_tombstone: set[int]
 
 
 class Shard:
-    """A ledger directory in use. All methods are called on the event loop, except where they say that they block."""
+    """A ledger directory in use. All methods run on the event loop, except where they say that they block."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Shard:
         self.sealed: Generation | None = None
         self.commits = 0  # checkpoints of this run
         self.checkpointing = asyncio.Lock()
-        self.cleared: asyncio.Future[None] | None = None  # done when the last generation flushed holds nothing any more
+        self.cleared: asyncio.Future[None] | None = None  # done when the last flushed generation is freed
         self.store = store
         self._runtime = runtime
         self._settings = settings
@@ -119,7 +119,7 @@ class Shard:
         self.living = LivingBytes()
         self.deleted = DeletedLedgers(store, self.living)
         self.active = self._generation()
-        # Last: they have threads, which nobody would end if something before failed.
+        # Last: they have threads, which nobody would end if an earlier step failed.
         with contextlib.ExitStack() as begun:
             self._flush_worker = runtime.files.worker(f"flush-{number}")
             begun.callback(self._flush_worker.close)
@@ -151,11 +151,11 @@ class Shard:
     # --- states -------------------------------------------------------------------------------------------------------
 
     def load_now(self, ledger_ids: Collection[int]) -> Loaded:
-        """What is known of those ledgers. Blocks."""
+        """Look these ledgers up. Blocks."""
         return self._without_pending_delete(self._load(ledger_ids), ledger_ids)
 
     async def load(self, ledger_ids: Collection[int]) -> Loaded:
-        """What is known of those ledgers."""
+        """Look these ledgers up."""
         return self._without_pending_delete(await self._read_worker.run(self._load, ledger_ids), ledger_ids)
 
     def _load(self, ledger_ids: Collection[int]) -> Loaded:
@@ -174,7 +174,7 @@ class Shard:
         return found._replace(with_tombstone=found.with_tombstone | pending_delete)
 
     async def has_tombstone(self, ledger_id: int) -> bool:
-        """Whether a ledger of that id was ever deleted here. `CorruptDataError` if that can't be told."""
+        """Whether a ledger of that id was ever deleted here. `CorruptDataError` if its range is damaged."""
         return ledger_id in self.deleted.pending_delete or await self._read_worker.run(
             self.has_tombstone_now, ledger_id
         )
@@ -199,20 +199,20 @@ class Shard:
             return held_ledgers(txn, after, limit + len(self.deleted.pending_delete))
 
     def holds(self, ledger_id: int) -> bool:
-        """Whether something of the ledger is in memory only. When `catch_up` has little to do."""
+        """Whether something of the ledger is in memory only. Call `catch_up` before, or it takes long."""
         generations = [g for g in (self.sealed, self.active) if g is not None]
         return any(ledger_id in g.dirty or g.batches_of(ledger_id) is not None for g in generations)
 
     def put_all_in_limbo(self) -> None:
-        """Fence every ledger in the index and put it in limbo, and those that it doesn't know. Blocks."""
+        """Fence every ledger, whether the index knows it or not, and put it in limbo. Blocks."""
         self.row = put_all_in_limbo(self.store, self.row)
 
     def doubt_up_to(self, limbo_to: int) -> None:
-        """Deny no ledger up to this id that the index doesn't know. Blocks."""
+        """Answer *unknown* for ledgers up to this id that the index doesn't know. Blocks."""
         self.row = doubt_up_to(self.store, self.row, limbo_to)
 
     def touch(self, info: LedgerInfo) -> None:
-        """The state changed: the next checkpoint writes it, and until then it stays in the cache."""
+        """Have the next checkpoint write the state, which changed; until then it stays in the cache."""
         if self.active.touch(info.ledger_id):
             info.pins += 1
 
@@ -224,20 +224,20 @@ class Shard:
 
     @property
     def own_bytes(self) -> int:
-        """Of these, what doesn't lie in the memory that it was received into."""
+        """Of these, the bytes that don't lie in the buffers that they were received into."""
         sealed = self.sealed
         own = self.active.bytes - self.active.received_bytes
         return own if sealed is None else own + sealed.bytes - sealed.received_bytes
 
     @property
     def clearing(self) -> bool:
-        """Whether what was flushed is still being let go of."""
+        """Whether the last flushed generation is still being freed."""
         return self.cleared is not None and not self.cleared.done()
 
     def seal(self) -> Generation:
-        """Begin a new generation; the old one is to be flushed."""
+        """Begin a new generation; the caller flushes the old one."""
         if self.sealed is not None:
-            raise AssertionError("what was sealed before is not flushed yet")
+            raise AssertionError("the generation sealed before is not flushed yet")
         self.sealed = self.active
         self.active = self._generation()
         return self.sealed
@@ -245,12 +245,12 @@ class Shard:
     async def flush(
         self, infos: Mapping[int, LedgerInfo], marks: tuple[Mark, ...], *, close_log: bool
     ) -> WrittenLedgers:
-        """Write the sealed generation and the marks, then drop it; what is new of its ledgers."""
+        """Write the sealed generation and the marks, then drop it; returns the news of its ledgers."""
         generation = self.sealed
         assert generation is not None
         began = self._runtime.clock.monotonic()
         await self.write_tombstones()
-        while revived := generation.dirty & self.deleted.trash:  # what they had must be gone before they have more
+        while revived := generation.dirty & self.deleted.trash:  # the rows of the earlier life go before new ones come
             await self.purge(revived)
         flush = Flush(
             self.store,
@@ -278,8 +278,8 @@ class Shard:
         self.commits += 1
         self.unlisted_logs = {}
         self.sealed = None
-        # Nobody reads it any more. Off the loop, for it takes its time; and not waited for here: the caller has rows to
-        # take over before anybody reads.
+        # Nobody reads it any more. Freeing takes long, so it happens off the loop, and nobody waits for it here: the
+        # caller takes over the rows before anybody reads.
         self.cleared = self._flush_worker.run(generation.clear)
         self._observer.checkpoint(generation.bytes, self._runtime.clock.monotonic() - began)
         return flushed.written
@@ -292,19 +292,19 @@ class Shard:
             self.deleted.tombstones_written(ledger_ids)
 
     async def purge(self, ledger_ids: Collection[int]) -> None:
-        """Remove some of what is left of deleted ledgers."""
+        """Remove some of the block rows that are left of deleted ledgers."""
         some = list(islice(ledger_ids, self._settings.index_step_rows))
         done = await self._flush_worker.run(self.deleted.purge, some, self._settings.index_step_rows)
         self.deleted.purged(done)
 
     def on_index(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
-        """Run something that blocks and may write to the index, between two steps of whatever else does."""
+        """Run a function that blocks and may write to the index, between two steps of other writers of the index."""
         return self._flush_worker.run(function, *args)
 
     async def change_row(self, function: Callable[..., ShardRow], *args: Any) -> None:
-        """Run a transaction that gets the shard's row and returns it as it then is. Only while `checkpointing` is held.
+        """Run a transaction that takes the shard's row and returns the new one. Only while `checkpointing` is held.
 
-        It must not be cancelled.
+        The caller must not be cancelled.
         """
         self.row = await self._flush_worker.run(function, self.row, *args)
         self.commits += 1
@@ -317,7 +317,7 @@ class Shard:
         return log_id
 
     async def forget_log(self, log_id: int) -> None:
-        """Hold the log open no longer: its file is gone, so no read can open it again, and its space becomes free."""
+        """Close a log whose file is gone, so that its space becomes free: no read can open it again."""
         await self._read_worker.run(self._reader.forget, log_id)
 
     def open_log(self, log_id: int) -> BlockWriter:
@@ -367,7 +367,7 @@ class Shard:
         memory: Sequence[StoredRange],
         lac: int,
     ) -> RangeRead:
-        info.pins += 1  # what is found out about it must reach the state in the cache
+        info.pins += 1  # the findings of this read must reach the state in the cache
         self.ahead.reading += 1
         try:
             result = await self._read_pinned(info, first, last, bytes_max, memory, lac)
@@ -392,7 +392,7 @@ class Shard:
         if done.gap and not info.limbo and not info.verified:
             info.verified = await self._verify(ledger_id)
             if not info.verified and not info.gone:
-                self.distrust(info, "the rows of its blocks are not those that were stored")
+                self.distrust(info, "rows of its blocks are missing or are not the stored ones")
         return self._result(info, first, done, max(lac, row.lac if row is not None else -1))
 
     def _result(self, info: LedgerInfo, first: int, done: Assembled, lac: int) -> RangeRead:
@@ -470,7 +470,7 @@ class Shard:
     async def _blocks(
         self, ledger_id: int, rows: Sequence[BlockRow], going_on: bool
     ) -> list[StoredBlock | None] | FileNotFoundError:
-        """The rows' blocks, None for one that can't be read, or the error if a log isn't there."""
+        """The rows' blocks, None for an unreadable one, or the error if a log isn't there."""
         loaded: dict[Place, StoredBlock | Exception] = {}
         for row in rows:
             if (cached := self.cache.get(row.place, going_on=going_on)) is not None:
@@ -495,14 +495,14 @@ class Shard:
         return blocks
 
     async def load_blocks(self, ledger_id: int, rows: Sequence[BlockRow]) -> dict[Place, StoredBlock | Exception]:
-        """What these rows of the ledger name, verified, by place, or why it can't be read."""
+        """The verified blocks that these rows of the ledger name, by place, or the error of reading one."""
         run_bytes = self._settings.block_run_bytes
         return await self._read_worker.run(read_blocks, self._reader, ledger_id, rows, run_bytes)
 
     # --- end ----------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End the threads and close the files; what was not checkpointed stays in the journal. Blocks."""
+        """End the threads and close the files; entries that were not checkpointed stay in the journal. Blocks."""
         self._flush_worker.close()
         self._read_worker.close()
         self._reader.close()

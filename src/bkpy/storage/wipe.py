@@ -1,9 +1,9 @@
 """Removes what a bookie keeps in its directories: `bkpy bookie format`, and a journal directory that is given up.
 
-Invariants: only files that a bookie makes are touched, and only in directories with the bookie's own cookie, checked
-under the directory's lock; an operator may allow others (`format --force`), but never those of another bookie. The
-first to go is an index, so that from then on no start believes what is left; a directory's cookie goes last, so that an
-interrupted removal can be told from another bookie's directory, and finished.
+Invariants: it removes only files that a bookie makes, and only in directories with the bookie's own cookie, checked
+under the directory's lock; an operator may allow other directories (`format --force`), but never another bookie's. An
+index goes first, so that from then on no start believes the rest; a directory's cookie goes last, so that a second call
+recognizes an interrupted removal and finishes it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _INDEX_FILES = ("data.mdb", "lock.mdb", "data.mdb.new", "sound.pages", "sound.pa
 
 
 class OwnedFiles(NamedTuple):
-    """A bookie's files in a directory, by kind, with paths, in the order in which they are to go."""
+    """A bookie's files in a directory, by kind, with paths, in the order of their removal."""
 
     indexes: list[str]
     journals: list[str]
@@ -41,7 +41,7 @@ class OwnedFiles(NamedTuple):
 
 
 def belongings(files: Files, directory: str) -> OwnedFiles:
-    """What a bookie has in the directory. Blocks."""
+    """Find a bookie's files in the directory. Blocks."""
     found = OwnedFiles([], [], [], [], [], 0)
     size = 0
     for kind, path in _ours(files, directory):
@@ -67,7 +67,7 @@ def has_cookie(files: Files, directory: str, owner: Owner) -> bool:
 
 
 def is_owned(files: Files, directory: str, owner: Owner) -> bool:
-    """Whether the directory's cookie says that it is the owner's. Without a cookie only an empty directory is.
+    """Whether the directory's cookie names the owner. Without a cookie, only an empty directory counts as the owner's.
 
     Raises `IdentityError` for a directory of another bookie.
     """
@@ -87,10 +87,10 @@ def is_owned(files: Files, directory: str, owner: Owner) -> bool:
 
 
 def wipe(files: Files, directories: Sequence[str], owner: Owner, *, allowed: Collection[str] = ()) -> None:
-    """Remove all of it from all these directories, whose locks are held. Blocks.
+    """Remove the owner's files from all these directories, whose locks the caller holds. Blocks.
 
-    Raises `IdentityError`, with nothing removed, for a directory that is not the owner's; one of `allowed` may have
-    a cookie of another cluster, or none.
+    Raises `IdentityError`, with nothing removed, for a directory that is not the owner's. A directory in `allowed` may
+    have a cookie of another cluster, or none.
     """
     for directory in directories:
         if not is_owned(files, directory, owner) and directory not in allowed:
@@ -133,7 +133,7 @@ def _ours(files: Files, directory: str) -> Iterator[tuple[str, str]]:
             yield "scrubs", f"{directory}/{name}"
         elif name in (COOKIE_NAME, f"{COOKIE_NAME}.new"):
             yield "cookies", f"{directory}/{name}"
-        elif name == INDEX_NAME or name.startswith(f"{INDEX_NAME}."):  # or one that was being made anew, or was before
+        elif name == INDEX_NAME or name.startswith(f"{INDEX_NAME}."):  # or a new index, or a replaced one
             for file in _INDEX_FILES:
                 if files.exists(f"{directory}/{name}/{file}"):
                     yield "indexes", f"{directory}/{name}/{file}"

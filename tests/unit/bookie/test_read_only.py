@@ -459,13 +459,9 @@ async def test_the_monitor_says_what_it_waits_for_and_each_thing_once(
     disks = Disks()
     monitor = monitor_of(One(tmp_path).settings(), disks)
     caplog.set_level(logging.INFO, "bkpy.bookie")
-    less = (
-        r"WARNING \d+ bytes are free in .*/%s, less than disk_free_bytes_min = \d+; new entries are taken again when .*"
-    )
-    silent = "ERROR can't tell the free space of .*/ledgers1: .*"
-    between = (
-        r"INFO \d+ bytes are free in .*/ledgers0: more than disk_free_bytes_min = .* only at disk_free_bytes_resume"
-    )
+    less = r"WARNING \d+ bytes are free in .*/%s, less than disk_free_bytes_min = \d+: new entries are refused until .*"
+    silent = "ERROR failed to read the free space of .*/ledgers1, so it counts as full: .*"
+    between = r"INFO \d+ bytes are free in .*/ledgers0, more than disk_free_bytes_min = .* until every directory has .*"
     steps: list[tuple[dict[str, int], set[str], list[str]]] = [
         ({}, set(), []),
         ({"ledgers0": 99 * MIB}, set(), [less % "ledgers0"]),

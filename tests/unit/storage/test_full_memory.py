@@ -257,17 +257,17 @@ async def test_a_memtable_that_nothing_is_added_to_is_flushed() -> None:
     await known(storage)
     await add(storage, Batch(1, 1, payload=b"x"))
     for _ in range(3):
-        storage.rest()
+        storage.release_idle()
         await turns()
     assert storage.memory_bytes > 0  # too little to bother
     await add(storage, Batch(1, 2, payload=PAYLOAD))
-    assert not storage.rest()  # there was something
+    assert not storage.release_idle()  # there was something
     await add(storage, Batch(1, 3, payload=PAYLOAD))
-    assert not storage.rest()
-    assert storage.rest()
+    assert not storage.release_idle()
+    assert storage.release_idle()
     await turns()
     assert storage.memory_bytes == 0
-    assert not storage.rest()
+    assert not storage.release_idle()
     await storage.close()
 
 
@@ -279,11 +279,11 @@ async def test_what_a_checkpoint_lets_go_of_bit_by_bit_is_freed_before_memory_is
     shard = storage.shards[0]
     clearing: list[bool] = []
     generation = shard.active
-    generation.clear = lambda: clearing.append(storage.rest())  # type: ignore[method-assign]
+    generation.clear = lambda: clearing.append(storage.release_idle())  # type: ignore[method-assign]
     await storage.checkpoint()
     await turns()
     assert clearing == [True]
-    assert not storage.rest()
+    assert not storage.release_idle()
     await storage.close()
 
 

@@ -1,1 +1,1 @@
-"""What a bookie knows of ledgers besides their entries."""
+"""The states of ledgers on a bookie: everything but their entries."""

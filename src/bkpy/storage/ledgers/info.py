@@ -1,4 +1,4 @@
-"""What a bookie knows of a ledger besides its entries, and the bounded cache of it.
+"""The state of a ledger on a bookie, which is everything but its entries, and the bounded cache of states.
 
 Invariant: a state with changes that no checkpoint has written is never evicted.
 """
@@ -21,27 +21,27 @@ _LOOKS_MAX: Final = 1000  # more than are loaded at a time, so that the cache ge
 
 @dataclass(slots=True)
 class LedgerInfo:
-    """One ledger's state. `key` is empty if it was lost: nobody can be authorised, and every answer is *unknown*."""
+    """One ledger's state. `key` is empty if it was lost: then nobody is authorised, and every answer is *unknown*."""
 
     ledger_id: int
     key: bytes
     fenced: bool = False
-    limbo: bool = False  # negatives can't be given
-    fence_of_limbo: bool = False  # it is fenced only because it is in limbo: no client has asked for a fence
+    limbo: bool = False  # entries may be lost: missing ones are *unknown*, never denied
+    fence_of_limbo: bool = False  # it is fenced only because it is in limbo: no client asked for a fence
     explicit_lac: bytes = b""  # a record, empty if there is none
-    last_entry: int = -1  # highest id in the index; what the memtable has comes on top
+    last_entry: int = -1  # highest id in the index; the memtable may have higher ones
     lac: int = -1  # highest last add confirmed seen in entries that were checkpointed
     shard: int = 0
     verified: bool = False  # its block rows were found complete since the start
     pins: int = 0  # generations, reads and deletions that need it in the cache
-    hidden: bool = False  # what the index has of it is unknown to whoever asks, for it may be deleted
-    disturbed: bool = False  # since it was hidden something was stored for it
-    gone: bool = False  # deleted or replaced: nothing may be written or concluded for this state any more
-    proven_key: bytes = b""  # the ledger's key in the metadata, if the bookie has read it since the state was loaded
+    hidden: bool = False  # reads answer *unknown*, for the ledger may be deleted soon
+    disturbed: bool = False  # something was stored for it since it was hidden
+    gone: bool = False  # deleted or replaced: nobody may write this state, or decide anything by it
+    proven_key: bytes = b""  # the key in the metadata, if the bookie read it since the state was loaded
 
 
 def take_explicit_lac(info: LedgerInfo, record: bytes) -> bool:
-    """Keep the record if its last add confirmed is higher than that of the one the ledger has."""
+    """Keep the record if its last add confirmed is higher than that of the present one."""
     if lac_of(record) <= lac_of(info.explicit_lac):
         return False
     info.explicit_lac = record
@@ -57,7 +57,7 @@ class LedgerCache:
     """States by ledger id, the least recently loaded going first."""
 
     def __init__(self, infos_max: int) -> None:
-        # Not a dict: to find the first key of one takes a look at all that was removed before it.
+        # Not a dict: to find its first key, a dict steps over every key that was removed before it.
         self._infos: OrderedDict[int, LedgerInfo] = OrderedDict()
         self._infos_max = infos_max
 
@@ -72,14 +72,14 @@ class LedgerCache:
         return list(self._infos.values())
 
     def remove(self, ledger_id: int) -> None:
-        """Forget the state, whatever needs it."""
+        """Forget the state, even if it is pinned."""
         del self._infos[ledger_id]
 
     def trim(self, keep: Collection[int] = ()) -> None:
-        """Evict down to the bound what nothing needs and isn't in `keep`: what somebody is about to decide by.
+        """Evict states down to the bound, but none that is pinned or in `keep` (a caller is about to decide by it).
 
-        To be called where no other state was just handed out. What is needed goes to the end of the line, so that many
-        of those don't cost a look each every time.
+        Call it only where no other state was just handed out. Pinned states move to the end of the line, so that many
+        of them don't cost a look each every time.
         """
         excess = len(self._infos) - self._infos_max
         looks = min(len(self._infos), len(keep) + _LOOKS_MAX)

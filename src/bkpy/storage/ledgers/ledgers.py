@@ -1,9 +1,11 @@
-"""All ledgers of a bookie: what is known of each, loaded from the shards' indexes when asked for, and checkpointed.
+"""All ledgers of a bookie: their states, loaded on demand from the shards' indexes, and their checkpoints.
 
-Invariants: at most one object stands for a ledger; what was never seen is told from what isn't in memory, and only the
-first can be made known; what was deleted is made known again only as fenced (S12); a checkpoint's marks are the ends of
-the journals at its seal (S8). A fenced ledger is in `fenced` as long as its state is in memory, or somebody may add to
-it without asking for that. The replay fills this, and the engine is made of it.
+The replay fills this at the start; then the engine uses it.
+
+Invariants: at most one object stands for a ledger; only a ledger that no shard has is made known, never one that merely
+isn't in memory; a ledger that was deleted here is made known again only as fenced (S12); a checkpoint's marks are the
+ends of the journals at its seal (S8); a fenced ledger is in `fenced` as long as its state is in memory, or somebody may
+add to it without loading that.
 """
 
 from __future__ import annotations
@@ -32,9 +34,9 @@ if TYPE_CHECKING:
 class Ledgers:
     """Ledgers by id, and the shards that hold their entries.
 
-    `fenced`: those whose normal adds must be refused, of all whose states are in memory or who are `writable`: of some
-    ledgers, those that somebody may add to without asking for their state. `on_key_void` takes that right away: the
-    ledger was deleted here, or has another key.
+    `fenced`: ledgers whose normal adds must be refused, among those in memory and those that are `writable`.
+    `writable`: filters some ledgers for those that a connection may add to without loading their states.
+    `on_key_void`: callbacks that take this right away, because the ledger was deleted here or has another key.
     """
 
     def __init__(
@@ -44,31 +46,31 @@ class Ledgers:
         self.fenced: set[int] = set()
         self.on_key_void: list[Callable[[int], None]] = []
         self.writable: Callable[[set[int]], set[int]] = lambda _: set()
-        self._sweep_at = settings.ledger_states_max  # so many beside the cache are a reason to look which are needed
+        self._sweep_at = settings.ledger_states_max  # with so many ids beside the cache, drop the unneeded ones
         self._settings = settings
         self._observer = observer
         self._cache = LedgerCache(settings.ledger_states_max)
         states = memory.part("ledger states")
         memory.measures.append(lambda: states.set(len(self._cache) * STATE_BYTES))
-        # The shards of ledgers outside the shard of their id: those are older than the present number of shards. Like
-        # `fenced`, it has all whose states are in memory or who are `writable`, and is swept of others.
+        # The shards of ledgers that are not in the shard of their id, for they are older than the present number of
+        # shards. Like `fenced`, it covers ledgers that are in memory or `writable`, and is swept of others.
         self._shard_overrides: dict[int, int] = {}
         self._loading = asyncio.Lock()
-        self._unseen: set[int] = set()  # what the last load found nowhere
-        self._with_tombstone: set[int] = set()  # what of it was deleted here once
+        self._unseen: set[int] = set()  # ledgers that the last load found nowhere
+        self._with_tombstone: set[int] = set()  # those of them that were deleted here once
 
     @property
     def untrusted(self) -> bool:
-        """Whether data was lost here, so that ledgers never seen are not denied but unknown.
+        """Whether data was lost here. Then ledgers never seen are not denied but *unknown*.
 
-        New ledgers are fenced meanwhile: a fence may be among what was lost. The bookie should be read-only.
+        New ledgers are fenced meanwhile, for a fence may be among the losses. The bookie should be read-only.
         """
         return any(shard.row.unknown_in_limbo for shard in self.shards)
 
     def doubts(self, ledger_id: int) -> bool:
-        """Whether a ledger that was never seen, as far as is known, may be among what was lost here.
+        """Whether a ledger that seems never to have been here may be among the losses.
 
-        Its adds are refused, but for those of recoveries and copies; nothing of it is denied.
+        Then the bookie refuses its adds, but for those of recoveries and copies, and denies nothing of it.
         """
         limbo_to = max(shard.row.limbo_to for shard in self.shards)
         return not denies_unseen(ledger_id, all_in_doubt=self.untrusted, limbo_to=limbo_to)
@@ -86,16 +88,16 @@ class Ledgers:
     async def load(self, ledger_ids: Collection[int]) -> dict[int, LedgerInfo | None]:
         """The ledgers' states, None for one that was never seen. `CorruptDataError` if a row is damaged.
 
-        Whoever decides something by a state does so before the next await.
+        Callers that decide something by a state do so before their next await.
         """
         cached = self._cache.get
         if any(cached(ledger_id) is None for ledger_id in ledger_ids):
-            # One load at a time: so no state can be loaded, changed, written and evicted behind another load's back.
+            # One load at a time: no state is loaded, changed, written and evicted while another load waits.
             async with self._loading:
                 wanted = set(ledger_ids)
-                self.trim(keep=wanted)  # and what others evicted while this one waited is missing, too
+                self.trim(keep=wanted)  # others may have evicted some while this load waited
                 self._unseen = set()
-                # Once more if one was deleted while others were looked for: whether it was is asked next.
+                # Again if a ledger was deleted while others were loaded: `was_deleted` must know of it.
                 while not (missing := {i for i in wanted if cached(i) is None}) <= self._unseen:
                     await self._load(missing)
         return {ledger_id: cached(ledger_id) for ledger_id in ledger_ids}
@@ -110,7 +112,7 @@ class Ledgers:
             for number, wanted in by_shard.items():
                 shard = self.shards[number]
                 commits = -1
-                while commits != shard.commits:  # a row from before a checkpoint would deny what that one wrote
+                while commits != shard.commits:  # a row read before a checkpoint would deny its entries
                     commits = shard.commits
                     found = await shard.load(wanted)
                 with_tombstone |= found.with_tombstone
@@ -137,7 +139,7 @@ class Ledgers:
         return None
 
     def was_deleted(self, ledger_id: int) -> bool:
-        """Whether a ledger that was just found to be unknown was deleted here: it stays fenced for good (S12)."""
+        """Whether a ledger that was just found unknown was deleted here: then it stays fenced for good (S12)."""
         return ledger_id in self._with_tombstone
 
     def _adopt(self, ledger_id: int, row: LedgerRow, number: int) -> LedgerInfo:
@@ -167,13 +169,13 @@ class Ledgers:
             self._shard_overrides[ledger_id] = number
 
     def introduce(self, ledger_id: int, key: bytes, shard: int | None = None) -> LedgerInfo:
-        """Make a ledger known that isn't, as was just found out; in limbo and fenced where data was lost.
+        """Make a ledger known that was just found unknown; in limbo and fenced where data was lost.
 
-        One that was deleted here is fenced. `shard`: where its entries go, if not to that of its id.
+        A ledger that was deleted here is fenced. `shard`: the shard of its entries, if not that of its id.
         """
-        # A state made for a ledger that has a row would replace it: its entries would be denied, its fence forgotten.
+        # A new state would replace a row that is there: its entries would be denied, its fence forgotten.
         if ledger_id not in self._unseen:
-            raise AssertionError(f"ledger {ledger_id} may have been seen")
+            raise AssertionError(f"ledger {ledger_id} may be in an index")
         self._unseen.discard(ledger_id)
         limbo = self.doubts(ledger_id)
         home = ledger_id % len(self.shards) if shard is None else shard
@@ -194,19 +196,19 @@ class Ledgers:
         return info
 
     def is_fenced_by_limbo(self, ledger_id: int) -> bool:
-        """Whether a ledger in `fenced`, whose state was just loaded, is in limbo, and no client has asked for a fence.
+        """Whether a ledger in `fenced`, whose state was just loaded, is fenced for its limbo alone.
 
-        Its writer goes on elsewhere: nobody ends it.
+        No client asked for a fence, so its writer goes on with other bookies.
         """
         info = self._cache.get(ledger_id)
         return info is not None and info.limbo and info.fence_of_limbo
 
     def touch(self, info: LedgerInfo) -> None:
-        """The state changed and must be in the next checkpoint."""
+        """Have the next checkpoint write the state, which changed."""
         self.shards[info.shard].touch(info)
 
     def distrust_everything(self) -> None:
-        """Data was lost, of whatever ledgers: fence all and put them in limbo, durably. Blocks: for the start."""
+        """Fence all ledgers and put them in limbo, durably, because any may have lost data. Blocks: for the start."""
         for shard in self.shards:
             shard.put_all_in_limbo()
         for info in self._cache.all():
@@ -216,7 +218,7 @@ class Ledgers:
             self.touch(info)
 
     def trim(self, keep: Collection[int] = ()) -> None:
-        """Evict what nothing needs and isn't in `keep`. To be called where no other state was just handed out."""
+        """Evict states that are not pinned and not in `keep`. Call it where no other state was just handed out."""
         self._cache.trim(keep)
         if len(self.fenced) + len(self._shard_overrides) > self._sweep_at:
             known = self.fenced.union(self._shard_overrides)
@@ -231,7 +233,7 @@ class Ledgers:
     # --- keys ---------------------------------------------------------------------------------------------------------
 
     async def has_tombstone(self, ledger_id: int) -> bool:
-        """Whether a ledger of that id was ever deleted here. `CorruptDataError` if that can't be told."""
+        """Whether a ledger of that id was ever deleted here. `CorruptDataError` if its range is damaged."""
         for shard in self.shards:
             if await shard.has_tombstone(ledger_id):
                 return True
@@ -242,10 +244,10 @@ class Ledgers:
         return any(shard.has_tombstone_now(ledger_id) for shard in self.shards)
 
     def replace_key(self, info: LedgerInfo, key: bytes, *, deleted: bool) -> None:
-        """Give the ledger, of which no entry is stored, another key: the one that it had was not its own.
+        """Replace the wrong key of a ledger without entries by its own.
 
-        What was stored under the wrong key goes with it: the fence, and an explicit last add confirmed. A fence stays
-        on a ledger that was `deleted` here once, or that is in limbo.
+        The fence and the explicit last add confirmed that came with the wrong key go. A fence stays on a ledger that
+        was `deleted` here once, or that is in limbo.
         """
         # A new object: a flush may be reading the old one on its thread.
         info.gone = True
@@ -267,8 +269,8 @@ class Ledgers:
         before: list[int] = []
         found: set[int] = set()
         while before != (commits := [shard.commits for shard in self.shards]):
-            before = commits  # a row from before a deletion was buried would be of a ledger that is gone
-            # Memory first: a checkpoint meanwhile moves what is there to the index, and not the other way.
+            before = commits  # a row read before a tombstone was written is of a deleted ledger
+            # Memory first: a checkpoint moves ledgers from memory to the index, never the other way.
             found = {i for shard in self.shards for i in shard.unwritten() if i > after}
             for shard in self.shards:
                 found.update(await shard.held(after, limit))
@@ -277,7 +279,7 @@ class Ledgers:
         return sorted(found)[:limit]
 
     def forget(self, ledger_id: int, shard: Shard) -> None:
-        """Deny from now on what this shard has of the ledger, none of it in memory, and have its rows removed later."""
+        """Deny the ledger from now on, of which this shard has nothing in memory, and have its rows removed later."""
         info = self._cache.get(ledger_id)
         if info is not None and info.shard == shard.number:
             info.gone = True
@@ -293,12 +295,12 @@ class Ledgers:
     def add_shard(self, shard: Shard) -> None:
         """Add a ledger directory. Ledgers seen before stay where they are."""
         self.shards.append(shard)
-        self._shard_overrides.clear()  # the shard of an id is another one now; states not in memory are found again
+        self._shard_overrides.clear()  # ids have other shards now; states outside memory are found again
         for info in self._cache.all():
             self._locate(info.ledger_id, info.shard)
 
     def shard_of(self, ledger_id: int) -> int:
-        """The number of the shard that holds the ledger, whose state is in memory, or that is `writable`."""
+        """The number of the shard of a ledger that is in memory or `writable`."""
         return self._shard_overrides.get(ledger_id, ledger_id % len(self.shards))
 
     @property
@@ -311,7 +313,7 @@ class Ledgers:
     async def checkpoint(self, shard: Shard, ends: Callable[[], Sequence[Mark]], *, close_log: bool = False) -> bool:
         """Write out all that the shard has in memory, and move its marks; whether there was anything to do.
 
-        To be called by one at a time for each shard. `ends` says where each journal ends, and is asked at the seal.
+        One call at a time for each shard. `ends` returns where each journal ends, and is called at the seal.
         """
         marks = _marks(shard, ends())  # before the seal's next await: they belong together (S8)
         if shard.active.empty and marks == shard.row.marks and not close_log and not shard.deleted.pending_delete:
@@ -343,7 +345,7 @@ class Ledgers:
     # --- end ----------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close the shards; what was not checkpointed stays in the journals. Blocks until running writes have ended."""
+        """Close the shards; entries not checkpointed stay in the journals. Blocks until running writes have ended."""
         for shard in self.shards:
             shard.close()
 
@@ -367,7 +369,7 @@ def _marks(shard: Shard, ends: Sequence[Mark]) -> tuple[Mark, ...]:
 
 @contextlib.contextmanager
 def checkpoint_errors(shard: Shard) -> Iterator[None]:
-    """Make a `StorageFailedError` of what a checkpoint raises, be it of the file system or of the index's library."""
+    """Turn an error of a checkpoint, of the file system or of the index's library, into a `StorageFailedError`."""
     try:
         yield
     except BookKeeperError:

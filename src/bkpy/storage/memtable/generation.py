@@ -46,10 +46,10 @@ def index_frames(frames: Sequence[Frame], by_ledger: defaultdict[int, list[Batch
 
 
 class LedgerBatches:
-    """A ledger's batches in one generation, kept in a form that range reads find their way in.
+    """A ledger's batches in one generation, in a form that range reads can search.
 
-    Those that arrived in the order of their ids are found in the order of arrival; from the first on that didn't, all
-    are sorted as they are taken in.
+    As long as batches arrive in the order of their ids, the order of arrival is searched. From the first other one on,
+    all are sorted.
     """
 
     __slots__ = ("_arrived", "_checked", "_in_order", "_others", "_step_batches", "last")
@@ -108,7 +108,7 @@ class LedgerBatches:
         return found, last
 
     def _ordered(self, first: int, last: int) -> Iterator[Item]:
-        """Of the batches that arrived in order, those that touch the range."""
+        """The batches that touch the range, of all that arrived in order."""
         arrived = self._arrived
         start = max(0, bisect_left(arrived, first + 1, 0, self._in_order, key=_first) - 1)
         for arrival in range(start, self._in_order):
@@ -136,7 +136,7 @@ class Generation:
         self._by_ledger: defaultdict[int, list[Batch]] = defaultdict(list)
         self._ledgers: dict[int, LedgerBatches] = {}
         self._indexed = 0
-        self._bytes_seen = 0  # at the last rest
+        self._bytes_seen = 0  # at the last `is_idle`
 
     def add(self, columns: AddColumns, body: Bytes, position: Position | None = None) -> None:
         self.frames.append((columns, body, position))
@@ -153,8 +153,8 @@ class Generation:
         self.bytes += STATE_BYTES
         return True
 
-    def rests(self, bytes_min: int) -> bool:
-        """Whether it holds that many bytes, and nothing was added since the last time this was asked."""
+    def is_idle(self, bytes_min: int) -> bool:
+        """Whether it holds that many bytes, and nothing was added since the last call."""
         seen, self._bytes_seen = self._bytes_seen, self.bytes
         return self.bytes >= bytes_min and self.bytes == seen
 
@@ -180,7 +180,7 @@ class Generation:
         return batches, batches.refresh(max(0, batches_max))
 
     def clear(self) -> None:
-        """Let go of everything, bit by bit: hundreds of thousands of objects at once would stop all threads."""
+        """Free everything, bit by bit: hundreds of thousands of objects at once would stop all threads."""
         while self.frames:
             self.frames.pop()
         self._ledgers.clear()
@@ -195,4 +195,4 @@ class Generation:
         assert self._indexed <= len(self.frames)
         expected = STATE_BYTES * len(self.dirty) + FRAME_OVERHEAD_BYTES * len(self.frames)
         expected += sum(len(body) + BATCH_OVERHEAD_BYTES * len(columns[1]) for columns, body, _ in self.frames)
-        assert self.bytes == expected, f"{self.bytes} bytes are accounted for, {expected} are there"
+        assert self.bytes == expected, f"{self.bytes} bytes are counted, {expected} are there"

@@ -1,10 +1,10 @@
-"""Blocks of a ledger directory that were read lately, so that scans go on inside them and tailing readers share them.
+"""Recently read blocks of a ledger directory, so that scans go on inside them and tailing readers share them.
 
-A block that was asked for again is kept longer than one that was not: a reader that passes over many, and asks for each
-while it goes on from the one before, takes none of those away from others.
+A block that was asked for again stays longer. So a sequential reader, which asks once for each of many blocks, evicts
+none that other readers share.
 
-Invariants: the bytes of all blocks are those that the memory's budget was told; there are no more than the bound, but
-for a single block; those asked for again have half of the bound at most.
+Invariants: the memory budget counts exactly the bytes of all blocks; they stay within the bound, but for a single
+block; blocks that were asked for again have at most half of the bound.
 """
 
 from __future__ import annotations
@@ -79,13 +79,13 @@ class BlockCache:
         self._part.change(-place.length)
 
     def give_way(self, excess: int) -> None:
-        """Let go of that many bytes, or of all."""
+        """Evict that many bytes, or all."""
         below = self._bytes - excess
         while self._bytes > max(0, below):
             self._evict(self._passed or self._kept)
 
-    def rest(self) -> bool:
-        """Let go of everything if nobody asked for anything since the last time; whether there was anything."""
+    def release_idle(self) -> bool:
+        """Evict everything if nobody asked for a block since the last call; whether there was anything."""
         rested, self._rested = self._rested, True
         if not rested or not self._bytes:
             return False

@@ -1,10 +1,10 @@
-"""Scrubs one ledger directory: round after round over its block rows, at a limited rate, from where it was.
+"""Scrubs one ledger directory: round after round over its block rows, at a limited rate, resuming where it stopped.
 
-Each step gathers some rows, reads and verifies their blocks on a thread of its own, and looks once more into the index
-for those that failed: a block that was compacted or deleted meanwhile is no damage.
+Each step gathers some rows, reads and verifies their blocks on a thread of its own, and looks into the index again for
+blocks that failed: a block that was compacted or deleted meanwhile is no damage.
 
-Invariants: a damage is told once; nothing that fails here ends anything but the step that it is in; how far a round is
-is stored now and then, so that a restart goes on from there; nothing is written besides that.
+Invariants: it reports a damage once; an error ends only the step that it happens in; it stores its progress now and
+then, so that a restart resumes there, and writes nothing else.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ T = TypeVar("T")
 
 
 class ScrubStatus(NamedTuple):
-    """Of one directory. Times in seconds since 1970, None for what there wasn't yet, or won't be by itself.
+    """The scrub of one directory. Times in seconds since 1970; None: not yet, or never by itself.
 
-    `done_bytes` of about `total_bytes` were looked at in the round that is under way, else in the last.
+    `done_bytes` of about `total_bytes` were verified in the round that is under way, or else in the last one.
     """
 
     directory: str
     running: bool
-    rounds: int  # full ones so far
+    rounds: int  # complete ones so far
     began_s: float | None
     done_bytes: int
     total_bytes: int
@@ -52,7 +52,7 @@ class ScrubStatus(NamedTuple):
 
 
 class Scrubber:
-    """Of one shard. Its methods run on the event loop; making one blocks."""
+    """The scrub of one shard. Its methods run on the event loop; the constructor blocks."""
 
     def __init__(self, shard: Shard, runtime: DiskRuntime, settings: BookieSettings, observer: StorageObserver) -> None:
         self._shard = shard
@@ -63,7 +63,7 @@ class Scrubber:
         self._pacer = Pacer(runtime.clock, settings.scrub_bytes_per_s)
         self._log = logging.getLogger("bkpy.bookie")
         self._rng = runtime.rng
-        self._saved = self._stored()  # as the file has it; None if there is none that is of use
+        self._saved = self._stored()  # as the file has it; None: there is none, or it is damaged
         self._state = self._saved or ScrubState(0, 0.0)
         self.damages = DamageList(self._state.known, self._state.left_out, settings.scrub_damages_max)
         self._total_bytes = self._state.round.bytes if self._state.round is not None else 0
@@ -79,10 +79,12 @@ class Scrubber:
         try:
             state = read_state(self._files, self._shard.directory)
         except (OSError, CorruptDataError) as e:
-            self._log.warning("the scrub of %s begins anew: %s", self._shard.directory, e)
+            self._log.warning(
+                "failed to read the state of the scrub of %s, restarting it: %s", self._shard.directory, e
+            )
             return None
         if state is not None and not self._settings.scrub_interval_s:
-            return state._replace(round=None)  # somebody asked for it, and may ask again
+            return state._replace(round=None)  # an operator asked for that round, and may ask again
         return state
 
     # --- what others see ----------------------------------------------------------------------------------------------
@@ -111,11 +113,11 @@ class Scrubber:
         return True
 
     async def look_again(self) -> None:
-        """Forget damages that the index doesn't name any more: what was there is deleted, or was stored elsewhere."""
+        """Forget damages that the index doesn't name any more: the entries were deleted, or stored elsewhere."""
         before = self.damages.defects
         if before:
             now = await self._shard.on_index(as_it_is_now, self._shard.store, before)
-            self._tell_gone(self.damages.update(before, now))
+            self._log_gone(self.damages.update(before, now))
 
     # --- its life -----------------------------------------------------------------------------------------------------
 
@@ -125,7 +127,7 @@ class Scrubber:
         self._task = self._spawn(self._run(), name=f"scrub of {self._shard.directory}")
 
     async def stop(self) -> None:
-        """End within a step, and store how far it is."""
+        """End within a step, and store the progress."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -133,7 +135,7 @@ class Scrubber:
             await self._save()
 
     def close(self) -> None:
-        """End the thread. Blocks until what it does has ended."""
+        """End the thread. Blocks until it has finished its work."""
         if self._task is not None:
             self._task.cancel()
         if self._worker is not None:
@@ -154,19 +156,28 @@ class Scrubber:
                 else:
                     await self._go_round(self._state.round)
             except OSError as e:
-                self._log.warning("the scrub of %s waits, for its index can't be read: %s", self._shard.directory, e)
+                self._log.warning(
+                    "the scrub of %s failed to read its index, retrying in %g s: %s",
+                    self._shard.directory,
+                    self._settings.scrub_save_interval_s,
+                    e,
+                )
                 await asyncio.sleep(self._settings.scrub_save_interval_s)
-            except Exception:  # a defect costs no more than that
-                self._log.exception("the scrub of %s failed, and goes on in a while", self._shard.directory)
+            except Exception:  # a defect of the scrub must not end the bookie
+                self._log.exception(
+                    "the scrub of %s failed, retrying in %g s",
+                    self._shard.directory,
+                    self._settings.scrub_save_interval_s,
+                )
                 await asyncio.sleep(self._settings.scrub_save_interval_s)
 
     def _first_start(self) -> None:
-        """Nothing was ever scrubbed here. Bookies that are started together don't all begin together."""
+        """Choose a first time for a directory that was never scrubbed, so that bookies started together differ."""
         waited_s = self._settings.scrub_interval_s * self._rng.random()
         self._state = self._state._replace(counted_from_s=self._clock.time() - waited_s)
 
     async def _wait(self) -> None:
-        """Until a round is due, or was begun by somebody, or it is time to look whether damages are still there."""
+        """Wait until a round is due or requested, or it is time to look whether damages are still there."""
         interval_s = self._settings.scrub_interval_s
         wait_s = None
         if interval_s:
@@ -193,11 +204,11 @@ class Scrubber:
         self._state = self._state._replace(round=Round(self._clock.time(), 0, 0, 0))
 
     async def _go_round(self, under_way: Round) -> None:
-        """From where it is to its end."""
+        """Scrub from where the round is to its end."""
         settings, shard, number = self._settings, self._shard, self._state.rounds + 1
         cursor: bytes | None = block_key(under_way.ledger_id, under_way.entry_id)
         if cursor != START:
-            self._log.info("the scrub of %s goes on at ledger %d", shard.directory, under_way.ledger_id)
+            self._log.info("the scrub of %s resumes at ledger %d", shard.directory, under_way.ledger_id)
         await self._save()
         self._total_bytes = await shard.on_index(self._bytes_in_logs)
         walk = RowWalk(
@@ -234,7 +245,7 @@ class Scrubber:
             await self._save()
 
     async def _end_round(self, under_way: Round, number: int) -> None:
-        self._tell_gone(self.damages.end_round(number))
+        self._log_gone(self.damages.end_round(number))
         now = self._clock.time()
         self._state = self._state._replace(rounds=number, counted_from_s=now, ended_s=now, round=None)
         self._total_bytes = self._done_bytes
@@ -252,7 +263,7 @@ class Scrubber:
         )
 
     def _bytes_in_logs(self) -> int:
-        """About how much a round is going to read: what lives in logs, and the log that is being filled. Blocks."""
+        """About how many bytes a round reads: living blocks in logs, and the log that is being filled. Blocks."""
         directory = self._shard.directory
         with self._shard.store.read() as txn:
             rows = log_rows(txn)
@@ -271,14 +282,14 @@ class Scrubber:
             self._observer.damage(describe(defect), defect.path)
             self._save_at = 0.0  # soon
 
-    def _tell_gone(self, gone: list[Defect]) -> None:
+    def _log_gone(self, gone: list[Defect]) -> None:
         for defect in gone:
-            self._log.info("no damage any more in %s: %s", defect.path, describe(defect))
+            self._log.info("damage in %s is gone: %s", defect.path, describe(defect))
 
-    # --- where it is --------------------------------------------------------------------------------------------------
+    # --- its progress -------------------------------------------------------------------------------------------------
 
     async def _save(self) -> None:
-        """Store how far it is. If that fails, a restart goes back to what was stored last."""
+        """Store the progress. If that fails, a restart resumes at what was stored last."""
         directory = self._shard.directory
         self._save_at = self._clock.monotonic() + self._settings.scrub_save_interval_s
         state = self._state._replace(known=self.damages.known, left_out=self.damages.left_out)
@@ -289,12 +300,12 @@ class Scrubber:
             self._saved, self._save_failed = state, False
         except OSError as e:
             if not self._save_failed:
-                self._log.warning("how far the scrub of %s is can't be stored: %s", directory, e)
+                self._log.warning("failed to store the progress of the scrub of %s, retrying: %s", directory, e)
             self._save_failed = True
 
 
 def describe(defect: Defect) -> str:
-    """The ledger, its entries, the place, what is wrong there and what to do about it."""
+    """Describe a damage: the ledger, its entries, the place, what is wrong there and what to do about it."""
     entries = "all entries" if defect.last is None else f"entries {defect.first} to {defect.last}"
     place = "" if defect.offset is None else f", at offset {defect.offset}"
     return f"ledger {defect.ledger_id}, {entries}{place}: {defect.what}; {defect.remedy}"

@@ -1,14 +1,14 @@
-"""Copies what lives in logs that are mostly dead to new ones, so that the old ones can go.
+"""Compaction: copies the living blocks of mostly dead logs to new logs, so that the old ones can be removed.
 
-A pass over the block rows in their order, so that a ledger's blocks come to lie together. Blocks are read whole and
-verified, appended to a new log, and synced with its directory; then one transaction lets rows point there. The old log
-is dead when no row names it any more, and goes like any other dead log.
+A pass goes over the block rows in their order, so that a ledger's blocks come to lie together. It reads blocks whole,
+verifies them, appends them to a new log, and syncs that with its directory. Then one transaction lets rows point there.
+The old log is dead when no row names it any more, and is removed like any other dead log.
 
-A crash leaves a log that nothing names, or that has some of the blocks and no row yet: the next start gives it one.
+A crash leaves a log that no row names, or that has some of the blocks and no row of its own: the next start adds one.
 
-Invariants: a row is repointed only if it still is what was copied (S13), and its ledger still there: nothing that was
-replaced or deleted comes back; what can't be verified stays where it is, and its log with it; the space that is needed
-for checkpoints and fences is left free.
+Invariants: a row is repointed only if it is still the copied one (S13) and its ledger is still there, so replaced and
+deleted entries never come back; a block that can't be verified stays where it is, with its log; the space that
+checkpoints and fences need stays free.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ class _Source(NamedTuple):
 
 
 class _Move(NamedTuple):
-    """Where the block of a row has been copied to."""
+    """A block row, and the place of the copy of its block."""
 
     source: _Source
     place: Place
 
 
 class Compactor:
-    """Of one shard. `pending_bytes`: living bytes of the logs that are being compacted, not copied yet."""
+    """The compaction of one shard. `pending_bytes`: living bytes of the chosen logs that are not copied yet."""
 
     def __init__(
         self,
@@ -90,21 +90,21 @@ class Compactor:
         self._target: BlockWriter | None = None
         self._named = False  # a row may point to the target
         self._written: set[int] = set()
-        self._left: dict[int, LogRow] = {}  # logs that are full, or that an error ended, and that have no row yet
+        self._left: dict[int, LogRow] = {}  # complete logs, or logs that an error ended, without a row yet
         self.moves: list[_Move] = []
         self._pauses = pauses
         self._pacer = Pacer(runtime.clock, settings.compaction_bytes_per_s)
 
     def close(self) -> None:
-        """End the thread. Blocks until what it does has ended."""
+        """End the thread. Blocks until it has finished its work."""
         self._worker.close()
         if self._target is not None:
             self._target.close()
 
     async def compact(self, living_ratio: float, tried: set[int]) -> bool:
-        """Copy what lives in logs of which less than that share does, as many as there is space for the copies.
+        """Compact logs of which less than that share lives, as many as there is space for their copies.
 
-        Adds those logs and the new ones to `tried`, and leaves out what is in it; False if there was none.
+        Adds those logs and the new ones to `tried`, and skips logs that are in it; False if there was none.
         """
         await self._list_left()
         candidates = await self._shard.on_index(self._candidates, living_ratio)
@@ -126,7 +126,7 @@ class Compactor:
         return True
 
     def _candidates(self, living_ratio: float) -> dict[int, int]:
-        """Living bytes by log, of those that are worth it, the least first. Blocks."""
+        """Living bytes by log, for logs that are worth compacting, the least first. Blocks."""
         with self._shard.store.read() as txn:
             rows = log_rows(txn)
         found = {
@@ -140,7 +140,7 @@ class Compactor:
         return dict(sorted(found.items(), key=lambda item: item[1]))
 
     def _affordable(self, candidates: dict[int, int], space: tuple[int, int]) -> dict[int, int]:
-        """Those whose copies fit beside what must stay free."""
+        """The candidates whose copies fit beside the space that must stay free."""
         free = space[0] - self._settings.compaction_free_bytes_min
         chosen: dict[int, int] = {}
         for log_id, living in candidates.items():
@@ -170,14 +170,14 @@ class Compactor:
         await self._finish_target()
 
     def _gather(self, cursor: bytes, log_ids: Collection[int]) -> tuple[list[_Source], bytes | None]:
-        """(rows of blocks in these logs from `cursor` on, where to go on). Blocks."""
+        """(rows of blocks in these logs from `cursor` on, the next cursor). Blocks."""
         found: list[_Source] = []
         size = 0
         with self._shard.store.read() as txn:
             for looked_at, (key, value) in enumerate(txn.scan(cursor, b"c")):
                 if looked_at == self._settings.index_step_rows or size >= self._settings.compaction_step_bytes:
                     return found, key
-                with contextlib.suppress(CorruptDataError):  # whoever looks for its ids finds out
+                with contextlib.suppress(CorruptDataError):  # reads of its entries report it
                     row = decode_block_row(key, value)
                     if row.place.log_id in log_ids:
                         found.append(_Source(ledger_of_block(key), key, value, row))
@@ -185,7 +185,7 @@ class Compactor:
         return found, None
 
     async def _copy_blocks(self, ledger_id: int, sources: Sequence[_Source]) -> int:
-        """Append the blocks of one ledger's rows to the new log; how many bytes they are."""
+        """Append the blocks of one ledger's rows to the new log; returns how many bytes they are."""
         copied = 0
         blocks = await self._shard.load_blocks(ledger_id, [source.row for source in sources])
         for source in sources:
@@ -206,8 +206,8 @@ class Compactor:
         if log_id not in self._damaged:
             self._damaged.add(log_id)
             self._observer.damage(
-                f"entry log {log_id} isn't compacted, because the block at offset {offset} of ledger "
-                f"{source.ledger_id} can't be read: {error}",
+                f"entry log {log_id} isn't compacted: the block of ledger {source.ledger_id} at offset {offset} "
+                f"can't be read: {error}",
                 self._shard.directory,
             )
 
@@ -224,7 +224,7 @@ class Compactor:
         return self._target
 
     async def _write(self, function: Callable[..., T], *args: Any) -> T:
-        """Run what writes to the new log. An error names the file, by which it is told from one of the index."""
+        """Run a write to the new log. An error names the file, which distinguishes it from an error of the index."""
         try:
             return await self._worker.run(function, *args)
         except OSError as e:
@@ -234,7 +234,7 @@ class Compactor:
     # --- committing ---------------------------------------------------------------------------------------------------
 
     async def commit(self) -> None:
-        """Sync what was copied, and let the rows point to it."""
+        """Sync the copies, and let the rows point to them."""
         if self._target is None or not self.moves:
             return
         await self._write(self._target.sync)
@@ -254,7 +254,7 @@ class Compactor:
         await self._list_left()
 
     async def _list_left(self) -> None:
-        """Give logs their rows to which nothing is appended any more."""
+        """Write the rows of logs that get no more blocks."""
         while self._left:
             log_id, row = next(iter(self._left.items()))
             await self._shard.on_index(self._list, log_id, row)
@@ -267,7 +267,7 @@ class Compactor:
         self._shard.living.committed()
 
     def _repoint(self, shard: ShardRow, moves: Sequence[_Move]) -> ShardRow:
-        """One transaction; the shard's row after it. Blocks."""
+        """Repoint rows in one transaction; returns the shard's new row. Blocks."""
         checksum = shard.checksum
         moved: defaultdict[int, int] = defaultdict(int)
         with self._shard.store.write() as txn:
@@ -298,7 +298,7 @@ class Compactor:
         return shard
 
     async def _abandon(self) -> None:
-        """After an error: a log that nothing names goes, so that trying again doesn't eat up the disk."""
+        """After an error: remove a log that no row names, so that retries don't fill the disk."""
         target, self._target, self.moves = self._target, None, []
         if target is None:
             return

@@ -1,10 +1,10 @@
-"""Deleted ledgers of one shard, from the moment they are gone until nothing of them is left in the index.
+"""Removes deleted ledgers from the index of one shard. `bkpy.storage.space.deletion` has all steps of a deletion.
 
-Two steps, each a transaction of its own. *Burial* takes the ledger's row away, makes it a tombstone and notes its block
-rows as trash; *purging* removes those, some at a time, and takes their bytes off the living ones.
+Two steps, each in transactions of its own. One replaces the ledger's row by a tombstone and notes its block rows as
+trash. *Purging* removes those, some at a time, and takes their bytes off the living ones.
 
-Invariants: no mark passes a record of a deletion before the burial; block rows of a ledger that has been made known
-again are stored only when the trash of its earlier life is gone.
+Invariants: no mark passes the record of a deletion before the tombstone is written; block rows of a ledger that was
+made known again are stored only after the trash of its earlier life is gone.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 
 class DeletedLedgers:
-    """`pending_delete`: deleted, without a tombstone yet. `trash`: those whose block rows are still to be removed.
+    """`pending_delete`: deleted ledgers without a tombstone yet. `trash`: ledgers whose block rows are not yet removed.
 
-    What blocks runs on the flush worker; the sets change on the event loop only.
+    Methods that block run on the flush worker; the sets change on the event loop only.
     """
 
     def __init__(self, store: OrderedStore, living: LivingBytes) -> None:
@@ -54,16 +54,16 @@ class DeletedLedgers:
         return ledger_id in self.pending_delete or ledger_id in self.trash
 
     def tombstones_written(self, ledger_ids: Collection[int]) -> None:
-        """These are in the index as deleted ones, and their block rows are trash."""
+        """Note that the index has tombstones of these, and that their block rows are trash."""
         self.pending_delete.difference_update(ledger_ids)
         self.trash.update(ledger_ids)
 
     def purged(self, ledger_ids: Collection[int]) -> None:
-        """Nothing is left of these."""
+        """Note that no block rows of these are left."""
         self.trash.difference_update(ledger_ids)
 
     def write_tombstones(self, shard: ShardRow, ledger_ids: Collection[int]) -> ShardRow:
-        """One transaction; the shard's row after it. Blocks."""
+        """Write tombstones in one transaction; returns the shard's new row. Blocks."""
         count, checksum = shard.ledgers, shard.checksum
         with self._store.write() as txn:
             for ledger_id in ledger_ids:
@@ -79,7 +79,7 @@ class DeletedLedgers:
         return shard
 
     def purge(self, ledger_ids: Collection[int], rows_max: int) -> list[int]:
-        """Remove up to that many block rows of these ledgers; those of which none are left. Blocks."""
+        """Remove up to that many block rows of these ledgers; returns the ledgers without any left. Blocks."""
         done: list[int] = []
         moved: defaultdict[int, int] = defaultdict(int)
         with self._store.write() as txn:
@@ -90,7 +90,7 @@ class DeletedLedgers:
                         try:
                             place = decode_block_row(key, value).place
                             moved[place.log_id] -= place.length
-                        except CorruptDataError:  # its log seems to hold more than it does, until it is counted anew
+                        except CorruptDataError:  # its log seems to hold more than it does, until the next count
                             pass
                         txn.delete(key)
                     rows_max -= len(rows)

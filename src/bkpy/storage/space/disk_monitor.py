@@ -1,8 +1,7 @@
-"""Looks at the free space of a bookie's directories, says when there is too little, and notices one that is gone.
+"""Watches the free space of a bookie's directories, and notices a directory that is gone.
 
-Invariants: `low` changes at different marks, down at `disk_free_bytes_min` and up at `disk_free_bytes_resume`, so a
-bookie near one of them doesn't flap; a directory that can't be asked counts as full; one counts as gone only if the
-file system has said so.
+Invariants: `low` begins below `disk_free_bytes_min` and ends at `disk_free_bytes_resume`, so a bookie near one of them
+doesn't flap; a directory whose space can't be read counts as full; one counts as gone only if the file system says so.
 """
 
 from __future__ import annotations
@@ -22,22 +21,22 @@ if TYPE_CHECKING:
 
 
 class DiskMonitor:
-    """`low`: whether a directory had too little space at the last look. `free_bytes`: of all ledger directories."""
+    """`low`: a directory had too little space at the last look. `free_bytes`: of all ledger directories together."""
 
     def __init__(self, settings: BookieSettings, runtime: DiskRuntime) -> None:
         self.low = False
         self.free_bytes = 0
-        self._enough = False  # while `low`: whether there is as much again as would have sufficed before
+        self._enough = False  # while `low`: whether `disk_free_bytes_min` is free again
         self._settings = settings
         self._files = runtime.files
         self._worker = runtime.files.worker("disk-monitor")  # a file system that hangs must not stop the loop
-        self._silent: set[str] = set()  # directories that can't be asked, each reported once
+        self._silent: set[str] = set()  # directories whose space can't be read, each reported once
         self._log = logging.getLogger("bkpy.bookie")
 
     async def look(self) -> None:
-        """Look at all directories now. Raises `IdentityError` when one has gone, or all that was in it.
+        """Look at all directories now. Raises `IdentityError` if one is gone, or empty.
 
-        What is written to open files of such a one is lost, so that nothing may be acknowledged any more.
+        Writes to open files of such a directory are lost, so the bookie must not acknowledge anything any more.
         """
         settings = self._settings
         directories = [*settings.journal_directories, *settings.ledger_directories]
@@ -47,7 +46,7 @@ class DiskMonitor:
         if not self.low and least < settings.disk_free_bytes_min:
             self.low = True
             self._log.warning(
-                "%d bytes are free in %s, less than disk_free_bytes_min = %d; new entries are taken again when every "
+                "%d bytes are free in %s, less than disk_free_bytes_min = %d: new entries are refused until every "
                 "directory has disk_free_bytes_resume = %d",
                 least,
                 directory,
@@ -62,8 +61,8 @@ class DiskMonitor:
             self._enough = not self._enough
             if self._enough:
                 self._log.info(
-                    "%d bytes are free in %s: more than disk_free_bytes_min = %d, but new entries are taken again only "
-                    "at disk_free_bytes_resume = %d",
+                    "%d bytes are free in %s, more than disk_free_bytes_min = %d: new entries are still refused, until "
+                    "every directory has disk_free_bytes_resume = %d",
                     least,
                     directory,
                     settings.disk_free_bytes_min,
@@ -75,7 +74,7 @@ class DiskMonitor:
             if not self._files.exists(f"{directory}/{COOKIE_NAME}") and self._has_gone(directory):
                 raise IdentityError(
                     "the directory, or what was in it, was removed while the bookie ran, or its disk isn't mounted any "
-                    "more",
+                    "more: mount it, then start the bookie again",
                     path=directory,
                 )
         return [self._free(directory) for directory in directories]
@@ -86,7 +85,7 @@ class DiskMonitor:
         except FileNotFoundError:
             return True
         except OSError:
-            return False  # it can't be told
+            return False  # nobody knows, so it doesn't count as gone
 
     def _free(self, directory: str) -> int:
         try:
@@ -94,7 +93,7 @@ class DiskMonitor:
         except OSError as e:
             if directory not in self._silent:
                 self._silent.add(directory)
-                self._log.error("can't tell the free space of %s: %s", directory, e)
+                self._log.error("failed to read the free space of %s, so it counts as full: %s", directory, e)
             return 0
         self._silent.discard(directory)
         return free

@@ -1,8 +1,8 @@
-"""Gives back one shard's space in the background: deleted ledgers leave the index, logs in which little lives go.
+"""Reclaims one shard's space in the background: purges deleted ledgers, compacts mostly dead logs, removes dead logs.
 
-Invariants: a log's file goes only after the commit that took its row away, and that only when nothing in it lives, by
-an index that has all of its ledgers' rows; whatever is done is done in short steps, with pauses; a full disk, or a log
-that can't be written or removed, only puts it off.
+Invariants: a log's file is removed only after the commit that removed its row, and that only if nothing in it lives by
+an index that has all of its ledgers' rows; work goes in short steps with pauses; a full disk, or a log that can't be
+written or removed, only delays it.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 
 class SpaceTotals(NamedTuple):
-    """The logs of a shard to which nothing is appended any more. `living` doesn't have those not counted yet."""
+    """The complete logs of a shard. `living` leaves out logs that are not counted yet."""
 
     logs: int
     bytes: int
     living: int
-    deleted_ledgers: int  # of which there still is something in the index
-    compacting: int  # bytes that are to be copied in the compaction that is under way
+    deleted_ledgers: int  # deleted ledgers that still have rows in the index
+    compacting: int  # bytes left to copy in the compaction that is under way
 
 
 class Reclaimer:
-    """Of one shard."""
+    """The reclaiming of one shard's space."""
 
     def __init__(self, shard: Shard, runtime: DiskRuntime, settings: BookieSettings, observer: StorageObserver) -> None:
         self._shard = shard
@@ -49,9 +49,9 @@ class Reclaimer:
         self.compactor = Compactor(shard, runtime, settings, observer, self._pauses)
         self._minor_at = self._clock.monotonic() + settings.compaction_minor_interval_s
         self._major_at = self._clock.monotonic() + settings.compaction_major_interval_s
-        self._due = 0.0  # compaction of which logs has to be tried again, since it failed
+        self._due = 0.0  # the living ratio of a compaction that failed, to be retried
         self._logs: dict[int, LogRow | None] = {}  # as of the last round
-        self._dead: list[tuple[int, LogRow]] = []  # logs without a row, whose files are still to be removed
+        self._dead: list[tuple[int, LogRow]] = []  # logs without a row whose files are not removed yet
         self._index_was_whole = False  # when its rows were looked at last
         self._loss_reported = False
         self._woken = asyncio.Event()
@@ -67,11 +67,11 @@ class Reclaimer:
         return SpaceTotals(len(rows), sum(row.bytes for row in rows), living, deleted, self.compactor.pending_bytes)
 
     def wake(self) -> None:
-        """There is something to do: don't wait until it is time."""
+        """Begin the next round now."""
         self._woken.set()
 
     async def run(self) -> None:
-        """Reclaim what there is, now and then, until `stop`."""
+        """Run a round every `reclaim_interval_s`, and at `wake`, until `stop`."""
         while True:
             await self._pause()
             if self._pauses.stopped:
@@ -83,25 +83,33 @@ class Reclaimer:
             except OSError as e:
                 if e.errno == errno.ENOSPC:
                     self._log.warning(
-                        "no space to reclaim space in %s, trying again later: %s", self._shard.directory, e
+                        "failed to reclaim space in %s for want of free space, retrying in %g s: %s",
+                        self._shard.directory,
+                        self._settings.reclaim_interval_s,
+                        e,
                     )
                 elif self._is_of_index(e):
                     raise
                 else:
-                    self._log.error("space in %s can't be reclaimed, trying again later: %s", self._shard.directory, e)
+                    self._log.error(
+                        "failed to reclaim space in %s, retrying in %g s: %s",
+                        self._shard.directory,
+                        self._settings.reclaim_interval_s,
+                        e,
+                    )
                     self._observer.reclaim_failed()
 
     def _is_of_index(self, error: OSError) -> bool:
-        """Whether the index may not have what it was given. What is done to logs can be done again."""
+        """Whether a write to the index may have failed. Work on logs can be retried."""
         return error.filename is None or str(error.filename).startswith(f"{self._shard.directory}/{INDEX_NAME}")
 
     def stop(self) -> None:
-        """Let `run` end after the step that it is in: what it has begun to change is changed."""
+        """Let `run` end after its present step, with that completed."""
         self._pauses.stop()
         self._woken.set()
 
     def close(self) -> None:
-        """End the thread. Blocks until what it does has ended."""
+        """End the thread. Blocks until it has finished its work."""
         self.compactor.close()
 
     async def _pause(self) -> None:
@@ -124,7 +132,7 @@ class Reclaimer:
             self._logs = await self._shard.on_index(self._list)
 
     async def ratio_due(self) -> float:
-        """Of which logs compaction is due, 0 for none. With little space it is due at once."""
+        """The living ratio below which logs are due for compaction, 0 for none. With little space it is due at once."""
         settings, now = self._settings, self._clock.monotonic()
         free = (await self._shard.on_index(self._files.space, self._shard.directory))[0]
         if now >= self._major_at or free < settings.disk_free_bytes_resume:
@@ -157,7 +165,7 @@ class Reclaimer:
             self._dead.pop()
 
     async def _count(self) -> None:
-        """Count what lives in logs of which that isn't known."""
+        """Count the living bytes of logs where they are not known."""
         shard = self._shard
         counting = shard.living.count(shard.store, self._settings.index_step_rows, self._size_of)
         while not self._pauses.stopped:
@@ -182,7 +190,7 @@ class Reclaimer:
             self._files.unlink(path)
 
     def _take_dead_logs(self) -> list[tuple[int, LogRow]]:
-        """Take the rows away of logs in which nothing lives; those logs. Blocks."""
+        """Remove the rows of dead logs, and return those logs. Blocks."""
         with self._shard.store.read() as txn:
             rows = log_rows(txn)
             dead = [(log_id, row) for log_id, row in rows.items() if row is not None and row.living == 0]
@@ -195,10 +203,10 @@ class Reclaimer:
         return dead
 
     def _trusts(self, txn: ReadTransaction, *, nothing_lives: bool) -> bool:
-        """Whether logs may go on the word of this index. Blocks.
+        """Whether logs may be removed by this index. Blocks.
 
-        All ledgers' rows are looked at before the first log of a run goes, and where nothing lives in any log: an index
-        that lost its rows says the same.
+        It verifies all ledgers' rows before the first log of a run is removed, and whenever nothing lives in any log:
+        an index that lost its rows looks the same.
         """
         if self._index_was_whole and not nothing_lives:
             return True
@@ -206,8 +214,8 @@ class Reclaimer:
         if not whole and not self._loss_reported:
             self._loss_reported = True
             self._observer.damage(
-                "the ledger rows are not those that the index counts, so no entry log is removed; stop the bookie, run "
-                "`bkpy bookie check`, and `bkpy bookie rebuild-index` if that says so",
+                "the ledger rows differ from the count and checksum in the index, so no entry log is removed; stop the "
+                "bookie, run `bkpy bookie check`, and `bkpy bookie rebuild-index` if that says so",
                 f"{self._shard.directory}/{INDEX_NAME}",
             )
         self._index_was_whole = whole

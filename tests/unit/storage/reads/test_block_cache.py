@@ -82,9 +82,9 @@ def test_it_keeps_one_block_however_large_unless_there_is_no_memory() -> None:
 def test_what_nobody_asks_for_is_let_go_of() -> None:
     cache, budget = cache_of(100)
     cache.put(place(1), BLOCK)
-    assert not cache.rest()
+    assert not cache.release_idle()
     cache.get(place(1))
-    assert not cache.rest()
-    assert cache.rest()
+    assert not cache.release_idle()
+    assert cache.release_idle()
     assert budget.used == 0
-    assert not cache.rest()
+    assert not cache.release_idle()

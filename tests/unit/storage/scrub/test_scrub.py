@@ -389,7 +389,7 @@ def test_an_index_that_cannot_be_read_puts_it_off(caplog: pytest.LogCaptureFixtu
 
     with caplog.at_level(logging.WARNING):
         host.run(main())
-    assert f"the scrub of {DIRECTORY} waits, for its index can't be read" in caplog.text
+    assert f"the scrub of {DIRECTORY} failed to read its index, retrying in" in caplog.text
 
 
 # --- restarts ---------------------------------------------------------------------------------------------------------
@@ -513,7 +513,7 @@ def test_a_file_that_says_nonsense_costs_a_round_and_no_more(damage: bytes, capl
 
     with caplog.at_level(logging.WARNING):
         host.run(main())
-    assert f"the scrub of {DIRECTORY} begins anew" in caplog.text
+    assert f"failed to read the state of the scrub of {DIRECTORY}, restarting it" in caplog.text
 
 
 # --- its rate ---------------------------------------------------------------------------------------------------------

@@ -141,7 +141,7 @@ async def test_a_log_that_cannot_be_written_or_removed_is_told_and_tried_again(
 
     await eventually(compacted, pause_s=0.001)
     assert not storage.failed.done()
-    told = [record.getMessage() for record in caplog.records if "can't be reclaimed, trying again" in record.message]
+    told = [record.getMessage() for record in caplog.records if "failed to reclaim space" in record.message]
     assert len(told) == host.reports.reclaim_failures
     assert all("/b/ledgers0" in message for message in told)
     await check(storage)
