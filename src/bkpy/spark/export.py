@@ -12,7 +12,7 @@ import time
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn, TypedDict
 from urllib.parse import unquote, urlsplit
 
 from bkpy.client.arguments import format_ledger_ids
@@ -34,6 +34,7 @@ from bkpy.spark.options import SourceOptions, parse_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Unpack
 
     from pyspark.sql import SparkSession
 
@@ -99,7 +100,7 @@ class ExportRequest:
     password_file: str | None = None
     skip_unauthorized: bool = False
     skip_truncated: bool = False
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] | None = None
     batch_bytes: int | None = None
 
     def check(self) -> None:
@@ -118,7 +119,7 @@ class ExportRequest:
             raise ConfigError(f"an export can't be partitioned by {self.partition_by!r}, only by day")
         if self.batch_bytes is not None and self.batch_bytes < 1:
             raise ConfigError(f"a batch of {self.batch_bytes} bytes holds nothing")
-        for name in self.options:
+        for name in self.options or ():
             if name.lower() in _NOT_OPTIONS:
                 raise ConfigError(f"option {name} can't be given to an export, which decides on it itself")
 
@@ -129,7 +130,7 @@ class ExportRequest:
 
     def given(self) -> dict[str, str]:
         """The data source's options."""
-        given = {**self.options, "metadataServiceUri": self.connect_string}
+        given = {**(self.options or {}), "metadataServiceUri": self.connect_string}
         if self.log is not None:
             given["log"] = self.log
         elif self.ledgers is not None:
@@ -140,51 +141,51 @@ class ExportRequest:
         return given
 
 
+class ExportArguments(TypedDict, total=False):
+    """What `export_ledgers` and `export_log` both take: fields of `ExportRequest`, with its defaults."""
+
+    format: str
+    payload: str | None
+    partition_by: str | None
+    password_file: str | None
+    options: Mapping[str, str] | None
+    batch_bytes: int | None
+
+
 def export_ledgers(
     connect_string: str,
     ledgers: str | Sequence[int],
     to: str | Path,
     *,
-    format: str = "parquet",
-    payload: str | None = None,
-    partition_by: str | None = None,
-    password_file: str | None = None,
     skip_unauthorized: bool = False,
-    options: Mapping[str, str] | None = None,
-    batch_bytes: int | None = None,
     spark: SparkSession | None = None,
     master: str = "local[*]",
     output: int | None = None,
     progress: Progress | None = None,
+    **arguments: Unpack[ExportArguments],
 ) -> ExportSummary:
     """Add the entries of closed ledgers that aren't there yet to the directory `to`. Blocks; not for an event loop.
 
     `ledgers` is a sequence of ids, or text as the data source takes it, "7,9-12" or "closed". `to` is a directory that
     is empty, doesn't exist or holds an export of this cluster with the same `format`, `payload` and `partition_by`; or
     a URI that Spark can write to and where nothing exists, since an export there can't go on. One export at a time of
-    a cluster writes there. Payloads are bytes in Parquet and Base64 text elsewhere, unless `payload` is "utf8" or
-    "base64". With `partition_by="day"`, files are in folders by the day, in UTC, when their ledgers were created. With
-    `skip_unauthorized`, ledgers with another password are left out. `options` are the data source's, for what has no
-    argument here. About every `batch_bytes` (16 GiB), what was written becomes part of the export. Without `spark`, a
-    session on `master` is made and ended, whose output goes to the file descriptor `output`; none if nothing is new.
-    `progress` is called from another thread with the partitions that are done and all there are.
+    a cluster writes there.
 
-    Whenever this process dies, the files that can be seen are whole, no entry is in two of them, and another call adds
-    what is missing. Raises `ConfigError`, also if another export is writing there, what planning and reading raise,
+    * `format` is "parquet" (the default), "csv" or "json".
+    * `payload`: payloads are bytes in Parquet and Base64 text elsewhere, unless it is "utf8" or "base64".
+    * `partition_by="day"` puts files into folders by the day, in UTC, when their ledgers were created.
+    * `skip_unauthorized` leaves out ledgers with another password than that of `password_file`.
+    * `options` are the data source's, for what has no argument here.
+    * `batch_bytes` (16 GiB) is about how much becomes part of the export at once.
+    * `spark` is the session to use. Without it, the call makes one on `master` and ends it, with its output going to
+      the file descriptor `output`; it makes none if nothing is new.
+    * `progress` is called from another thread with the partitions that are done and all there are.
+
+    Whenever this process dies, the visible files are whole, no entry is in two of them, and another call adds what is
+    missing. Raises `ConfigError`, also if another export is writing there, what planning and reading raise,
     `DiskError`, and `CorruptDataError` if payloads are not UTF-8 or anything else was written than was planned.
     """
-    request = ExportRequest(
-        connect_string,
-        to,
-        ledgers,
-        format=format,
-        payload=payload,
-        partition_by=partition_by,
-        password_file=password_file,
-        skip_unauthorized=skip_unauthorized,
-        options=options or {},
-        batch_bytes=batch_bytes,
-    )
+    request = ExportRequest(connect_string, to, ledgers, skip_unauthorized=skip_unauthorized, **arguments)
     with Exporter(request, spark=spark, master=master, output=output, progress=progress) as exporter:
         return exporter.round()
 
@@ -194,38 +195,22 @@ def export_log(
     log: str,
     to: str | Path,
     *,
-    format: str = "parquet",
-    payload: str | None = None,
-    partition_by: str | None = None,
-    password_file: str | None = None,
     skip_truncated: bool = False,
-    options: Mapping[str, str] | None = None,
-    batch_bytes: int | None = None,
     spark: SparkSession | None = None,
     master: str = "local[*]",
     output: int | None = None,
     progress: Progress | None = None,
+    **arguments: Unpack[ExportArguments],
 ) -> ExportSummary:
     """Add the entries of a log that aren't there yet, up to the last one that can be read, to the directory `to`.
 
     As `export_ledgers` does; the first time from the log's first entry on. With `partition_by="day"`, files are in
     folders by the day, in UTC, of each entry's time. Entries that were truncated after the last export and before this
     one has read them are a `TruncatedError`; with `skip_truncated` they are left out, and counted in `truncated`.
-    Another log of the same name is refused. Positions without entries, where a loss was accepted, are passed over and
-    named in `gaps`.
+    Another log of the same name is refused. The export passes over positions without entries, where a loss was
+    accepted, and names them in `gaps`.
     """
-    request = ExportRequest(
-        connect_string,
-        to,
-        log=log,
-        format=format,
-        payload=payload,
-        partition_by=partition_by,
-        password_file=password_file,
-        skip_truncated=skip_truncated,
-        options=options or {},
-        batch_bytes=batch_bytes,
-    )
+    request = ExportRequest(connect_string, to, log=log, skip_truncated=skip_truncated, **arguments)
     with Exporter(request, spark=spark, master=master, output=output, progress=progress) as exporter:
         return exporter.round()
 
