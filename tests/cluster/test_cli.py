@@ -166,7 +166,7 @@ def test_show_list_and_delete(uri: str) -> None:
 def test_nothing_is_deleted_without_a_yes(uri: str) -> None:
     ledger_id = write(uri, b"x\n")
     message = bkpy("ledger", "delete", ledger_id, uri=uri, status=2).stderr.decode()
-    assert "nothing was deleted: there is nobody to ask; give --yes" in message
+    assert "nothing was deleted: there is nobody to ask; --yes" in message
     for answer in (b"n\n", b"\n", b"yes, no\n"):
         message = bkpy("ledger", "delete", ledger_id, uri=uri, stdin=answer, status=1).stderr.decode()
         assert message == "bkpy: nothing was deleted\n"
@@ -230,7 +230,7 @@ def test_what_was_done_is_shown_however_a_command_ends(uri: str, capsys: pytest.
     with pytest.raises(MetadataUnavailableError):
         show_each(uri, [1, 2, 3], until_the_store_is_away, lambda number: number, print, as_json=True)
     shown = capsys.readouterr()
-    assert (json.loads(shown.out), shown.err) == ([1], "bkpy: not tried, or unknown: 2-3\n")
+    assert (json.loads(shown.out), shown.err) == ([1], "bkpy: not tried, or outcome unknown: 2-3\n")
 
 
 def test_what_is_no_utf8_is_kept_as_a_value_and_refused_elsewhere(uri: str) -> None:
@@ -266,7 +266,7 @@ def test_no_command_takes_anything_else(command: str, given: str, words: str) ->
 def test_a_command_of_one_ledger_refuses_several() -> None:
     for command in (["ledger", "read"], ["ledger", "tail"], ["inspect", "ledger", "/nowhere"]):
         message = bkpy(*command, "5-9", uri="zk://127.0.0.1:1/ledgers", status=2).stderr.decode()
-        assert "expected one ledger, and 5-9 names 5" in message
+        assert "expected one ledger, but 5-9 names 5" in message
     message = bkpy("ledger", "recover", "--accept-loss", "5-9", uri="zk://127.0.0.1:1/ledgers", status=2).stderr
     assert b"--accept-loss takes one ledger at a time" in message
 
@@ -283,7 +283,7 @@ async def abandoned(uri: str, entries: list[bytes], **creation: Any) -> int:
 def shares(uri: str, ledger_id: int) -> list[list[str]]:
     """What `ledger show` says of the three bookies of a ledger with one fragment, behind their names."""
     lines = bkpy("ledger", "show", ledger_id, uri=uri).stdout.decode().splitlines()
-    (head,) = [i for i, line in enumerate(lines) if "has to hold" in line]
+    (head,) = [i for i, line in enumerate(lines) if "should hold" in line]
     return [line.split("bookie-")[1].split()[1:] for line in lines[head + 1 : head + 4]]
 
 

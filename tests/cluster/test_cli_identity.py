@@ -51,7 +51,7 @@ class Commands:
 def test_a_bookies_life_by_command(cluster: LocalCluster, tmp_path: Path) -> None:
     one = Commands(cluster, tmp_path, "by-command")
     assert one.json("init") == {"bookie_id": "by-command", "new": True}
-    assert "was there already" in one.run("init")[0]
+    assert "exists already" in one.run("init")[0]
     shown = one.json("cookie", "show")
     assert [place["where"] for place in shown["places"]] == [
         "the settings", "the metadata store", str(tmp_path / "journal"), str(tmp_path / "ledgers")
@@ -77,7 +77,7 @@ def test_a_bookies_life_by_command(cluster: LocalCluster, tmp_path: Path) -> Non
     assert "nothing was deleted" in one.run("format", status=2)[1].splitlines()[-1]
     assert (tmp_path / "ledgers" / "cookie.json").exists()
     out, said = one.run("format", "--yes")
-    assert "none names bookie by-command, whose cookie in the metadata goes, too" in said
+    assert "none names bookie by-command; its cookie in the metadata will be deleted, too" in said
     assert out.startswith("deleted 4 files")
     assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == [
         "bookie.toml",

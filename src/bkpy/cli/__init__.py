@@ -2,7 +2,7 @@
 
 What every command keeps: results on standard output and nothing else there; one line on standard error for an error;
 exit status 0 only on success, 1 for a failure, 2 for a wrong command line, 130 after Ctrl-C, 141 when the reader of its
-output has gone, 143 after SIGTERM.
+output has closed it, 143 after SIGTERM.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with its status."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored, as in the background
+    if (
+        signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    ):  # else the parent ignores it, as for a job in the background
         signal.signal(signal.SIGINT, _leave)
-    if os.getpid() == 1:  # of a container: for that the kernel ends no process which doesn't heed the signal itself
+    if os.getpid() == 1:  # in a container: the kernel ends process 1 only by signals that it handles
         signal.signal(signal.SIGTERM, _leave)
     _open_closed_streams()
     try:
@@ -35,14 +37,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    """Ctrl-C, or SIGTERM, while the program is being loaded: nothing has begun, so nothing has to be tidied up."""
+    """Ctrl-C, or SIGTERM, while the program is being loaded: no work has begun, so none has to be cleaned up."""
     os._exit(128 + number)
 
 
 def _open_closed_streams() -> None:
-    """Standard input or error that was closed (`2>&-`) reads and writes nothing; closed output fails a write.
+    """Replace closed standard streams (`2>&-`): input and error by the null device, output by one that fails writes.
 
-    A closed descriptor would otherwise become that of the next file or socket, and get what is printed.
+    Otherwise the next file or socket would get the descriptor, and what the command prints.
     """
     for fd, name in enumerate(("stdin", "stdout", "stderr")):
         try:

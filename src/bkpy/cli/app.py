@@ -18,26 +18,26 @@ from bkpy.cli.running import INTERRUPTED, OUTPUT_CLOSED
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# name -> (module:attribute, what `--help` of the group says of it)
+# name -> (module:attribute, its line in `bkpy --help`)
 _TOP: Mapping[str, tuple[str, str]] = {
     "local": ("bkpy.cli.local:local", "Run a whole cluster on this machine."),
     "demo": ("bkpy.cli.demo:demo", "Store a year of flights, query and stream them with Spark."),
-    "ledger": ("bkpy.cli.ledger.group:ledger", "Write, read and look at ledgers."),
-    "log": ("bkpy.cli.log.group:log", "Write, read and look after logs that never end."),
-    "bookie": ("bkpy.cli.bookie.group:bookie", "Run a storage node, and look after one."),
-    "bookies": ("bkpy.cli.cluster.group:bookies", "Look at the cluster's bookies."),
+    "ledger": ("bkpy.cli.ledger.group:ledger", "Write, read and inspect ledgers."),
+    "log": ("bkpy.cli.log.group:log", "Write, read and maintain logs that never end."),
+    "bookie": ("bkpy.cli.bookie.group:bookie", "Run a storage node, and maintain one."),
+    "bookies": ("bkpy.cli.cluster.group:bookies", "List the cluster's bookies."),
     "inspect": ("bkpy.cli.inspect:inspect", "Look into a bookie's files, whether it runs or not."),
     "bench": ("bkpy.cli.bench:bench", "Measure appends and reads."),
-    "autorecovery": ("bkpy.cli.cluster.autorecovery:autorecovery", "See and control how lost copies are made anew."),
-    "cluster": ("bkpy.cli.cluster.group:cluster", "Initialise and look at a cluster."),
+    "autorecovery": ("bkpy.cli.cluster.autorecovery:autorecovery", "Watch and control the re-replication of ledgers."),
+    "cluster": ("bkpy.cli.cluster.group:cluster", "Initialise, show, balance and protect a cluster."),
     "export": ("bkpy.cli.export:export", "Write closed ledgers to files, with Spark."),
 }
 
 
 class RootGroup(click.Group):
-    """The program, or a part: a group whose commands are imported when they are used, and that ends as shells expect.
+    """A group that imports a command only when it runs, and that exits with the statuses that shells expect.
 
-    Ctrl-C and a closed output are ends for which click has messages, or statuses, of its own.
+    For Ctrl-C and a closed output click has messages, or statuses, of its own.
     """
 
     def __init__(self, lazy: Mapping[str, tuple[str, str]], **attributes: object) -> None:
@@ -74,7 +74,7 @@ class RootGroup(click.Group):
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
         except BrokenPipeError:
-            # The interpreter would complain once more when it flushes at exit.
+            # Otherwise the interpreter complains once more when it flushes at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(OUTPUT_CLOSED)
         return result
@@ -84,7 +84,7 @@ _debug = False
 
 
 def debugging() -> bool:
-    """Whether an error is to be shown with all its circumstances."""
+    """Whether errors are shown with their tracebacks."""
     return _debug
 
 
@@ -112,14 +112,14 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     multiple=True,
     metavar="NAME=VALUE",
     callback=given_settings,
-    help="A setting of the command's client, an argument of bkpy.connect; may be given several times.",
+    help="A setting of the command's client, an argument of bkpy.connect. May be repeated.",
 )
 def bkpy(debug: bool, client_settings: dict[str, Any]) -> None:
     """A replicated log store: append-only ledgers, durable on several machines."""
     global _debug
     _debug = debug
     if signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, None):
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on, there may be something to tidy up
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on, there may be work to clean up
     set_client_settings(client_settings)
-    # An error is told once, in one line. The event loop would tell it again for every append that it failed.
+    # The command prints an error once, in one line. The event loop would log it again for every append that failed.
     logging.basicConfig(level=logging.DEBUG if debug else logging.CRITICAL)

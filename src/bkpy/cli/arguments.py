@@ -22,7 +22,7 @@ _NUMBER: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 
 
 def _ledger_ids(text: str) -> tuple[int, ...]:
-    """Ids and ranges, as in 7,9-12: what every command that takes ledgers is given."""
+    """Ids and ranges, as in 7,9-12, which every command about ledgers takes."""
     from bkpy.client.arguments import parse_ledger_ids
 
     try:
@@ -32,12 +32,12 @@ def _ledger_ids(text: str) -> tuple[int, ...]:
 
 
 def one_ledger(ctx: click.Context, _: click.Parameter, text: str | None) -> int | None:
-    """The same, of a command that takes one ledger."""
+    """The callback of an option or argument that takes one ledger."""
     if text is None:
         return None
     ids = _ledger_ids(text)
     if len(ids) != 1:
-        raise click.BadParameter(f"expected one ledger, and {text} names {len(ids)}")
+        raise click.BadParameter(f"expected one ledger, but {text} names {len(ids)}")
     return ids[0]
 
 

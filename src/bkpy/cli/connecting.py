@@ -55,14 +55,14 @@ connect_option = click.option(
 
 
 def given_settings(ctx: click.Context, _: click.Parameter, pairs: tuple[str, ...]) -> dict[str, Any]:
-    """Settings from `NAME=VALUE`. A value is a number, true, false or a list as JSON has them; any other is text."""
+    """Settings from `NAME=VALUE`. A value is JSON: a number, true, false or a list; anything else is text."""
     values: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals:
             raise click.BadParameter(f"expected NAME=VALUE, not {pair!r}")
         if name == "zookeeper_auth":
-            raise click.BadParameter("a password in a command can be seen by others: set BKPY_ZOOKEEPER_AUTH instead")
+            raise click.BadParameter("others can see a password in a command line: set BKPY_ZOOKEEPER_AUTH instead")
         try:
             values[name] = json.loads(text)
         except ValueError:
@@ -75,9 +75,9 @@ _notices: list[str] = []  # about these, until a command uses them
 
 
 def set_client_settings(values: dict[str, Any]) -> None:
-    """Clients are made with these, and with what variables `BKPY_<NAME>` say in their place.
+    """Make clients with these settings, and with variables `BKPY_<NAME>` for settings that aren't among them.
 
-    `ConfigError`, with the variable's name, if one is unknown or out of its range.
+    Raises `ConfigError`, with the variable's name, for an unknown setting and for a value out of its range.
     """
     _notices.clear()
     from_environment = _from_environment()
@@ -94,16 +94,16 @@ def set_client_settings(values: dict[str, Any]) -> None:
 
 
 def security_settings() -> dict[str, Any]:
-    """Those of the clients' settings that bookies and recovery have as well: certificates and passwords."""
+    """The clients' settings that bookies and recovery have as well: certificates and passwords."""
     return {name: value for name, value in _client_settings.items() if name in _SECURITY}
 
 
 def _from_environment() -> dict[str, Any]:
-    """The client's settings that variables give. A bookie on the same machine takes its own from the same ones."""
+    """The client's settings in variables. Bookies read theirs from the same environment, so others may be there."""
     given = {variable: text for variable, text in os.environ.items() if variable.startswith("BKPY_") and text}
     given.pop("BKPY_CONNECT", None)
     if not given:
-        return {}  # most commands: nothing has to be imported for them
+        return {}  # as for most commands, which then import nothing
     from bkpy.config.client import ClientSettings
     from bkpy.config.loading import parse_text, variable_of, variables_of
 
@@ -112,7 +112,7 @@ def _from_environment() -> dict[str, Any]:
 
 
 def settings() -> ClientSettings:
-    """What clients are made with. At the first use, names that the next minor version refuses are shown."""
+    """The settings that clients are made with. The first use shows names that the next minor version refuses."""
     from bkpy.config.client import client_settings
 
     while _notices:
@@ -138,7 +138,7 @@ async def connect_admin(uri: str, settings: RecoverySettings | None = None) -> A
 
 @contextlib.asynccontextmanager
 async def metadata(uri: str, secured: MetadataSettings | None = None) -> AsyncIterator[tuple[MetadataStore, str]]:
-    """A session with the cluster's metadata: (store, root). `secured`: as these say, and not as clients are."""
+    """A session with the cluster's metadata: (store, root). `secured`: credentials other than the clients'."""
     from bkpy.metadata.connect import connect_store
     from bkpy.runtime.process import process_runtime
 

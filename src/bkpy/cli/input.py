@@ -26,7 +26,7 @@ _CHUNKS_WAITING_MAX = 4
 
 
 class Input(NamedTuple):
-    """What is read: pieces of it, and how many bytes they will come to, if that is known."""
+    """The pieces of an input, and how many bytes it has, if that is known."""
 
     chunks: AsyncIterator[bytes]
     size: int | None
@@ -54,7 +54,7 @@ async def _pieces(read: Callable[[int], Awaitable[bytes]]) -> AsyncIterator[byte
 async def _from_thread(where: int | str) -> AsyncIterator[bytes]:
     """From a terminal or a pipe, which may be silent for hours.
 
-    The thread that waits for it is a daemon, because nothing can wake it when the program wants to end.
+    The thread that waits for it is a daemon, because nothing can wake it when the program ends.
     """
     loop = asyncio.get_running_loop()
     arrived: asyncio.Queue[bytes | OSError] = asyncio.Queue()
@@ -67,13 +67,15 @@ async def _from_thread(where: int | str) -> AsyncIterator[bytes]:
             room.acquire()
             try:
                 if fd is None:
-                    fd = where if isinstance(where, int) else os.open(where, os.O_RDONLY)  # waits for a pipe's writer
+                    fd = (
+                        where if isinstance(where, int) else os.open(where, os.O_RDONLY)
+                    )  # blocks until a pipe has a writer
                 chunk = os.read(fd, _CHUNK_BYTES)
             except OSError as e:
                 chunk = e
             try:
                 loop.call_soon_threadsafe(arrived.put_nowait, chunk)
-            except RuntimeError:  # the loop is closed: nobody waits any more
+            except RuntimeError:  # the loop is closed, and nobody waits any more
                 return
 
     threading.Thread(target=read, name="bkpy-input", daemon=True).start()
@@ -85,9 +87,9 @@ async def _from_thread(where: int | str) -> AsyncIterator[bytes]:
 
 
 async def lines_of(chunks: AsyncIterator[bytes], bytes_max: int) -> AsyncIterator[list[bytes]]:
-    """The lines in the pieces, without their ends, as many at a time as have arrived.
+    """The lines in the pieces, without their line breaks, as many at a time as have arrived.
 
-    `FrameTooLargeError` with the line's number for one that is longer than `bytes_max` bytes.
+    Raises `FrameTooLargeError`, with the line's number, for a line of more than `bytes_max` bytes.
     """
     rest = b""
     count = 0
@@ -109,13 +111,13 @@ async def lines_of(chunks: AsyncIterator[bytes], bytes_max: int) -> AsyncIterato
 
 
 def confirm(question: str, nothing: str = "nothing was deleted") -> None:
-    """Return if the answer, from standard input, is yes; else end the command with what `nothing` says."""
+    """Return if the answer, from standard input, is yes; else end the command with the text `nothing`."""
     if _answer(f"{question} [y/N]", nothing).lower() not in ("y", "yes"):
         raise click.ClickException(nothing)
 
 
 def confirm_by_typing(question: str, expected: str, nothing: str) -> None:
-    """Return if the answer, from standard input, is `expected`; else end the command with what `nothing` says."""
+    """Return if the answer, from standard input, is `expected`; else end the command with the text `nothing`."""
     if _answer(question, nothing) != expected:
         raise click.ClickException(nothing)
 
@@ -125,8 +127,8 @@ def _answer(question: str, nothing: str) -> str:
     if asked:
         click.echo(f"{question} ", nl=False, err=True)
     answer = sys.stdin.readline()
-    if asked and not (answer and sys.stdin.isatty()):  # no terminal has ended the line
+    if asked and not (answer and sys.stdin.isatty()):  # no terminal has broken the line
         click.echo(err=True)
     if not answer and not sys.stdin.isatty():
-        raise click.UsageError(f"{nothing}: there is nobody to ask; give --yes to go on without being asked")
+        raise click.UsageError(f"{nothing}: there is nobody to ask; --yes goes on without a question")
     return answer.strip()

@@ -28,17 +28,17 @@ INTERRUPTED: Final = 128 + signal.SIGINT
 OUTPUT_CLOSED: Final = 128 + signal.SIGPIPE
 TERMINATED: Final = 128 + signal.SIGTERM
 
-_OUTPUT_LOOK_S: Final = 0.2  # between two looks whether standard output has a reader
+_OUTPUT_LOOK_S: Final = 0.2  # between two polls of standard output
 
 
 class Terminated(BaseException):
-    """SIGTERM has ended a command, as Ctrl-C does by `KeyboardInterrupt`."""
+    """SIGTERM ends the command, as `KeyboardInterrupt` does for Ctrl-C."""
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The coroutine's result. Ctrl-C cancels it and becomes `KeyboardInterrupt` when it has ended, SIGTERM likewise.
+    """The coroutine's result. Ctrl-C cancels it, and raises `KeyboardInterrupt` once it has ended; SIGTERM likewise.
 
-    A SIGTERM that comes before it has begun, or when it has ended and the loop hasn't, ends the command all the same.
+    A SIGTERM before the coroutine begins, or between its end and that of the loop, ends the command all the same.
     """
     sigterm = _Sigterm()
     before = signal.signal(signal.SIGTERM, sigterm)
@@ -52,14 +52,14 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
             raise Terminated from None
         raise
     finally:
-        coroutine.close()  # Ctrl-C may have come before it was begun
+        coroutine.close()  # Ctrl-C may have come before it began
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
         if sigterm.unhandled:
             raise Terminated
 
 
 class _Sigterm:
-    """What SIGTERM does meanwhile: it cancels the coroutine, or is remembered if there is nothing to cancel."""
+    """The handler of SIGTERM meanwhile: it cancels the coroutine, or notes the signal if there is none to cancel."""
 
     def __init__(self) -> None:
         self.received = False
@@ -71,7 +71,7 @@ class _Sigterm:
         if self._task is None:
             self.unhandled = True
         elif self._task.cancel():
-            self._task.get_loop().call_soon_threadsafe(lambda: None)  # it may be asleep
+            self._task.get_loop().call_soon_threadsafe(lambda: None)  # wakes the loop
 
     async def handled(self, coroutine: Coroutine[Any, Any, T]) -> T:
         self._task = asyncio.current_task()
@@ -85,7 +85,7 @@ class _Sigterm:
 
 @contextlib.contextmanager
 def interruptible(unfinished: str) -> Iterator[None]:
-    """Meanwhile SIGTERM unwinds the stack as Ctrl-C does. Either is told in one line, with what is `unfinished`."""
+    """Meanwhile SIGTERM unwinds the stack as Ctrl-C does. After either, one line says what is `unfinished`."""
     before = signal.signal(signal.SIGTERM, _terminate)
     try:
         yield
@@ -105,10 +105,10 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 @contextlib.asynccontextmanager
 async def output_has_reader() -> AsyncIterator[None]:
-    """Meanwhile, end with `BrokenPipeError` soon after the reader of standard output has gone.
+    """Meanwhile, raise `BrokenPipeError` soon after the reader of standard output has closed it.
 
-    A command that waits for entries writes nothing for hours, and would learn it with the next entry. The pipe is
-    polled: an event loop that watched it would make it non-blocking.
+    A command that waits for entries may write nothing for hours, and would notice only with the next entry. This polls
+    the pipe: an event loop that watched it would make it non-blocking.
     """
     task = asyncio.current_task()
     assert task is not None
@@ -116,7 +116,7 @@ async def output_has_reader() -> AsyncIterator[None]:
 
     async def watch(pipe: select.poll) -> None:
         nonlocal closed
-        while not pipe.poll(0):  # noqa: ASYNC110 - nothing but a look tells
+        while not pipe.poll(0):  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(_OUTPUT_LOOK_S)
         closed = True
         task.cancel()
@@ -136,7 +136,7 @@ async def output_has_reader() -> AsyncIterator[None]:
 
 
 def _output_pipe() -> select.poll | None:
-    """Standard output, to be asked for errors; None if it is no pipe."""
+    """Standard output, to poll for errors; None if it is no pipe."""
     try:
         fd = sys.stdout.fileno()
         if not stat.S_ISFIFO(os.fstat(fd).st_mode):

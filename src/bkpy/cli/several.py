@@ -1,4 +1,4 @@
-"""Commands about several ledgers or logs: one that fails holds up no other, and the end says what became of each."""
+"""Commands about several ledgers or logs: a failure stops no other, and the last line reports what became of each."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ def show_each(
     *,
     as_json: bool,
 ) -> None:
-    """Show what `act` returns for each ledger: one as an object, several as a list.
+    """Show what `act` returns for each ledger. JSON has an object for one ledger, a list for several.
 
-    Of several, one that fails holds up no other, and is an error in the end. What was done is shown however it ends.
+    Among several, a ledger that fails stops no other, and becomes an error at the end. Results are shown even if the
+    command ends early.
     """
     found: dict[int, T] = {}
     failed: dict[int, BookKeeperError] = {}
@@ -66,7 +67,7 @@ async def _each(
     found: dict[int, T],
     failed: dict[int, BookKeeperError],
 ) -> None:
-    """Notes what became of each. Raises the error of a single one, and that nobody tells of ledgers any more."""
+    """Notes what became of each. Raises the error of a single ledger, and the loss of the metadata store."""
     from bkpy.errors import BookKeeperError, ClientClosedError, MetadataUnavailableError
 
     async with connect(uri) as client:
@@ -87,12 +88,12 @@ def _failures(ledger_ids: Sequence[int], found: Mapping[int, T], failed: Mapping
         for reason, ids in _by_reason(failed).items()
     ]
     if rest := [ledger_id for ledger_id in ledger_ids if ledger_id not in found and ledger_id not in failed]:
-        parts.append(f"not tried, or unknown: {format_ledger_ids(rest)}")
+        parts.append(f"not tried, or outcome unknown: {format_ledger_ids(rest)}")
     return "; ".join(parts)
 
 
 def _by_reason(failed: Mapping[T, BookKeeperError]) -> dict[str, list[T]]:
-    """What failed, by why: thousands of ledgers that don't exist take one line."""
+    """The failures by reason: thousands of ledgers that don't exist take one line."""
     reasons: dict[str, list[T]] = {}
     for name, error in failed.items():
         alike = copy.copy(error)
@@ -113,9 +114,9 @@ def delete_all(
     yes: bool,
     listed: Callable[[Iterable[N]], str] = lambda names: ", ".join(map(str, names)),
 ) -> None:
-    """Delete one after the other, once that is confirmed. Only one that is `missing` is a reason to go on.
+    """Ask, then delete one after the other. Of all errors, only `missing` doesn't stop the rest.
 
-    `listed` is how several are named.
+    `listed` makes a text of several names.
     """
     wanted = list(dict.fromkeys(names))
     if not yes:
@@ -166,5 +167,5 @@ def _what_was_deleted(
         parts.append("not deleted: " + ", ".join(f"{listed(names)} ({reason})" for reason, names in reasons))
     tried = {*deleted, *failed}
     if rest := [name for name in wanted if name not in tried]:
-        parts.append(f"not tried, or unknown: {listed(rest)}")
+        parts.append(f"not tried, or outcome unknown: {listed(rest)}")
     return "; ".join(parts)

@@ -17,16 +17,20 @@ if TYPE_CHECKING:
     from bkpy.storage.tools.check.check import Checked
     from bkpy.storage.tools.check.defects import Defect
 
-_LISTED = 1000  # findings that are listed; a disk that is broken has millions
+_LISTED = 1000  # findings to list; a broken disk has millions
 
 
 @click.command(cls=SettingsCommand)
-@click.option("--running", is_flag=True, help="The bookie may run: look at what nobody changes, and say what is left.")
+@click.option(
+    "--running",
+    is_flag=True,
+    help="The bookie may run: check what does not change meanwhile, and list what is left out.",
+)
 @json_option
 def check(path: str | None, running: bool, as_json: bool, **flags: str | tuple[str, ...] | None) -> int:
     """Check every checksum and every reference in a stopped bookie's directories, and change nothing.
 
-    Exit status: 0 if all is well, 1 if anything is wrong; then it is listed, with what to do about it.
+    Exit status: 0 if all is well, 1 if anything is wrong; then the findings are listed, each with what to do about it.
     """
     settings = settings_from(path, flags)
     findings: list[Defect] = []
@@ -78,7 +82,7 @@ def _show(checked: Checked, size: int, findings: list[Defect], count: int) -> No
     if count > len(findings):
         say(f"and {count - len(findings)} more")
     for what in checked.skipped:
-        say(f"not looked at: {what}")
+        say(f"not checked: {what}")
     say(
         f"{human_bytes(size)}, {checked.ledgers} ledgers, {checked.block_rows} rows of blocks, {checked.logs} entry "
         f"logs with {checked.blocks} sound blocks, {checked.journal_frames} journal frames: "

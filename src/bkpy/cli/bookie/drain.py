@@ -1,4 +1,4 @@
-"""`bkpy bookie drain` and `bkpy bookie decommission`: have a bookie leave its cluster, and then forget it."""
+"""`bkpy bookie drain` and `bkpy bookie decommission`: move a bookie's copies elsewhere, and remove it for good."""
 
 from __future__ import annotations
 
@@ -28,25 +28,27 @@ _SHOWN_MAX = 20
 @click.command()
 @connect_option
 @click.argument("bookie_id", metavar="ID")
-@click.option("--cancel", is_flag=True, help="Have it stay after all. What has been copied elsewhere stays there.")
-@click.option("--status", is_flag=True, help="Only say how far it is.")
+@click.option(
+    "--cancel", is_flag=True, help="Stop draining: the bookie stays. What has been copied elsewhere stays there."
+)
+@click.option("--status", is_flag=True, help="Only report the progress.")
 @click.option(
     "--open_ledger_grace_s",
     type=click.FloatRange(min=0, min_open=True),
     default=RecoverySettings.model_fields["open_ledger_grace_s"].default,
     show_default=True,
-    help="Seconds that writers have to leave the bookie by themselves, where this command does the work.",
+    help="Seconds that writers have to leave the bookie by themselves, if this command does the work.",
 )
 @json_option
 def drain(uri: str, bookie_id: str, cancel: bool, status: bool, as_json: bool, open_ledger_grace_s: float) -> int:
-    """Have a bookie leave its cluster, and wait until all that it has is copied to others.
+    """Drain a bookie, and wait until all that it holds is copied to others.
 
-    It takes no new entries from now on and goes on answering, so that nothing is endangered meanwhile; writers put
-    others in its place. Interrupting this command stops nothing: only --cancel does. When no ledger names the bookie
+    From now on the bookie is read-only: it serves reads, so no entry has fewer copies meanwhile, and writers replace it
+    by others. Draining goes on when you interrupt this command; only --cancel stops it. When no ledger names the bookie
     any more, `bkpy bookie decommission` removes it. Exits with status 1 if the draining was cancelled meanwhile.
     """
     if cancel and status:
-        raise ConfigError("--cancel and --status are two things")
+        raise ConfigError("--cancel and --status can't be given together")
     settings = RecoverySettings(open_ledger_grace_s=open_ledger_grace_s)
     if cancel:
         was = run(_cancel(uri, bookie_id, settings))
@@ -104,12 +106,12 @@ def _line(now: DrainProgress) -> str:
     if now.eta_s is not None and now.ledgers:
         line += f", {now.eta_s:,.0f} s to go"
     if not now.refuses:
-        line += ", the bookie hasn't said yet that it refuses entries"
+        line += ", the bookie has not confirmed yet that it refuses entries"
     return line + (f", {len(now.blocked)} ledgers wait" if now.blocked else "")
 
 
 def _size(now: DrainProgress) -> str:
-    """Exact bytes as far as they are known."""
+    """The bytes, marked as an estimate unless they are exact."""
     about = "" if now.bytes_exact else "about "
     size = human_bytes(now.bytes)
     return f"{about}{now.bytes:,} bytes" + (f" ({size})" if now.bytes >= 1024 else "")
@@ -119,7 +121,7 @@ def _show(bookie_id: str, found: DrainProgress, done: bool) -> None:
     rows = [
         ("bookie", bookie_id),
         ("draining", "yes" if found.draining else "no"),
-        ("refuses entries", "yes" if found.refuses else "it hasn't said so: " + _why_not(found)),
+        ("refuses entries", "yes" if found.refuses else "not confirmed: " + _why_not(found)),
         ("ledgers that name it", f"{found.ledgers:,}"),
         ("bytes to copy", _size(found)),
         ("worked on by", found.worked_on_by or "nobody: `bkpy bookie drain` does, while it runs"),
@@ -131,12 +133,12 @@ def _show(bookie_id: str, found: DrainProgress, done: bool) -> None:
         rows.append(("and others", f"{len(found.blocked) - _SHOWN_MAX:,} ledgers"))
     print_table(("", ""), rows)
     if done:
-        click.echo(f"nothing is left on it: `bkpy bookie decommission {bookie_id}` removes it from the cluster")
+        click.echo(f"no ledger needs it any more: `bkpy bookie decommission {bookie_id}` removes it from the cluster")
 
 
 def _why_not(found: DrainProgress) -> str:
     if not found.draining:
-        return "it takes them"
+        return "it is writable"
     return "it will in a moment" if found.registered else "it isn't running"
 
 
@@ -146,14 +148,14 @@ def _why_not(found: DrainProgress) -> str:
 @click.command()
 @connect_option
 @click.argument("bookie_id", metavar="ID")
-@click.option("--lost", is_flag=True, help="The bookie is not running, and will never come back with what it had.")
+@click.option("--lost", is_flag=True, help="The bookie is not running, and will never come back with its data.")
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @json_option
 def decommission(uri: str, bookie_id: str, lost: bool, yes: bool, as_json: bool) -> int:
     """Remove a drained bookie from its cluster for good.
 
-    First the metadata of all ledgers are read: while any of them names the bookie, or may come to name it, nothing is
-    changed, and the exit status is 1. Afterwards the bookie, if it still runs, can be stopped, and its disks be erased.
+    First the command reads the metadata of all ledgers. While any of them names the bookie, or may come to name it,
+    the command changes nothing, and exits with status 1. Afterwards you can stop the bookie and erase its disks.
     """
     looked = run(_decommission(uri, bookie_id, lost=lost, yes=yes))
     scan = looked.scan
@@ -182,9 +184,9 @@ async def _decommission(uri: str, bookie_id: str, *, lost: bool, yes: bool) -> R
                 bar.update(task, completed=count)
 
             def agree(looked: ReferencingLedgers) -> None:
-                bar.stop()  # the question would be drawn over
+                bar.stop()  # otherwise it would be drawn over the question
                 if not yes:
-                    say(f"{looked.ledgers} ledgers were looked at: none needs bookie {bookie_id}")
+                    say(f"{looked.ledgers} ledgers checked: none needs bookie {bookie_id}")
                     confirm("Remove it from the cluster for good?", "nothing was changed")
 
             return await admin.decommission(bookie_id, lost=lost, confirm=agree, on_scanned=show)
@@ -192,8 +194,8 @@ async def _decommission(uri: str, bookie_id: str, *, lost: bool, yes: bool) -> R
 
 def _refusal(bookie_id: str, looked: ReferencingLedgers) -> str:
     parts = [
-        (looked.named, "name it (see `bkpy bookie drain`, or, for one that is lost, `bkpy bookie recover`)"),
-        (looked.unsettled, "are being recovered, and that couldn't be ended (see `bkpy ledger recover`)"),
+        (looked.named, "name it (see `bkpy bookie drain`, or, for a lost bookie, `bkpy bookie recover`)"),
+        (looked.unsettled, "are in recovery, and closing them failed (see `bkpy ledger recover`)"),
         (looked.unreadable, "have metadata that can't be read"),
     ]
     report = [

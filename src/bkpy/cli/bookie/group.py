@@ -28,22 +28,25 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("bkpy.cli.bookie.group:run_", "Run a bookie until SIGTERM or Ctrl-C."),
     "init": ("bkpy.cli.bookie.identity:init", "Make a new bookie's directories and register its id."),
     "format": ("bkpy.cli.bookie.identity:format_", "Delete a stopped bookie's files and free its id."),
-    "health": ("bkpy.cli.bookie.health:health", "Tell whether a bookie on this machine lives, or is ready."),
+    "health": ("bkpy.cli.bookie.health:health", "Report whether a bookie on this machine lives, or is ready."),
     "check": ("bkpy.cli.bookie.check:check", "Check every checksum and reference in a bookie's directories."),
-    "rebuild-index": ("bkpy.cli.bookie.rebuild:rebuild_index", "Make a stopped bookie's index anew."),
-    "recover": ("bkpy.cli.bookie.recover:recover", "Copy to other bookies what a lost one had."),
-    "drain": ("bkpy.cli.bookie.drain:drain", "Have a bookie leave, and copy what it has to others."),
+    "rebuild-index": ("bkpy.cli.bookie.rebuild:rebuild_index", "Rebuild a stopped bookie's index."),
+    "recover": ("bkpy.cli.bookie.recover:recover", "Copy to other bookies what a lost one held."),
+    "drain": ("bkpy.cli.bookie.drain:drain", "Drain a bookie: copy what it holds to others."),
     "decommission": ("bkpy.cli.bookie.drain:decommission", "Remove a drained bookie from its cluster for good."),
     "gc": ("bkpy.cli.bookie.gc:gc", "Show a bookie's garbage collection, or collect now."),
     "scrub": ("bkpy.cli.bookie.scrub:scrub", "Show what a bookie's scrub has found damaged, or scrub now."),
-    "integrity": ("bkpy.cli.bookie.integrity:integrity", "Show what a bookie lost and gets back, or look now."),
-    "cookie": ("bkpy.cli.bookie.identity:cookie", "Show and update what says which directories are a bookie's."),
+    "integrity": ("bkpy.cli.bookie.integrity:integrity", "Show what a bookie lost and copies back, or check now."),
+    "cookie": (
+        "bkpy.cli.bookie.identity:cookie",
+        "Show and update the cookies, which say which directories are a bookie's.",
+    ),
 }
 
 
 @click.group(cls=RootGroup, lazy=_COMMANDS)
 def bookie() -> None:
-    """Run a storage node, and look after one."""
+    """Run a storage node, and maintain one."""
 
 
 def _setting_flags() -> list[click.Parameter]:
@@ -71,7 +74,7 @@ def _setting_flags() -> list[click.Parameter]:
 
 
 class SettingsCommand(click.Command):
-    """A command with `--config` and a flag for every setting. `--bookie-id` is taken for `--bookie_id`."""
+    """A command with `--config` and a flag for every setting. `--bookie-id` is the same as `--bookie_id`."""
 
     def __init__(self, *args: Any, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
@@ -83,7 +86,7 @@ class SettingsCommand(click.Command):
 def settings_from(
     path: str | None, flags: Mapping[str, str | tuple[str, ...] | None], notify: Callable[[str], object] = say
 ) -> BookieSettings:
-    """The settings from the file, from variables BKPY_<NAME> and from flags; the later ones win."""
+    """The settings from the file, from variables BKPY_<NAME> and from flags; later sources win."""
     return load_bookie_settings(path, os.environ, {name: value for name, value in flags.items() if value}, notify)
 
 
@@ -91,15 +94,15 @@ def settings_from(
 @click.option(
     "--rebuild",
     is_flag=True,
-    help="The disks were replaced: begin with empty directories, and copy what the bookie had from other bookies.",
+    help="The disks were replaced: start with empty directories, and copy what the bookie held from other bookies.",
 )
 def run_(path: str | None, rebuild: bool, **flags: str | tuple[str, ...] | None) -> int:
     """Run a bookie until SIGTERM or Ctrl-C.
 
-    With --rebuild a bookie whose directories are all empty, and which the cluster knows, gets back what it had. Until
-    then it takes no new entries, and denies nothing. Where the directories are as they were, --rebuild does no harm.
+    With --rebuild, a bookie that the cluster knows and whose directories are all empty copies back what it held. Until
+    then it is read-only, and denies no entry. Where the directories are intact, --rebuild changes nothing.
 
-    Settings come from the file, then from variables BKPY_<NAME>, then from flags; the later ones win.
+    Settings come from the file, then from variables BKPY_<NAME>, then from flags; later sources win.
     """
     notices: list[str] = []
     settings = settings_from(path, flags, notices.append)
@@ -117,7 +120,7 @@ def _integrity_check(
     losses: RepairableStorage,
     registry: CollectorRegistry,
 ) -> IntegrityCheck:
-    from bkpy.replication.integrity import IntegrityCheck  # loaded when the bookie's storage is open already
+    from bkpy.replication.integrity import IntegrityCheck  # imported when the bookie's storage is open already
 
     return IntegrityCheck(settings, store, root, runtime, settings.bookie_id, losses, registry)
 
@@ -130,6 +133,6 @@ def _auto_recovery(
     registry: CollectorRegistry,
     appended: Callable[[], int],
 ) -> AutoRecovery:
-    from bkpy.replication.auto_recovery import AutoRecovery  # loaded when the bookie serves already
+    from bkpy.replication.auto_recovery import AutoRecovery  # imported when the bookie serves already
 
     return AutoRecovery(settings, store, root, runtime, settings.bookie_id, registry, appended)

@@ -1,4 +1,4 @@
-"""`bkpy bookie health`: whether a bookie on this machine lives, or is ready, for supervisors that run a command."""
+"""`bkpy bookie health`: whether a bookie on this machine lives, or is ready, for supervisors that run commands."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _TIMEOUT_S = 3.0
 @click.option(
     "--admin",
     metavar="HOST:PORT",
-    help="The port of the bookie's metrics page; https://HOST:PORT where that has TLS.  [default: that of "
+    help="The host and port of the bookie's metrics page; https://HOST:PORT if that has TLS.  [default: the port in "
     "BKPY_METRICS_PORT on this machine, with TLS if BKPY_METRICS_TLS says so]",
 )
-@click.option("--ready", is_flag=True, help="Also fail when clients aren't served, or can't find the bookie.")
+@click.option("--ready", is_flag=True, help="Also fail if the bookie does not serve clients, or they can't find it.")
 def health(admin: str | None, ready: bool) -> int:
-    """Tell how a running bookie is.
+    """Report whether a running bookie lives and is ready.
 
-    The exit status is 0 if it lives (with --ready: if it is ready), else 1.
+    Exit status: 0 if it lives (with --ready: if it is ready), else 1.
     """
     host, port, secure = _place(admin)
-    # The standard library's: what is asked every few seconds is not to load more than it needs.
+    # The standard library's, which loads fast: supervisors run this command every few seconds.
     connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
     if secure:
         from bkpy.cli.bookie.pages import tls_context
@@ -44,7 +44,7 @@ def health(admin: str | None, ready: bool) -> int:
     except (OSError, http.client.HTTPException) as e:
         raise BookieUnavailableError(f"no bookie answers at {host}:{port}: {e}") from e
     except (ValueError, KeyError, TypeError) as e:
-        raise ConfigError(f"what answers at {host}:{port} is no bookie's page of health") from e
+        raise ConfigError(f"{host}:{port} answers, but it is no bookie's health page") from e
     finally:
         connection.close()
     click.echo(f"bookie {bookie_id} is {'ready' if why is None else f'alive, but not ready: {why}'}")

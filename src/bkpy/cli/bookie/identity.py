@@ -1,4 +1,4 @@
-"""`bkpy bookie init`, `format` and `cookie`: a stopped bookie's identity, made, looked at, changed and ended."""
+"""`bkpy bookie init`, `format` and `cookie`: creates, shows, changes and deletes a stopped bookie's identity."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ yes_option = click.option("--yes", is_flag=True, help="Don't ask.")
 
 
 class ClientPeers:
-    """The cluster's other bookies, by a client of its own."""
+    """The cluster's other bookies, reached by a client of the command's own."""
 
     def __init__(self, admin: AdminClient) -> None:
         self._admin = admin
@@ -73,14 +73,14 @@ async def _identity(settings: BookieSettings) -> AsyncIterator[BookieIdentity]:
 
 
 @click.command(cls=SettingsCommand)
-@click.option("--again", is_flag=True, help="Also under the id of a bookie that was decommissioned.")
+@click.option("--again", is_flag=True, help="Also with the id of a bookie that was decommissioned.")
 @json_option
 def init(path: str | None, again: bool, as_json: bool, **flags: Flags) -> None:
     """Make a new bookie's directories and cookies, and register its id in the cluster, without serving.
 
-    `bkpy bookie run` does the same at a bookie's first start. A bookie that is there already is left as it is. The id
-    of a decommissioned bookie is refused, by `run` as well; with --again a new bookie may have it, with empty
-    directories.
+    `bkpy bookie run` does the same at a bookie's first start. The command leaves a bookie that exists already as it is.
+    It refuses the id of a decommissioned bookie, as `run` does; with --again a new bookie with empty directories may
+    have it.
     """
     settings = settings_from(path, flags)
 
@@ -92,23 +92,23 @@ def init(path: str | None, again: bool, as_json: bool, **flags: Flags) -> None:
     if as_json:
         print_json({"bookie_id": settings.bookie_id, "new": new})
     else:
-        click.echo(f"bookie {settings.bookie_id} {'is ready to be run' if new else 'was there already'}")
+        click.echo(f"bookie {settings.bookie_id} {'is ready to run' if new else 'exists already'}")
 
 
 # --- format -----------------------------------------------------------------------------------------------------------
 
 
 @click.command("format", cls=SettingsCommand)
-@click.option("--force", is_flag=True, help="Also though ledgers name the bookie, or directories may not be its own.")
+@click.option("--force", is_flag=True, help="Also if ledgers name the bookie, or directories may not be its own.")
 @yes_option
 @json_option
 def format_(path: str | None, force: bool, yes: bool, as_json: bool, **flags: Flags) -> None:
     """Delete all that a stopped bookie has in its directories, and its cookie in the metadata.
 
-    First ledgers in recovery are closed, and the metadata of all ledgers are read: while any of them names the bookie,
-    nothing is deleted. With --force its copies are deleted all the same, and its cookie stays, so that no new bookie
-    denies what this one acknowledged; `format` once more, without --force, frees the id. Files that aren't a bookie's
-    are left alone.
+    First the command closes ledgers in recovery and reads the metadata of all ledgers. While any of them names the
+    bookie, it deletes nothing. With --force it deletes the bookie's copies all the same, but keeps its cookie, so that
+    no new bookie denies what this one acknowledged; `format` once more, without --force, frees the id. It never touches
+    files that aren't a bookie's.
     """
     settings = settings_from(path, flags)
 
@@ -137,7 +137,7 @@ def format_(path: str | None, force: bool, yes: bool, as_json: bool, **flags: Fl
 
 
 async def _format(settings: BookieSettings, force: bool, agree: Any) -> FormatPlan:
-    # The question would be drawn over by the bar.
+    # The bar would be drawn over the question, so it ends before.
     plans: list[FormatPlan] = []
     with progress(unit="ledgers") as bar:
         task = bar.add_task(f"looking for ledgers that name {settings.bookie_id}", total=None)
@@ -155,7 +155,7 @@ async def _format(settings: BookieSettings, force: bool, agree: Any) -> FormatPl
 
 
 def _tell(plan: FormatPlan, settings: BookieSettings) -> None:
-    """What is going to be deleted, on standard error."""
+    """Lists what the command is going to delete, on standard error."""
     for directory, here in plan.directories.items():
         kinds = (
             ("index", here.indexes),
@@ -167,15 +167,15 @@ def _tell(plan: FormatPlan, settings: BookieSettings) -> None:
         counts = ", ".join(f"{len(paths)} {kind} files" for kind, paths in kinds if paths) or "nothing"
         foreign = " (not known to be this bookie's)" if directory in plan.foreign else ""
         say(f"{directory}{foreign}: {counts}, {human_bytes(here.bytes)}")
-    looked = f"{plan.ledgers.looked_at} ledgers were looked at"
+    looked = f"{plan.ledgers.looked_at} ledgers checked"
     ledgers = plan.ledgers
     named = len(ledgers.naming) + len(ledgers.in_recovery) + len(ledgers.unreadable)
     if plan.cookie_goes:
-        say(f"{looked}: none names bookie {settings.bookie_id}, whose cookie in the metadata goes, too")
+        say(f"{looked}: none names bookie {settings.bookie_id}; its cookie in the metadata will be deleted, too")
     elif named:
-        say(f"{looked}: {named} name bookie {settings.bookie_id}, may come to, or can't be read: its cookie stays")
+        say(f"{looked}: {named} name bookie {settings.bookie_id}, may come to, or can't be read; its cookie stays")
     else:
-        say(f"{looked}: none names bookie {settings.bookie_id}; a cookie that the metadata have of it stays")
+        say(f"{looked}: none names bookie {settings.bookie_id}; its cookie in the metadata, if any, stays")
 
 
 # --- cookie -----------------------------------------------------------------------------------------------------------
@@ -183,13 +183,13 @@ def _tell(plan: FormatPlan, settings: BookieSettings) -> None:
 
 @click.group()
 def cookie() -> None:
-    """Show and update what says which directories are a bookie's."""
+    """Show and update the cookies, which say which directories are a bookie's."""
 
 
 @cookie.command(cls=SettingsCommand)
 @json_option
 def show(path: str | None, as_json: bool, **flags: Flags) -> None:
-    """Show the cookies of the metadata and of each directory beside what the settings say. Changes nothing."""
+    """Show the cookies in the metadata and in each directory beside the settings. Changes nothing."""
     settings = settings_from(path, flags)
 
     async def look() -> tuple[str, list[FoundCookie]]:
@@ -227,7 +227,7 @@ def _of_settings(settings: BookieSettings, instance_id: str) -> dict[str, str]:
 
 
 def _fields(place: FoundCookie) -> dict[str, str]:
-    """A cookie's fields; one of fewer directories has nothing where another has a path."""
+    """A cookie's fields by name. Cookies of fewer directories have fewer."""
     if place.cookie is None:
         return {}
     known = place.cookie.ledger_directories
@@ -244,12 +244,12 @@ def _fields(place: FoundCookie) -> dict[str, str]:
 @yes_option
 @json_option
 def update(path: str | None, yes: bool, as_json: bool, **flags: Flags) -> None:
-    """Write a stopped bookie's cookies anew, as its settings and its directories are now.
+    """Rewrite a stopped bookie's cookies to match its settings and directories.
 
     For directories that were moved, cookies that were lost or disagree, a cookie that is gone from the metadata, and
-    another number of journal directories (after a clean stop; added and given up at the end of the list). Each
-    directory is proven to be the bookie's before anything is written. Ledger directories that are added get their
-    cookies at the next start.
+    another number of journal directories (after a clean stop; added to or removed from the end of the list). Before it
+    writes anything, the command proves that each directory is the bookie's. New ledger directories get their cookies at
+    the next start.
     """
     settings = settings_from(path, flags)
 
@@ -267,4 +267,4 @@ def update(path: str | None, yes: bool, as_json: bool, **flags: Flags) -> None:
     if as_json:
         print_json({"bookie_id": settings.bookie_id, "done": plan.steps})
     else:
-        click.echo(f"done: {len(plan.steps)} steps" if plan.steps else "all cookies are right; nothing was changed")
+        click.echo(f"done: {len(plan.steps)} steps" if plan.steps else "all cookies are correct; nothing was changed")

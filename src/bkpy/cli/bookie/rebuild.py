@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class _Damages:
-    """Says what is found damaged, a line each."""
+    """Prints each damage that the rebuild finds, in a line."""
 
     def journal_group(self, frames: int, bytes_: int, sync_seconds: float) -> None: ...
 
@@ -49,9 +49,9 @@ class _Damages:
     "directories",
     multiple=True,
     metavar="PATH",
-    help="A ledger directory whose index is to be made anew; may be given again.  [default: all]",
+    help="A ledger directory whose index to rebuild. May be repeated.  [default: all]",
 )
-@click.option("--offline", is_flag=True, help="Without the cluster's metadata: everything is in limbo afterwards.")
+@click.option("--offline", is_flag=True, help="Don't read the cluster's metadata: all ledgers are in limbo afterwards.")
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @json_option
 def rebuild_index(
@@ -62,16 +62,17 @@ def rebuild_index(
     as_json: bool,
     **flags: str | tuple[str, ...] | None,
 ) -> None:
-    """Make a stopped bookie's index anew, from its entry logs, its journals and the metadata.
+    """Rebuild a stopped bookie's index from its entry logs, its journals and the metadata.
 
-    For an index that is damaged or gone. Afterwards every ledger that was found is fenced, and so is every older one
-    that was not; what isn't closed, or isn't all here, is in limbo: what is found of it is answered, the rest is
-    'unknown', never denied. The old index is kept beside the new one, as index.old. Interrupted, it can be run again.
+    For an index that is damaged or gone. Afterwards every ledger that was found is fenced, and so is every older ledger
+    that was not. A ledger that isn't closed, or isn't all here, is in limbo: the bookie returns the entries that it
+    has, and answers 'unknown' for the others, but denies none. The old index stays beside the new one, as index.old.
+    After an interruption, run the command again.
     """
     settings = settings_from(path, flags)
     if not yes:
-        say("Every ledger of this bookie will be fenced: who writes to one goes on without this bookie.")
-        confirm("Make the index anew?", "nothing was changed")
+        say("Every ledger of this bookie will be fenced: their writers go on without this bookie.")
+        confirm("Rebuild the index?", "nothing was changed")
     done = run(_rebuild(settings, directories, offline))
     if as_json:
         print_json(done._asdict())

@@ -1,4 +1,4 @@
-"""`bkpy ledger recover --accept-loss`: close a ledger whose missing bookies will never come back."""
+"""`bkpy ledger recover --accept-loss`: closes a ledger whose missing bookies will never come back."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _NOTHING = "nothing is given up, and the ledger stays IN_RECOVERY"
 
 
 def recover_accepting_loss(uri: str, ledger_id: int, password: bytes, *, yes: bool, as_json: bool) -> dict[str, Any]:
-    """What was shown and what was done. Ends the command if it isn't wanted.
+    """What was shown and what was done. Ends the command if the user doesn't confirm the loss.
 
-    The first thing is a recovery that gives nothing up.
+    Begins with a recovery that gives nothing up.
     """
     found = run(_survey(uri, ledger_id, password))
     if found["result"] is not None:
@@ -37,7 +37,7 @@ def recover_accepting_loss(uri: str, ledger_id: int, password: bytes, *, yes: bo
 
 
 async def _survey(uri: str, ledger_id: int, password: bytes) -> dict[str, Any]:
-    """What can still be seen of the ledger, or the `result` of a recovery where nothing had to be given up."""
+    """What bookies still report of the ledger, or the `result` of a recovery that had to give nothing up."""
     import bkpy
     from bkpy.metadata.logs.maintenance import log_of
 
@@ -109,12 +109,12 @@ def _described(survey: Survey, readable: frozenset[str]) -> dict[str, Any]:
 
 
 def show_survey(found: dict[str, Any]) -> None:
-    """For people: what is certain, what may be lost, and who said what."""
+    """Prints for people what is certain, what may be lost, and what each bookie reported."""
     lines = [f"Ledger {found['ledger_id']} can't be recovered without giving something up: {found['why']}.", ""]
     end, acknowledged = found["last_entry"], found["acknowledged"]
     lines.append("certain: " + ("no entry" if acknowledged < 0 else f"entries 0 to {acknowledged} were acknowledged"))
     if end > acknowledged:
-        lines.append(f"found: {_entries(acknowledged + 1, end)}, which may have been, and will be kept")
+        lines.append(f"found: {_entries(acknowledged + 1, end)}, which may have been acknowledged, and will be kept")
     lines.append(f"the ledger will end {'without entries' if end < 0 else f'at entry {end}'}, for good")
     lines += [f"can't be read: {_lost(one)}" for one in found["unreadable"]]
     away = ", ".join(found["can_not_tell"])
@@ -122,11 +122,11 @@ def show_survey(found: dict[str, Any]) -> None:
         lines.append(f"may be lost: entries from {end + 1} on, as many as were acknowledged with {away}")
         lines.append(f"a writer that still reaches {away} could go on there, in vain: is it stopped?")
     lines += [
-        f"seen behind a gap, and will not be kept: entry {n} of {name}" for name, n in found["seen_beyond"].items()
+        f"found behind a gap, and will not be kept: entry {n} of {name}" for name, n in found["seen_beyond"].items()
     ]
     if found["log"] is not None:
         lines.append(
-            f"it is a ledger of log {found['log']}, which goes on behind a gap in its positions: none is used twice"
+            f"it is a ledger of log {found['log']}, which continues after a gap in its positions and uses none twice"
         )
     lines.append("")
     lines += [f"{name}: {_said(last_entry)}" for name, last_entry in found["bookies"].items()]
@@ -147,11 +147,11 @@ def _lost(one: dict[str, Any]) -> str:
 def _said(last_entry: int | str) -> str:
     if isinstance(last_entry, str):
         return last_entry
-    return "has nothing of it" if last_entry < 0 else f"its last entry is {last_entry}"
+    return "holds nothing of it" if last_entry < 0 else f"its last entry is {last_entry}"
 
 
 def show(found: dict[str, Any], *, as_json: bool) -> None:
-    """What became of it."""
+    """Prints the result."""
     if as_json:
         print_json(found)
         return

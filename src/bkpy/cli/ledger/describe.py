@@ -1,6 +1,6 @@
-"""A ledger for people and programs: its metadata, and beside what its bookies have to hold what they say they have.
+"""A ledger for people and programs: its metadata, the entries that its bookies should hold, and what they report.
 
-All but the ledger key, which opens the ledger to whoever has it.
+The ledger key is left out, since it gives access to the ledger.
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ if TYPE_CHECKING:
     from bkpy.errors import BookKeeperError
     from bkpy.protocol.repair.holdings import Share
 
-    BookieAnswers = Mapping[
-        str, int | BookKeeperError
-    ]  # by bookie, its last entry of the ledger, or why that isn't known
+    # By bookie, its last entry of the ledger, or the error that it answered with.
+    BookieAnswers = Mapping[str, int | BookKeeperError]
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
 
 
 def describe(ledger: LedgerMetadata, answers: BookieAnswers | None = None) -> dict[str, Any]:
-    """All that is known, as JSON has it. What no one can know before the ledger is closed is null.
+    """All that is known, for JSON, with `answers` added to the bookies that gave them.
 
-    What bookies have told of it is added to what they have to hold.
+    Fields that have no value before the ledger is closed are null.
     """
     from bkpy.protocol.repair.holdings import holdings
 
@@ -77,7 +76,7 @@ def row(ledger: LedgerMetadata) -> tuple[object, ...]:
 
 
 def _compare(share: Share, last: int | None, answers: int | BookKeeperError) -> dict[str, Any]:
-    """What a bookie has of its share of a fragment that ends with entry `last` (None: nowhere yet)."""
+    """What a bookie holds of its share of a fragment that ends with entry `last` (None: nowhere yet)."""
     if not isinstance(answers, int):
         from bkpy.errors import CorruptDataError
 
@@ -94,7 +93,7 @@ def _compare(share: Share, last: int | None, answers: int | BookKeeperError) -> 
 
 
 def show(ledger: LedgerMetadata, answers: BookieAnswers) -> None:
-    """Print the ledger, its fragments, what each bookie has to hold of them, and what it says it has."""
+    """Print the ledger, its fragments, the entries that each bookie should hold of them, and what it reports."""
     described = describe(ledger)
     del described["fragments"]
     custom = described.pop("custom_metadata")
@@ -110,9 +109,7 @@ def show(ledger: LedgerMetadata, answers: BookieAnswers) -> None:
     rows += [(printable(f"custom {name}"), printable(value)) for name, value in custom.items()]
     print_table(("", ""), [(name, "-" if value is None else str(value)) for name, value in rows])
     click.echo()
-    print_table(
-        ("fragment", "entries", "bookie", "has to hold", "count", "says it has"), list(_shares(ledger, answers))
-    )
+    print_table(("fragment", "entries", "bookie", "should hold", "count", "reports"), list(_shares(ledger, answers)))
     click.echo(_SAYS)
     if ledger.state.value != "CLOSED":
         click.echo(f"\nThe last fragment has no end yet: the ledger is {ledger.state.value}.")
@@ -143,7 +140,7 @@ def _says(compared: dict[str, Any]) -> str:
     if compared["state"] == "growing":
         return "nothing yet" if compared["has_up_to"] < 0 else f"up to {compared['has_up_to']}"
     state: str = compared["state"]
-    return {"unknown": "can't tell", "later": "later entries", "complete": "to the end"}.get(state, state)
+    return {"unknown": "unknown", "later": "later entries", "complete": "to the end"}.get(state, state)
 
 
 def _progressions(share: Share) -> str:

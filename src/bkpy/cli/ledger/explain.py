@@ -1,4 +1,4 @@
-"""`bkpy ledger explain`: how many copies a ledger has left, what is being done about it, and what is in the way."""
+"""`bkpy ledger explain`: how many copies a ledger has left, what repairs it, and what prevents the repair."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
     from bkpy.protocol.repair.rereplication import Copy, Plan
 
-_RANGES_MAX = 20  # of entries that nobody returns, for each copy that is to be made
+_RANGES_MAX = 20  # of entries that no bookie returns, for each copy to make
 
 
 @click.command(short_help="Show which copies of ledgers are missing, and why.")
 @connect_option
 @ledgers_argument
-@click.option("--read", is_flag=True, help="Read all that is to be copied, and say which entries nobody returns.")
+@click.option("--read", is_flag=True, help="Read all entries to copy, and report which of them no bookie returns.")
 @json_option
 def explain(uri: str, ledger_ids: tuple[int, ...], read: bool, as_json: bool) -> None:
-    """Show where the copies of ledgers are, which are missing, what is done about it, and what is in the way.
+    """Show where the copies of ledgers are, which are missing, what repairs them, and what prevents the repair.
 
-    LEDGERS are ids and ranges, as in 7,9-12. By what the metadata store knows: whether a bookie that runs has all it
-    should have, only --read can tell.
+    LEDGERS are ids and ranges, as in 7,9-12. The command reads the metadata. Only with --read does it find out whether
+    a running bookie holds all that it should.
     """
 
     async def explain_one(client: bkpy.Client, ledger_id: int) -> dict[str, Any]:
@@ -63,7 +63,7 @@ async def _explain(client: bkpy.Client, ledger_id: int, read: bool) -> dict[str,
 async def _read(admin: AdminClient, metadata: LedgerMetadata, copy: Copy) -> list[str]:
     """The entries to copy that no bookie returns, and the bookies that may hold them."""
     with progress(unit="entries") as bar:
-        task = bar.add_task(f"reading for {copy.old}'s place", total=copy.last - copy.first + 1)
+        task = bar.add_task(f"reading the copies of {copy.old}", total=copy.last - copy.first + 1)
         ranges = await admin.unreadable_entries(
             metadata,
             copy,
@@ -80,14 +80,14 @@ def _nowhere(admin: AdminClient, metadata: LedgerMetadata, copy: Copy, first: in
 
     size, quorum = metadata.ensemble_size, metadata.write_quorum
     names = metadata.fragments[copy.fragment].bookies
-    some = wanted(copy.share, first, min(last, first + size - 1))  # then their bookies are the same again
+    some = wanted(copy.share, first, min(last, first + size - 1))  # later entries are on the same bookies again
     members = {names[i] for entry_id in some for i in write_set(entry_id, size, quorum)}
     away = sorted(members - admin.registered_bookies)
     which = f"entry {first}" if first == last else f"entries {first} to {last}"
     if copy.share.step > 1 and first != last:
         which = f"{copy.old}'s of the {which}"
-    rest = f"{' or '.join(away)} has to come back" if away else "every bookie that should have a copy is here"
-    return f"{which}: nobody returns what was written; {rest}"
+    rest = f"{' or '.join(away)} has to come back" if away else "every bookie that should hold a copy is here"
+    return f"{which}: no bookie returns what was written; {rest}"
 
 
 def _fragments(admin: AdminClient, metadata: LedgerMetadata, mark: UnderreplicationRecord | None) -> Any:
@@ -129,16 +129,14 @@ def _to_do(planned: Plan) -> list[str]:
         for copy in planned.copies
     ]
     if planned.unclosed:
-        report.append(
-            f"wait until its writer leaves {', '.join(planned.unclosed)}, and then recover it: it isn't closed"
-        )
+        report.append(f"wait until its writer leaves {', '.join(planned.unclosed)}, then recover it: it is not closed")
     return report
 
 
 def _where(copy: Copy) -> str:
     if copy.in_place:
-        return f"{copy.old} itself, which lacks some: no other bookie can take its place"
-    return f"a bookie in {copy.old}'s place"
+        return f"{copy.old} itself, which is missing some: no other bookie can replace it"
+    return f"a bookie that replaces {copy.old}"
 
 
 def _show(report: dict[str, Any]) -> None:
@@ -162,4 +160,4 @@ def _show(report: dict[str, Any]) -> None:
     if lines:
         print_table(("", ""), lines)
     else:
-        click.echo("it has all its copies, as far as the metadata tell")
+        click.echo("it has all its copies, according to the metadata")

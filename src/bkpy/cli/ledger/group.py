@@ -1,4 +1,4 @@
-"""`bkpy ledger`: write, read and look at ledgers."""
+"""`bkpy ledger`: write, read, show, recover and delete ledgers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ password_option = click.option(
     "password",
     metavar="FILE",
     callback=_password,
-    help="A file with the password of the ledger or log, which is all of it but one line break at its end.  "
+    help="A file with the password of the ledger or log: its whole content but one line break at its end.  "
     "[default: no password]",
 )
 
@@ -78,12 +78,12 @@ quorums_option = click.option(
     show_default=True,
     metavar="E,QW,QA",
     callback=_quorums,
-    help="Bookies of the ledger, copies of each entry, and copies that must be durable.",
+    help="Bookies of the ledger, copies of each entry, and copies that must be durable before an acknowledgement.",
 )
 
 
 def creation_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say what kind of ledger is created."""
+    """The options that describe a new ledger."""
     for option in (
         click.option(
             "--metadata",
@@ -91,7 +91,7 @@ def creation_options(function: Callable[..., Any]) -> Callable[..., Any]:
             multiple=True,
             metavar="KEY=VALUE",
             callback=_custom_metadata,
-            help="Something to keep with the ledger; may be given several times.",
+            help="Custom metadata to store with the ledger. May be repeated.",
         ),
         digest_option,
         password_option,
@@ -103,7 +103,7 @@ def creation_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group()
 def ledger() -> None:
-    """Write, read and look at ledgers."""
+    """Write, read and inspect ledgers."""
 
 
 ledger.add_command(explain)
@@ -116,7 +116,7 @@ ledger.add_command(explain)
 def create(uri: str, as_json: bool, **creation: Any) -> None:
     """Create an empty ledger, close it, and print its id.
 
-    A ledger has one writer for life, so entries come with the command that creates it: bkpy ledger write.
+    A ledger has one writer for life, so the command that appends entries also creates the ledger: bkpy ledger write.
     """
     ledger_id = run(_create(uri, creation))
     if as_json:
@@ -133,8 +133,9 @@ def create(uri: str, as_json: bool, **creation: Any) -> None:
 def write(uri: str, file: str, as_json: bool, **creation: Any) -> None:
     """Create a ledger and append the lines of FILE, or of standard input, each as one entry.
 
-    Prints the ledger's id before the first line, so that others can follow it, and closes the ledger at the end.
-    However it ends, it says how many entries were acknowledged, and warns of bookies that may lack some of them.
+    The command prints the ledger's id before it appends the first line, so that others can follow it, and closes the
+    ledger at the end. However it ends, it reports how many entries were acknowledged, and warns of bookies that may be
+    missing some of them.
     """
     from bkpy.cli.ledger.write import Writing
 
@@ -155,11 +156,11 @@ def write(uri: str, file: str, as_json: bool, **creation: Any) -> None:
 @connect_option
 @ledger_argument
 @click.option("--first", type=_ENTRY, default=0, show_default=True, help="The first entry to print.")
-@click.option("--last", type=_ENTRY, help="The last entry to print.  [default: the last that is acknowledged]")
+@click.option("--last", type=_ENTRY, help="The last entry to print.  [default: the last acknowledged one]")
 @click.option(
     "--unconfirmed",
     is_flag=True,
-    help="Also entries that were perhaps never acknowledged; without --last, up to the first that no bookie has.",
+    help="Also entries that may never have been acknowledged; without --last, up to the first that no bookie has.",
 )
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json: one object a line.")
@@ -175,7 +176,7 @@ def read(
     as_json: bool,
     password: bytes,
 ) -> None:
-    """Print the entries of LEDGER, one a line. Never disturbs its writer."""
+    """Print the entries of LEDGER, one a line. The command never disturbs the ledger's writer."""
     if last is not None and last < first:
         raise click.UsageError(f"--last {last} lies before --first {first}")
     formatter = _formatter("json" if as_json else form)
@@ -195,16 +196,16 @@ def tail(uri: str, ledger_id: int, first: int, form: str, as_json: bool, passwor
     run(_tail(uri, ledger_id, first, _formatter("json" if as_json else form), password))
 
 
-@ledger.command(short_help="Show ledgers, what each bookie has to hold of them, and what it has.")
+@ledger.command(short_help="Show ledgers, and the entries that each bookie should hold and does hold.")
 @connect_option
 @ledgers_argument
 @json_option
 def show(uri: str, ledger_ids: tuple[int, ...], as_json: bool) -> None:
-    """Show the metadata of ledgers, which entries each bookie has to hold, and what the bookies say they have.
+    """Show the metadata of ledgers, the entries that each bookie should hold, and what the bookies report.
 
-    LEDGERS are ids and ranges, as in 7,9-12. Each bookie is asked for the last entry of a ledger that it has. That
-    tells what is missing at the end, not of holes before it; a bookie that has later entries tells nothing of a
-    fragment before them.
+    LEDGERS are ids and ranges, as in 7,9-12. Each bookie reports the last entry that it holds of a ledger. This shows
+    entries that are missing at the end, but no holes before it. A bookie that holds later entries reports nothing about
+    earlier fragments.
     """
     show_each(
         uri,
@@ -223,19 +224,19 @@ def show(uri: str, ledger_ids: tuple[int, ...], as_json: bool) -> None:
 @click.option(
     "--accept-loss",
     is_flag=True,
-    help="Close it though bookies that are gone for good may have entries that nobody else has. Shows what is known, "
-    "and asks for the ledger's id.",
+    help="Close it although bookies that are gone for good may have entries that no other bookie has. Shows what is "
+    "known, and asks for the ledger's id.",
 )
 @click.option("--yes", "-y", is_flag=True, help="With --accept-loss: don't ask.")
 @json_option
 def recover(
     uri: str, ledger_ids: tuple[int, ...], password: bytes, accept_loss: bool, yes: bool, as_json: bool
 ) -> None:
-    """Find out where a ledger ends, and close it there. Its writer, if there still is one, can't append any more.
+    """Find out where a ledger ends, and close it there. Recovery fences its writer, if there still is one.
 
-    LEDGERS are ids and ranges, as in 7,9-12; with --accept-loss one id. Nothing that was acknowledged is lost. If too
-    few bookies can tell where a ledger ends, it stays IN_RECOVERY, and a later try may succeed. A ledger that is CLOSED
-    is left as it is.
+    LEDGERS are ids and ranges, as in 7,9-12; with --accept-loss one id. No acknowledged entry is lost. If too few
+    bookies answer to decide where a ledger ends, it stays IN_RECOVERY, and you can try again later. A ledger that is
+    CLOSED stays as it is.
     """
     if yes and not accept_loss:
         raise click.UsageError("--yes goes with --accept-loss")
@@ -260,7 +261,7 @@ def _show_recovered(result: dict[str, Any]) -> None:
 
 @ledger.command("list")
 @connect_option
-@click.option("--long", "-l", "long_", is_flag=True, help="With the state, size and ensemble of each.")
+@click.option("--long", "-l", "long_", is_flag=True, help="Show the state, size and ensemble of each.")
 @json_option
 def list_(uri: str, long_: bool, as_json: bool) -> None:
     """List the ledgers by id."""
@@ -281,9 +282,9 @@ def list_(uri: str, long_: bool, as_json: bool) -> None:
 def delete(uri: str, ledger_ids: tuple[int, ...], yes: bool) -> None:
     """Delete ledgers, for good.
 
-    LEDGERS are ids and ranges, as in 7,9-12. Asks first: a terminal, or whatever standard input is. Without an answer
-    nothing is deleted, and the exit status is 2. A ledger that does not exist is told of in the end, and the others are
-    deleted all the same.
+    LEDGERS are ids and ranges, as in 7,9-12. The command asks first, and reads the answer from standard input. Without
+    an answer it deletes nothing, and exits with status 2. It reports ledgers that do not exist at the end, and deletes
+    the others all the same.
     """
     from bkpy.client.arguments import format_ledger_ids
     from bkpy.errors import NoSuchLedgerError
@@ -332,7 +333,7 @@ async def _read(
         end = reader.last_add_confirmed if last is None else last
         if unconfirmed:
             entries = _unconfirmed(reader, first, last)
-        elif first > max(end, 0):  # an empty ledger from its first entry on is no mistake
+        elif first > max(end, 0):  # to read an empty ledger from its first entry on is no mistake
             raise _past_the_end(reader, first)
         else:
             entries = reader.read(first, last)
@@ -362,7 +363,7 @@ async def _unconfirmed(reader: LedgerReader, first: int, last: int | None) -> As
     except bkpy.NoSuchEntryError:
         if last is not None:
             raise
-        # A ledger that is closed denies what lies past its end at once, before it gives what lies ahead of that.
+        # A closed ledger denies entries past its end at once, before it returns the entries ahead of them.
         if following <= reader.last_add_confirmed:
             async for entry in reader.read(following):
                 yield entry
@@ -395,7 +396,7 @@ async def _tail(uri: str, ledger_id: int, first: int, form: _Formatter, password
 
 
 async def _metadata(client: Client, ledger_id: int) -> tuple[LedgerMetadata, Mapping[str, int | BookKeeperError]]:
-    """The ledger's metadata, and by bookie the last entry that it has."""
+    """The ledger's metadata, and the last entry that each bookie holds."""
     from bkpy.admin.client import AdminClient
 
     metadata = await client.ledger_metadata(ledger_id)

@@ -1,4 +1,4 @@
-"""The work of `bkpy ledger write`, and what is said about it, however it ends."""
+"""The work of `bkpy ledger write`, and the lines that it prints at the end, however it ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Writing:
-    """One ledger, from lines of a file. All of it but `run` may be asked at any time, also after a second Ctrl-C."""
+    """Writes one ledger from the lines of a file. Its reports are ready at any time, also after a second Ctrl-C."""
 
     def __init__(self) -> None:
         self._writer: LedgerWriter | None = None
@@ -30,7 +30,7 @@ class Writing:
     async def run(self, uri: str, path: str, creation: dict[str, Any], announce: bool) -> None:
         """Append the lines of the file, or of standard input for `-`, and close the ledger.
 
-        Also after Ctrl-C or an error what was appended is kept, and readers learn that no more will come.
+        Closes it after Ctrl-C or an error, too: what was appended is kept, and readers see where the ledger ends.
         """
         async with source(path) as (chunks, size), connect(uri) as client:
             self._started = time.monotonic()
@@ -50,7 +50,7 @@ class Writing:
                     await writer.close()
                     self._closed = True
                 finally:
-                    # Not later: the end of the client fails what is still on its way to the last bookie of each entry.
+                    # Not later: the end of the client fails requests to the last bookie of each entry.
                     self._under_replicated = dict(writer.under_replicated)
                     self._ended = time.monotonic()
 
@@ -59,7 +59,7 @@ class Writing:
         return 0 if self._writer is None else self._writer.last_add_confirmed + 1
 
     def result(self) -> dict[str, Any]:
-        """What was written, as JSON has it."""
+        """The result, for JSON."""
         assert self._writer is not None
         return {
             "ledger_id": self._writer.ledger_id,
@@ -70,7 +70,7 @@ class Writing:
         }
 
     def summary(self) -> str:
-        """What was written, in a line."""
+        """The result in a line."""
         result = self.result()
         seconds = max(result["seconds"], 1e-6)
         return (
@@ -80,14 +80,14 @@ class Writing:
         )
 
     def tell_of(self, end: BaseException) -> None:
-        """Say how many entries were acknowledged when `end` ended the write: with the error, or instead of one."""
+        """Report the number of acknowledged entries when `end` ends the write: in a line, or as an error's note."""
         if self._writer is None:
             return
         what = f"{entries_acknowledged(self._acknowledged)} in ledger {self._writer.ledger_id}"
         if self._closed:
             what += ", which ends there"
         elif isinstance(end, bkpy.LedgerFencedError | bkpy.LedgerClosedError):
-            what += ", and whoever recovers it decides where it ends"
+            what += "; its recovery decides where it ends"
         else:
             what += f", which was not closed: bkpy ledger recover {self._writer.ledger_id}"
         self.warn()
@@ -97,13 +97,13 @@ class Writing:
             say(f"bkpy: {what}")
 
     def warn(self) -> None:
-        """Name the bookies that may lack acknowledged entries. Nothing is lost while the others are there."""
+        """Name the bookies that may be missing acknowledged entries. None is lost as long as the others are there."""
         if self._writer is None:
             return
         for bookie_id, first in self._under_replicated.items():
             say(
                 f"bkpy: warning: ledger {self._writer.ledger_id} has fewer copies than its write quorum: bookie "
-                f"{bookie_id} may lack acknowledged entries from {first} on"
+                f"{bookie_id} may be missing acknowledged entries from {first} on"
             )
 
 

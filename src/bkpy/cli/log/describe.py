@@ -1,6 +1,6 @@
-"""A log for people and programs: where it begins and ends, who writes it, its ledgers and its consumers.
+"""A log for people and programs: where it begins and ends, its writer, its ledgers and its consumers.
 
-All but the ledger key, which opens the log to whoever has it.
+The ledger key is left out, since it gives access to the log.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SUMMARY = ("log", "first_position", "known_end", "ledgers", "bytes", "writer")
 
 
 async def described(uri: str, name: str, password: bytes) -> dict[str, Any]:
-    """All that is known, as JSON has it. What can't be known without a password is null."""
+    """All that is known, for JSON. Fields that need a password are null without it."""
     import bkpy
 
     async with connect_admin(uri) as admin:
@@ -59,7 +59,7 @@ async def described(uri: str, name: str, password: bytes) -> dict[str, Any]:
 
 
 async def listed(uri: str) -> list[dict[str, Any]]:
-    """What a line of a list says of each log."""
+    """Of each log, the fields that a line of a list shows."""
     import bkpy
     from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 
@@ -71,7 +71,7 @@ async def listed(uri: str) -> list[dict[str, Any]]:
             except bkpy.NoSuchLogError:  # deleted meanwhile
                 continue
             except (bkpy.CorruptDataError, bkpy.UnauthorizedError, UnsupportedVersionError) as error:
-                say(f"bkpy: log {name} can't be read: {error}")
+                say(f"bkpy: failed to read log {name}: {error}")
                 found.append(dict.fromkeys(_SUMMARY, None) | {"log": name})
         return found
 
@@ -99,7 +99,7 @@ def _segment(segment: Segment) -> dict[str, Any]:
 
 
 def consumer_rows(states: Mapping[str, ConsumerState]) -> list[dict[str, Any]]:
-    """Each consumer, with the next position that it has to read and since when that is it."""
+    """Each consumer, with the next position that it has to read, and the time when it committed that."""
     return [
         {"consumer": name, "position": state.position, "since": iso(state.since_ms)}
         for name, state in sorted(states.items())
@@ -112,11 +112,11 @@ def iso(ms: int) -> str:
 
 
 def show(log: dict[str, Any]) -> None:
-    """What `described` has found, as tables."""
+    """Prints what `described` has found, as tables."""
     rows: list[tuple[str, object]] = [
         ("log", log["log"]),
         ("first position", log["first_position"]),
-        ("next position", "not known without the password" if log["next_position"] is None else log["next_position"]),
+        ("next position", "unknown without the password" if log["next_position"] is None else log["next_position"]),
         ("writer", log["writer"] or "nobody"),
         ("E,Qw,Qa", f"{log['ensemble_size']},{log['write_quorum']},{log['ack_quorum']}"),
         ("digest", log["digest"]),
@@ -141,7 +141,7 @@ def show(log: dict[str, Any]) -> None:
 def _kept(log: dict[str, Any]) -> str:
     parts = []
     if log["retention_s"] is not None:
-        parts.append(f"what is no older than {log['retention_s']:g} s")
+        parts.append(f"entries no older than {log['retention_s']:g} s")
     if log["retention_bytes"] is not None:
         parts.append(f"the last {human_bytes(log['retention_bytes'])}")
     if not parts:

@@ -1,4 +1,4 @@
-"""`bkpy log`: write, read and look after logs that never end."""
+"""`bkpy log`: write, read and maintain logs that never end."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 _POSITION = click.IntRange(min=0)
 _POSITION.name = "position"  # in messages
-_PROGRESS_ENTRIES = 1000  # between two looks of a progress bar
+_PROGRESS_ENTRIES = 1000  # between two updates of a progress bar
 
 
 def _time(ctx: click.Context, _: click.Parameter, text: str | None) -> float | datetime | None:
-    """Seconds since 1970, 15m for so long ago, or ISO 8601: by this machine's clock unless it has a zone."""
+    """Seconds since 1970, 15m for a time so long ago, or ISO 8601, in this machine's zone unless it has one."""
     from datetime import datetime
 
     if text is None:
@@ -51,7 +51,7 @@ def _time(ctx: click.Context, _: click.Parameter, text: str | None) -> float | d
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise click.BadParameter(
-            f"{text!r} is no time: expected 2026-01-31T12:00:00Z, 15m for so long ago, or seconds since 1970"
+            f"{text!r} is no time: expected 2026-01-31T12:00:00Z, 15m (fifteen minutes ago), or seconds since 1970"
         ) from None
     return moment if moment.tzinfo is not None else moment.astimezone()
 
@@ -63,33 +63,34 @@ _since_option = click.option(
     "--since",
     metavar="TIME",
     callback=_time,
-    help="Begin with the first entry that isn't earlier than this; 15m is so long ago.",
+    help="Begin with the first entry that isn't earlier than this; 15m means fifteen minutes ago.",
 )
 
 
 def creation_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say what kind of log is created."""
+    """The options that describe a new log."""
     for option in (
         click.option(
             "--consumer-lag-max",
             "consumer_lag_max_s",
             callback=duration,
             metavar="SECONDS",
-            help="How much longer consumers hold back what they have yet to read, such as 30d.  [default: for ever]",
+            help="How much longer entries are kept for consumers that have yet to read them, such as 30d.  "
+            "[default: for ever]",
         ),
         click.option(
             "--retention-bytes",
             callback=size,
             metavar="BYTES",
-            help="Keep the last so many bytes of entries, such as 10GiB, rounded up to whole ledgers; with "
-            "--retention, what either keeps.  [default: all]",
+            help="Keep the last BYTES of entries, such as 10GiB, rounded up to whole ledgers; with --retention, what "
+            "either keeps.  [default: all]",
         ),
         click.option(
             "--retention",
             "retention_s",
             callback=duration,
             metavar="SECONDS",
-            help="Keep what is no older than this, such as 7d, rounded up to whole ledgers.  [default: all]",
+            help="Keep entries that are no older than this, such as 7d, rounded up to whole ledgers.  [default: all]",
         ),
         digest_option,
         password_option,
@@ -101,16 +102,16 @@ def creation_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group()
 def log() -> None:
-    """Write, read and look after logs: entries under a name, on ledgers that follow each other."""
+    """Write, read and maintain logs: entries under a name, on ledgers that follow each other."""
 
 
-@log.command(short_help="Make a log.")
+@log.command(short_help="Create a log.")
 @connect_option
 @click.argument("name")
 @creation_options
 @json_option
 def create(uri: str, name: str, as_json: bool, **creation: Any) -> None:
-    """Make the log NAME, which has no entries yet.
+    """Create the log NAME, without entries.
 
     \b
     Examples:
@@ -126,19 +127,20 @@ def create(uri: str, name: str, as_json: bool, **creation: Any) -> None:
 @connect_option
 @click.argument("name")
 @click.argument("file", default="-", metavar="[FILE]")
-@click.option("--create", is_flag=True, help="Make the log if there is none; the options below say what kind.")
+@click.option("--create", is_flag=True, help="Create the log if there is none, as the options below describe.")
 @click.option(
     "--takeover/--no-takeover",
-    help="Fence the log's writer, if it has one, and take its place; without it, fail and leave the writer alone.",
+    help="Fence the log's writer, if it has one, and take its place. The default is to fail.",
 )
 @creation_options
 @json_option
 def write(uri: str, name: str, file: str, as_json: bool, takeover: bool, **opening: Any) -> None:
     """Append the lines of FILE, or of standard input, to the log NAME, each as one entry.
 
-    A log has one writer. If another client has the log open for writing, nothing is written: the error names that
-    client. --takeover fences it, so that its next append fails. Prints the position of the first line before that is
-    appended, so that others can follow it. However it ends, it says how many entries were acknowledged.
+    A log has one writer. If another client has the log open for writing, the command writes nothing, and its error
+    names that client. --takeover fences the client, so that its next append fails. The command prints the position of
+    the first line before it appends it, so that others can follow. However it ends, it reports how many entries were
+    acknowledged.
 
     \b
     Examples:
@@ -167,7 +169,7 @@ def write(uri: str, name: str, file: str, as_json: bool, takeover: bool, **openi
 @connect_option
 @click.argument("name")
 @click.option("--first", type=_POSITION, help="The first position to print.  [default: where the log begins]")
-@click.option("--last", type=_POSITION, help="The last position to print.  [default: the last that is acknowledged]")
+@click.option("--last", type=_POSITION, help="The last position to print.  [default: the last acknowledged one]")
 @_since_option
 @click.option(
     "--until", metavar="TIME", callback=_time, help="End before the first entry that isn't earlier than this."
@@ -187,7 +189,7 @@ def read(
     as_json: bool,
     password: bytes,
 ) -> None:
-    """Print the entries of the log NAME, one a line. Never disturbs its writer.
+    """Print the entries of the log NAME, one a line. The command never disturbs the log's writer.
 
     \b
     Examples:
@@ -222,7 +224,7 @@ def tail(
     as_json: bool,
     password: bytes,
 ) -> None:
-    """Print the entries of the log NAME and go on as more are acknowledged, whoever writes them, until Ctrl-C.
+    """Print the entries of the log NAME and go on as more are acknowledged, from any writer, until Ctrl-C.
 
     \b
     Examples:
@@ -241,7 +243,7 @@ def tail(
 def show(uri: str, name: str, password: bytes, as_json: bool) -> None:
     """Show where the log NAME begins and ends, who writes it, and its ledgers and consumers.
 
-    How far an open ledger reaches is known only with the log's password, if it has one.
+    Without the password of a log that has one, the end of its open ledger is unknown.
     """
     from bkpy.cli.log import describe as log_describe
 
@@ -254,7 +256,7 @@ def show(uri: str, name: str, password: bytes, as_json: bool) -> None:
 
 @log.command("list")
 @connect_option
-@click.option("--long", "-l", "long_", is_flag=True, help="With positions, ledgers, size and writer of each.")
+@click.option("--long", "-l", "long_", is_flag=True, help="Show positions, ledgers, size and writer of each.")
 @json_option
 def list_(uri: str, long_: bool, as_json: bool) -> None:
     """List the logs by name."""
@@ -277,7 +279,7 @@ def list_(uri: str, long_: bool, as_json: bool) -> None:
 @connect_option
 @click.argument("name")
 @click.argument("before", type=_POSITION)
-@click.option("--ignore-consumers", is_flag=True, help="Also what consumers have yet to read.")
+@click.option("--ignore-consumers", is_flag=True, help="Also delete what consumers have yet to read.")
 @password_option
 @_yes_option
 @json_option
@@ -286,7 +288,8 @@ def truncate(
 ) -> None:
     """Delete the entries of the log NAME below the position BEFORE, for good. Its writer goes on.
 
-    Ledgers go as a whole: those that have later entries too, go with them. Asks first, as bkpy ledger delete does.
+    Readers no longer reach these entries. A ledger that has later entries as well is deleted with them. Asks first, as
+    bkpy ledger delete does.
     """
     if not yes:
         confirm(f"Delete what lies before position {before} of log {name}, for good?")
@@ -304,8 +307,8 @@ def truncate(
 def delete(uri: str, names: tuple[str, ...], yes: bool) -> None:
     """Delete logs with all their entries and consumers, for good.
 
-    Asks first, as bkpy ledger delete does. A log that does not exist is told of in the end, and the others are deleted
-    all the same.
+    Asks first, as bkpy ledger delete does. Reports logs that do not exist at the end, and deletes the others all the
+    same.
     """
     from bkpy.errors import NoSuchLogError
 
@@ -315,11 +318,11 @@ def delete(uri: str, names: tuple[str, ...], yes: bool) -> None:
     delete_all(uri, names, delete_one, NoSuchLogError, yes=yes)
 
 
-@log.command(short_help="See and change consumers: names for how far somebody has read.")
+@log.command(short_help="List and change consumers: names with the position that each has read to.")
 @connect_option
 @click.argument("name")
 @click.option("--set", "moved", nargs=2, type=(str, _POSITION), help="CONSUMER POSITION: register or move one.")
-@click.option("--delete", "deleted", metavar="CONSUMER", help="Forget one; nothing is kept for it any more.")
+@click.option("--delete", "deleted", metavar="CONSUMER", help="Delete one; the log keeps no entries for it any more.")
 @password_option
 @_yes_option
 @json_option
@@ -334,7 +337,7 @@ def consumers(
 ) -> None:
     """List the consumers of the log NAME, with the next position that each has to read; or change one.
 
-    Only --set needs the log's password: no consumer can be past the log's end, for which that has to be looked up.
+    Only --set needs the log's password: it reads the log's end, since no consumer can be past that.
 
     \b
     Examples:
@@ -352,17 +355,17 @@ def consumers(
         print_table(("consumer", "position", "since"), [(c["consumer"], c["position"], c["since"]) for c in found])
 
 
-@log.command(short_help="See and remove writer ids of Spark jobs.")
+@log.command(short_help="List and remove writer ids of Spark jobs.")
 @connect_option
 @click.argument("name")
-@click.option("--delete", "deleted", metavar="WRITER_ID", help="Remove one that never comes back.")
+@click.option("--delete", "deleted", metavar="WRITER_ID", help="Remove the id of a job that never runs again.")
 @_yes_option
 @json_option
 def sinks(uri: str, name: str, deleted: str | None, yes: bool, as_json: bool) -> None:
     """List the writer ids of the jobs that commit batches to the log NAME, with the last batch of each; or remove one.
 
-    A log remembers at most log_sinks_max of them. Remove an id only if its job never runs again: a batch that the job
-    repeats is written twice then.
+    A log remembers at most log_sinks_max of them. Remove an id only if its job never runs again: otherwise a batch that
+    the job repeats is in the log twice.
 
     \b
     Examples:
@@ -409,7 +412,7 @@ def _formatter(form: str) -> Formatter:
 
 
 async def _position(reader: bkpy.LogReader, given: tuple[int | None, float | datetime | None], default: int) -> int:
-    """The position that was given as such, or by a time."""
+    """The given position, or the position at the given time."""
     position, moment = given
     if position is not None:
         return position

@@ -1,4 +1,4 @@
-"""The work of `bkpy log write`, and what is said about it, however it ends."""
+"""The work of `bkpy log write`, and the lines that it prints at the end, however it ends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Appending:
-    """Lines of a file, appended to a log. All of it but `run` may be asked at any time, also after a second Ctrl-C."""
+    """Appends the lines of a file to a log. Its reports are ready at any time, also after a second Ctrl-C."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -36,7 +36,7 @@ class Appending:
     async def run(self, uri: str, path: str, opening: dict[str, Any], announce: bool) -> None:
         """Append the lines of the file, or of standard input for `-`, and close the log.
 
-        Also after Ctrl-C or an error what was appended is kept.
+        After Ctrl-C or an error, too, it keeps what was appended.
         """
         async with source(path) as (chunks, size), connect(uri) as client:
             self._started = time.monotonic()
@@ -72,7 +72,7 @@ class Appending:
                 self._acknowledged += 1
 
     def _count(self) -> int:
-        """How many entries are acknowledged; they are so in their order."""
+        """How many entries are acknowledged; that happens in their order."""
         pending = self._pending
         while pending and pending[0].done():
             future = pending.popleft()
@@ -80,7 +80,7 @@ class Appending:
         return self._acknowledged
 
     def result(self) -> dict[str, Any]:
-        """What was written, as JSON has it."""
+        """The result, for JSON."""
         return {
             "log": self._name,
             "first_position": self._first,
@@ -91,7 +91,7 @@ class Appending:
         }
 
     def summary(self) -> str:
-        """What was written, in a line."""
+        """The result in a line."""
         seconds = max(self._ended - self._started, 1e-6)
         return (
             f"{human_entries(self._acknowledged)}, {human_bytes(self._bytes)} in {seconds:.2f} s to log {self._name}, "
@@ -100,12 +100,12 @@ class Appending:
         )
 
     def tell_of(self, end: BaseException) -> None:
-        """Say how many entries were acknowledged when `end` ended the write: with the error, or instead of one."""
+        """Report the number of acknowledged entries when `end` ends the write: in a line, or as an error's note."""
         if self._writer is None:
             return
         what = f"{entries_acknowledged(self._acknowledged)} in log {self._name}, from position {self._first} on"
         if not self._closed:
-            what += "; whoever opens it next decides how many more there are"
+            what += "; its next writer decides how many more there are"
         if isinstance(end, Exception) and not isinstance(end, BrokenPipeError):
             end.add_note(what)
         else:

@@ -29,7 +29,7 @@ raw_option = click.option(
     is_flag=True,
     expose_value=False,
     callback=_note_raw,
-    help="Print control characters as they are on a terminal too, as into a file or pipe; else they are escaped.",
+    help="Print control characters unchanged on a terminal too, as into a file or pipe, instead of escaping them.",
 )
 
 
@@ -48,7 +48,7 @@ def payload_line(form: str) -> Callable[[bytes], bytes]:
 
 
 def json_line(fields: dict[str, Any], data: bytes) -> bytes:
-    """An object with these fields, the payload and its length. What is no text is in base64."""
+    """An object with these fields, the payload and its length. A payload that is not UTF-8 is in Base64."""
     import base64
     import json
 

@@ -1,4 +1,4 @@
-"""What a command's end, of whatever kind, means for its exit status and what is said about it."""
+"""Runs the command line, prints the error that ends it in one line, and returns the exit status."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def status_of(arguments: Sequence[str] | None) -> int:
-    """Run the command line; its exit status. An error is told in one line, with the notes that were added to it."""
+    """Run the command line; its exit status. Prints an error in one line, with the notes that were added to it."""
     warnings.showwarning = _warn
     _print_everything()
     try:
@@ -51,7 +51,7 @@ def status_of(arguments: Sequence[str] | None) -> int:
 
 
 def _command_path(arguments: Sequence[str]) -> str:
-    """The command that the arguments name: click doesn't say whose option it is that lacks a value."""
+    """The command that the arguments name: click doesn't say which command's option has no value."""
     ctx = click.Context(bkpy, info_name="bkpy")
     for word in arguments:
         command = ctx.command.get_command(ctx, word) if isinstance(ctx.command, click.Group) else None
@@ -61,10 +61,10 @@ def _command_path(arguments: Sequence[str]) -> str:
 
 
 def _print_everything() -> None:
-    """What the terminal's encoding lacks is shown escaped: a ledger's own text must not end the command.
+    """Escape characters that the terminal's encoding does not have: text of a ledger must not end the command.
 
-    Standard output gets a buffer if it has none (PYTHONUNBUFFERED): what it doesn't take stays there, so that an error
-    can be told from others, see `_output_fails`. Each line goes out at its end.
+    Standard output gets a buffer if it has none (PYTHONUNBUFFERED). What a write fails to print stays in it, by which
+    `_output_fails` recognises such an error. Each line is flushed at its end.
     """
     if isinstance(getattr(sys.stdout, "buffer", None), io.RawIOBase):
         sys.stdout = open(sys.stdout.fileno(), "w", buffering=1, encoding=sys.stdout.encoding, closefd=False)  # noqa: SIM115 - for good
@@ -74,7 +74,7 @@ def _print_everything() -> None:
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
-    """Whether Ctrl-C is behind it: of one that comes while pydantic builds a class, that makes an error of its own."""
+    """Whether Ctrl-C caused the error: pydantic makes an error of its own of one that comes while it builds a class."""
     while error is not None:
         if isinstance(error, KeyboardInterrupt):
             return True
@@ -85,7 +85,7 @@ def _was_interrupted(error: BaseException | None) -> bool:
 
 
 def _output_fails() -> bool:
-    """Whether standard output doesn't take what was printed. Then nothing more goes there, at the exit either."""
+    """Whether standard output fails to take what was printed. If so, nothing more goes there, even at the exit."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -114,7 +114,7 @@ def _path(name: object) -> str:
 
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:
-    """What a library warns of is for the user of the command; the line of code that caused it is not."""
+    """Print a library's warning without the line of code that caused it, which means nothing to users."""
     print(printable_lines(f"bkpy: warning: {message}"), file=sys.stderr)
 
 

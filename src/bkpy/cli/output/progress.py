@@ -1,4 +1,4 @@
-"""Progress on standard error, which shows nothing where that is no terminal."""
+"""Progress displays on standard error. They show nothing unless that is a terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def progress(*, unit: str = "entries") -> Iterator[Progress]:
-    """A progress display on standard error, which shows nothing when that isn't a terminal."""
+    """A display whose tasks the caller adds and updates."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Column
@@ -29,7 +29,7 @@ def progress(*, unit: str = "entries") -> Iterator[Progress]:
     console = Console(stderr=True)
     with Progress(
         TextColumn("{task.description}", table_column=whole()),
-        BarColumn(bar_width=None),  # what the others leave: numbers that are cut off say nothing
+        BarColumn(bar_width=None),  # what the other columns leave: numbers must not be cut off
         MofNCompleteColumn(table_column=whole()),
         TextColumn(unit, table_column=whole()),
         TimeElapsedColumn(table_column=whole()),
@@ -42,7 +42,7 @@ def progress(*, unit: str = "entries") -> Iterator[Progress]:
 
 @contextlib.contextmanager
 def byte_progress(what: str, size: int) -> Iterator[ByteUpdate]:
-    """A display like `progress` of `size` bytes. Its function takes how many are done by now, and a new size if any."""
+    """A display of `size` bytes. Its function takes how many are done by now, and a new size if that has changed."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
@@ -62,9 +62,9 @@ def byte_progress(what: str, size: int) -> Iterator[ByteUpdate]:
 
 @contextlib.contextmanager
 def transfer(what: str, size: int | None) -> Iterator[Callable[[int, int], None]]:
-    """A display like `progress` of `size` bytes (None: unknown) with their rate.
+    """A display of `size` bytes (None: unknown) with their rate.
 
-    It is told of by calls with the bytes that have gone since the last one, and the entries acknowledged until now.
+    Its function takes the bytes sent since the last call, and the entries acknowledged until now.
     """
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, Task, TextColumn
@@ -78,7 +78,7 @@ def transfer(what: str, size: int | None) -> Iterator[Callable[[int, int], None]
     console = Console(stderr=True)
     with Progress(
         TextColumn("{task.description}", table_column=Column(no_wrap=True)),
-        BarColumn(bar_width=None),  # what the others leave
+        BarColumn(bar_width=None),  # what the other columns leave
         DownloadColumn(binary_units=True, table_column=Column(no_wrap=True)),
         Rate(table_column=Column(no_wrap=True)),
         TextColumn("{task.fields[entries]:,} entries", table_column=Column(no_wrap=True)),

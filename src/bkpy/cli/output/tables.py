@@ -1,4 +1,4 @@
-"""Tables: on standard output as results, on standard error as a display that is drawn again."""
+"""Tables: results on standard output, and a display on standard error that is drawn again and again."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from bkpy.cli.output.text import printable_lines
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-_TABLE_WIDTH_MAX: Final = 4096  # characters; what is piped into another program is never cut off or wrapped
+_TABLE_WIDTH_MAX: Final = 4096  # characters; output to another program is never cut off or wrapped
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str | None = None) -> None:
-    """A table on standard output; numbers to the right. A column's name is its heading.
+    """A table on standard output, with numbers to the right. Columns are headings.
 
     On a terminal that is too narrow for it, each row becomes a paragraph: nothing is cut off.
     """
@@ -45,7 +45,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title:
 
 
 def _paragraph(columns: Sequence[str], row: Sequence[object], width: int) -> str:
-    """The row's cells with their headings, in as many lines as it takes. A cell is broken only if it is wider."""
+    """The row's cells with their headings, in as many lines as needed. Only a cell wider than a line is broken."""
     cells = [f"{name} {_cell(value)}" for name, value in zip(columns, row, strict=True) if _cell(value)]
     lines = [cells[0]]
     for cell in cells[1:]:
@@ -64,10 +64,7 @@ def _cell(value: object) -> str:
 
 @contextlib.contextmanager
 def live_table(columns: Sequence[str]) -> Iterator[Callable[[Sequence[Sequence[object]]], None]]:
-    """A table on standard error that is drawn anew by each call, and taken away at the end.
-
-    It shows nothing when that isn't a terminal.
-    """
+    """A table on standard error, which each call draws again and the end removes. Shows nothing without a terminal."""
     from rich import box
     from rich.console import Console
     from rich.live import Live

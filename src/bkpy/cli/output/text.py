@@ -1,7 +1,7 @@
-"""Text for people: lines on standard error, numbers with their units, and text that a stranger wrote.
+"""Text for people: lines on standard error, numbers with their units, and names that strangers chose.
 
-Invariant: no byte of a name or an error reaches a terminal as a control character: escape sequences could change its
-title, its clipboard, or what the lines before say.
+Invariant: no byte of a name or an error reaches a terminal as a control character. Escape sequences could change the
+terminal's title, its clipboard, or the lines before.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ def say(message: str) -> None:
 
 
 def human_entries(count: int) -> str:
-    """`count` entries, in words."""
+    """`1 entry` or `N entries`."""
     return "1 entry" if count == 1 else f"{count} entries"
 
 
 def human_ledgers(count: int) -> str:
-    """`count` ledgers, in words."""
+    """`1 ledger` or `N ledgers`."""
     return "1 ledger" if count == 1 else f"{count} ledgers"
 
 
 def entries_acknowledged(count: int) -> str:
-    """That `count` entries were acknowledged."""
+    """`1 entry was acknowledged` or `N entries were acknowledged`."""
     return f"{human_entries(count)} {'was' if count == 1 else 'were'} acknowledged"
 
 
