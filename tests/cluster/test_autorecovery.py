@@ -89,7 +89,7 @@ async def test_a_killed_auditors_ledgers_are_copied_by_the_others(tmp_path: Path
         assert told["enabled"]
         assert told["auditor"]["name"] != victim
         shown = bkpy("autorecovery", "status", uri=uri).stdout.decode()
-        assert "lost; nothing misses it any more" in shown
+        assert "lost; re-replication has ended" in shown
 
         async def reported() -> bool:
             workers = (await asyncio.to_thread(as_json, "autorecovery", "status", uri=uri))["workers"]

@@ -91,7 +91,7 @@ def running(directory: Path, *options: object) -> Iterator[tuple[Fork, str]]:
             assert local.wait(PATIENCE_S) == 0
             assert local.stderr is not None
             rest = local.stderr.read().decode()
-            assert rest.endswith("Stopping; once more to kill.\n")
+            assert rest.endswith("Stopping; Ctrl-C once more kills.\n")
             assert "Traceback" not in rest
 
 
@@ -193,7 +193,7 @@ def test_zookeepers_port_is_chosen_or_said_to_have_changed(directory: Path) -> N
         assert f"port {port}, where ZooKeeper is to listen, is taken" in message
         with running(directory, "--bookies", 1) as (local, uri):
             assert uri != f"zk://127.0.0.1:{port}/ledgers"
-            line_with(local.stderr, f"Port {port}, where ZooKeeper was the last time, is taken")
+            line_with(local.stderr, f"Port {port}, which ZooKeeper had the last time, is taken")
     assert json.loads((directory / "cluster.json").read_text())["zookeeper_port"] != port
 
 

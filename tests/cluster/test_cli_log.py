@@ -159,7 +159,7 @@ def test_a_writer_is_fenced_by_the_next_one_unless_that_leaves_it_alone(uri: str
         assert writer.stderr is not None
         said = writer.stderr.read().decode()
         assert said.count("\n") == 1
-        assert f"2 entries were acknowledged in log {name}, from position 0 on; whoever opens it next decides" in said
+        assert f"2 entries were acknowledged in log {name}, from position 0 on; its next writer decides" in said
     assert bkpy("log", "read", name, uri=uri).stdout == b"one\ntwo\nthree\n"
 
 
@@ -219,7 +219,7 @@ def test_show_and_list(uri: str, name: str) -> None:
     table = bkpy("log", "show", name, uri=uri).stdout.decode()
     assert re.search(r"next position +3 ", table)
     assert re.search(r"writer +nobody ", table)
-    assert "what is no older than 3600 s, and the last 1.0 MiB" in table
+    assert "entries no older than 3600 s, and the last 1.0 MiB" in table
     assert re.search(r"billing\s+1\s", table)
     assert f"{name}\n" in bkpy("log", "list", uri=uri).stdout.decode()
     [row] = [row for row in as_json("log", "list", uri=uri) if row["log"] == name]

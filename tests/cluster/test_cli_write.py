@@ -78,9 +78,7 @@ def test_a_fence_is_told_of_with_what_was_acknowledged(uri: str, writer: Fork) -
     status, said = ended(writer)
     assert (status, said.count("\n")) == (1, 1)
     assert said.startswith("bkpy: fenced: somebody else is recovering the ledger")
-    assert said.endswith(
-        f"; 3 entries were acknowledged in ledger {ledger_id}, and whoever recovers it decides where it ends\n"
-    )
+    assert said.endswith(f"; 3 entries were acknowledged in ledger {ledger_id}; its recovery decides where it ends\n")
 
 
 def test_an_error_is_told_of_with_what_was_acknowledged(uri: str, writer: Fork) -> None:
@@ -165,8 +163,8 @@ def test_copies_that_are_missing_are_told_of(uri: str, cluster: LocalCluster, wr
         status, said = ended(writer)
         assert status == 0  # what was acknowledged is on an ack quorum
         assert (
-            f"bkpy: warning: ledger {ledger_id} has fewer copies than its write quorum: bookie {lost.id} may lack "
-            "acknowledged entries from 2 on\n"
+            f"bkpy: warning: ledger {ledger_id} has fewer copies than its write quorum: bookie {lost.id} may be "
+            "missing acknowledged entries from 2 on\n"
         ) in said
         (fragment,) = as_json("ledger", "show", ledger_id, uri=uri)["fragments"]
         found = {hold["bookie"]: hold for hold in fragment["holds"]}

@@ -1,4 +1,4 @@
-"""`bkpy demo`: runs the steps of `bkpy.demo.flights` on a cluster of its own and shows what they found."""
+"""`bkpy demo`: runs the steps of `bkpy.demo.flights` on a cluster of its own and shows their results."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from bkpy.demo.healing import HealingSample
     from bkpy.local import LocalCluster
 
-_MARK = ".bkpy-demo"  # what a directory has that the next demo may replace
+_MARK = ".bkpy-demo"  # the file by which a demo knows a directory that it may empty
 
 
 @click.command()
 @click.option(
-    "--dir", "directory", default="demo-data", show_default=True, metavar="DIR", help="Where everything is put."
+    "--dir", "directory", default="demo-data", show_default=True, metavar="DIR", help="The directory for all files."
 )
-@click.option("--keep", is_flag=True, help="Keep the cluster running afterwards, until Ctrl-C, to look around.")
+@click.option("--keep", is_flag=True, help="Keep the cluster running afterwards, until Ctrl-C.")
 @click.option(
     "--connect",
     "uri",
@@ -48,13 +48,13 @@ _MARK = ".bkpy-demo"  # what a directory has that the next demo may replace
 def demo(directory: str, keep: bool, uri: str | None) -> int:
     """Store a year of flights in twelve ledgers, read them back, and query them with Spark.
 
-    A bookie is killed while they are written, and what it had is copied to the others. Then a writer is killed, in the
-    middle of a ledger that holds all of them, and its ledger is recovered. In the end all of them go through a log, as
-    their time comes: a service that is killed writes it, a consumer tails it, and a Spark query that is stopped and
-    started again aggregates it, into a picture. Every result is compared with the source; the exit status is 0 only if
-    all agree.
+    The demo kills a bookie during the writes, and the others re-replicate what it held. Then it kills a writer in the
+    middle of a ledger with all flights, and recovers that ledger. In the end the flights stream through a log, in the
+    order of their times: the demo kills the service that writes it, a consumer tails it, and a Spark query, stopped and
+    restarted once, aggregates it into a picture. The demo compares every result with the source; the exit status is 0
+    only if all agree.
 
-    With a cluster that runs already nothing is killed, and Spark isn't needed.
+    With --connect the demo kills nothing, and doesn't need Spark.
     """
     from bkpy.demo import flights as steps
     from bkpy.demo.chart import check_chart
@@ -81,7 +81,7 @@ def _conclude(agree: bool) -> int:
 
 
 def _steps(cluster: LocalCluster, lines: dict[int, list[bytes]], base: Path, keep: bool, started: float) -> bool:
-    """All that is shown, on a cluster that runs only meanwhile; whether all of it agrees with the source."""
+    """All steps, on a cluster that runs only meanwhile; whether all results agree with the source."""
     from bkpy.demo import flights as steps
 
     say(f"Starting ZooKeeper and {steps.BOOKIES} bookies ...")
@@ -102,7 +102,7 @@ def _steps(cluster: LocalCluster, lines: dict[int, list[bytes]], base: Path, kee
 
 @contextlib.contextmanager
 def fresh_directory(base: Path) -> Iterator[Path]:
-    """An empty directory for this demo alone: a new one, or an earlier demo's."""
+    """An empty directory for this demo alone: a new one, or that of an earlier demo."""
     mark = base / _MARK
     if base.exists() and any(base.iterdir()) and not mark.exists():
         raise ConfigError(f"{base} is not empty and not from an earlier demo; choose another with --dir")
@@ -123,9 +123,9 @@ def fresh_directory(base: Path) -> Iterator[Path]:
 def _store(
     uri: str, lines: dict[int, list[bytes]], kill: Kill | None = None, **settings: Any
 ) -> tuple[list[Month], bool]:
-    """Write every month and read all back, a bookie killed in between if one may be, and that healed.
+    """Write every month and read all back. With `kill`, a bookie dies in between, and its ledgers are re-replicated.
 
-    What was written, and whether it is what was read, and every flight on as many bookies as it was.
+    Returns what was written, and whether it was read back, and every flight is on as many bookies as before.
     """
     from bkpy.demo import flights as steps
 
@@ -171,11 +171,11 @@ def _store(
     return months, whole and all(same.values()) and healed
 
 
-_HEALING = ("after the kill", "ledgers that miss a copy", "to be copied", "what happens")
+_HEALING = ("after the kill", "under-replicated ledgers", "to be copied", "what happens")
 
 
 def _follow(uri: str, written: Written) -> list[HealingSample]:
-    """Show how the number of under-replicated ledgers falls to zero; the looks at which something was different."""
+    """Show how the number of under-replicated ledgers falls to zero. Returns the samples that differ from the last."""
     from bkpy.demo.healing import follow
 
     looks: list[HealingSample] = []
@@ -197,14 +197,14 @@ def _row(look: HealingSample) -> tuple[str, int, str, str]:
 
 
 def _show_healing(uri: str, written: Written, looks: Sequence[HealingSample], lines: dict[int, list[bytes]]) -> bool:
-    """What was seen of it, and all copies, read from each bookie by itself; whether every flight is on enough."""
+    """Print the samples, read all copies from each bookie by itself; whether every flight is on enough of them."""
     from bkpy.demo import flights as steps
     from bkpy.demo.healing import DEFAULT_DELAY_S, HEALS_SOON, count_copies
 
     delay_s = HEALS_SOON["lost_bookie_recovery_delay_s"]
     click.echo(
-        f"\n{written.killed} stays away. Here a bookie that is absent counts as lost after {delay_s:g} s "
-        f"(lost_bookie_recovery_delay_s,\nby default {DEFAULT_DELAY_S:g} s); then the others copy what it had"
+        f"\n{written.killed} stays away. Here an absent bookie counts as lost after {delay_s:g} s "
+        f"(lost_bookie_recovery_delay_s,\nby default {DEFAULT_DELAY_S:g} s); then the others re-replicate its ledgers"
     )
     print_table(_HEALING, [_row(look) for look in looks])
     total = sum(map(len, lines.values()))
@@ -226,7 +226,7 @@ def _show_healing(uri: str, written: Written, looks: Sequence[HealingSample], li
 
 
 def _recover(uri: str, lines: dict[int, list[bytes]], log_path: Path) -> bool:
-    """Kill a writer process, recover its ledger from this one; whether all that was acknowledged is there."""
+    """Kill a writer process and recover its ledger; whether all acknowledged flights are there."""
     from bkpy.demo import flights as steps
 
     year = [line for month in lines.values() for line in month]
@@ -245,11 +245,11 @@ def _recover(uri: str, lines: dict[int, list[bytes]], log_path: Path) -> bool:
 
 
 def _in_spark(uri: str, lines: dict[int, list[bytes]], months: Sequence[Month], base: Path) -> bool:
-    """What needs Spark, in one session of it; whether all of it agrees with the source."""
+    """The steps that need Spark, in one session; whether all results agree with the source."""
     from bkpy.demo import flights as steps
     from bkpy.demo.delays import SPARK_CONFIG
 
-    say(f"What Spark itself prints goes to {base / 'spark.log'}")
+    say(f"Spark's own output goes to {base / 'spark.log'}")
     with contextlib.ExitStack() as stack:
         with progress(unit="") as bar:
             bar.add_task("starting Spark", total=None)

@@ -1,4 +1,4 @@
-"""The end of `bkpy demo`: shows how the flights stream through a log, and what was found of them everywhere."""
+"""The end of `bkpy demo`: streams the flights through a log, and compares what each reader found with the source."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PICTURE = "delays.png"
 
 
 def show_stream(uri: str, spark: SparkSession, lines: Sequence[bytes], base: Path) -> bool:
-    """Run the pipeline on a log of the cluster, draw what came of it; whether all of it agrees with the source."""
+    """Run the pipeline on a log of the cluster and draw its result; whether all of it agrees with the source."""
     from bkpy.demo.chart import draw
     from bkpy.demo.delays import windows_of
     from bkpy.demo.events import flight_events

@@ -1,4 +1,4 @@
-"""`bkpy local`: a whole cluster in the foreground, until Ctrl-C."""
+"""`bkpy local`: runs a whole cluster in the foreground, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -23,32 +23,37 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option(
-    "--dir", "directory", default="bkpy-local", show_default=True, metavar="DIR", help="Where data and logs are kept."
+    "--dir",
+    "directory",
+    default="bkpy-local",
+    show_default=True,
+    metavar="DIR",
+    help="The directory for data and logs.",
 )
-@click.option("--bookies", type=click.IntRange(min=1), default=3, show_default=True, help="How many bookies at least.")
+@click.option(
+    "--bookies", type=click.IntRange(min=1), default=3, show_default=True, help="The least number of bookies."
+)
 @click.option(
     "--port",
     type=click.IntRange(1, 65535),
-    help="Where ZooKeeper listens.  [default: where it did the last time, or any free port]",
+    help="The port where ZooKeeper listens.  [default: the last one, or any free port]",
 )
-@click.option(
-    "--restart/--no-restart", default=True, show_default=True, help="Start what has ended by itself again, or leave it."
-)
+@click.option("--restart/--no-restart", default=True, show_default=True, help="Restart processes that die, or don't.")
 @click.option(
     "--set",
     "config",
     multiple=True,
     metavar="NAME=VALUE",
     callback=given_settings,
-    help="A setting of the bookies (bkpy bookie run --help lists them); may be given several times.",
+    help="A setting of the bookies (bkpy bookie run --help lists them). May be repeated.",
 )
 @json_option
 def local(directory: str, bookies: int, port: int | None, restart: bool, config: dict[str, Any], as_json: bool) -> int:
-    """Run a ZooKeeper and some bookies on this machine until Ctrl-C, and print what to connect to.
+    """Run a ZooKeeper and some bookies on this machine until Ctrl-C, and print the address of the cluster.
 
-    Run it again on the same directory and it finds its data. A process that dies is started again, after a pause that
-    grows while it dies again and again; the others go on. A bookie whose directories were deleted, then or while
-    nothing ran, gets back what it had from the others.
+    Run it again on the same directory and it finds its data. It restarts processes that die, after pauses that grow
+    while a process dies again and again; the others go on. A bookie whose directories were deleted, now or before,
+    copies back what it held from the others.
     """
     from bkpy.local import LocalCluster
 
@@ -57,7 +62,7 @@ def local(directory: str, bookies: int, port: int | None, restart: bool, config:
 
 
 def _check_directory(directory: Path) -> None:
-    """`ConfigError` for one with other things in it: a cluster's files are put beside nobody else's."""
+    """`ConfigError` for a directory with other files: a cluster shares its directory with nothing else."""
     from bkpy.local.cluster import LOCK_NAME
 
     if directory.is_dir() and any(directory.iterdir()) and not (directory / LOCK_NAME).exists():
@@ -74,7 +79,7 @@ async def _serve(cluster: LocalCluster, restart: bool, as_json: bool) -> int:
     starting = asyncio.ensure_future(cluster.start())
     await _first(starting, stopping)
     if not starting.done():
-        starting.cancel()  # it leaves nothing running
+        starting.cancel()  # which leaves nothing running
         await asyncio.wait([starting])
         say("bkpy: interrupted; the cluster was not started")
         return INTERRUPTED
@@ -85,7 +90,7 @@ async def _serve(cluster: LocalCluster, restart: bool, as_json: bool) -> int:
         await _until(stopping, supervisor.watch())
     finally:
         stopping.clear()
-        say("Stopping; once more to kill.")
+        say("Stopping; Ctrl-C once more kills.")
         ending = asyncio.ensure_future(cluster.stop())
         await _first(ending, stopping)
         if not ending.done():
@@ -103,7 +108,7 @@ async def _first(task: asyncio.Future[None], event: asyncio.Event) -> None:
 
 
 async def _until(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
-    """Do the work, which has no end of its own, until the event is set; returns when it has ended."""
+    """Do work that has no end of its own until the event is set. Returns when the work has ended."""
     working = asyncio.ensure_future(work)
     try:
         await _first(working, event)
@@ -127,8 +132,8 @@ def _announce(cluster: LocalCluster, as_json: bool) -> None:
     for bookie in cluster.bookies:
         say(f"{bookie.id}   {bookie.address}  {bookie.log_path}")
     for bookie_id in cluster.retired:
-        say(f"{bookie_id} was decommissioned, and is left out. Its directory may be deleted.")
+        say(f"{bookie_id} was decommissioned, and is not started. You may delete its directory.")
     for name, port in cluster.moved.items():
-        say(f"Port {port}, where {name} was the last time, is taken: it has another one now.")
+        say(f"Port {port}, which {name} had the last time, is taken: it has another one now.")
     say(f"To use it elsewhere:  export BKPY_CONNECT={cluster.connect_string}")
-    say("Ctrl-C stops it; the data stay.")
+    say("Ctrl-C stops it and keeps the data.")

@@ -1,4 +1,4 @@
-"""`bkpy autorecovery`: switch re-replication on and off, see how it gets on, and run it without a bookie."""
+"""`bkpy autorecovery`: switches re-replication on and off, shows its progress, and runs it without a bookie."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _STUCK_SHOWN = 10
 
 @click.group()
 def autorecovery() -> None:
-    """See and control how the copies that lost bookies had are made anew."""
+    """Watch and control the re-replication of under-replicated ledgers."""
 
 
 @autorecovery.command()
 @connect_option
 @json_option
 def status(uri: str, as_json: bool) -> None:
-    """Show which ledgers miss copies, which bookies are absent, and who works on what."""
+    """Show under-replicated ledgers, absent bookies, and the worker of each ledger."""
     found = run(_status(uri))
     if as_json:
         print_json(found)
@@ -53,7 +53,7 @@ def status(uri: str, as_json: bool) -> None:
 @connect_option
 @json_option
 def auditor(uri: str, as_json: bool) -> int:
-    """Show which process is the auditor, which finds what bookies have lost; status 1 if there is none."""
+    """Show which process is the auditor, which finds under-replicated ledgers; status 1 if there is none."""
     found = run(_auditor(uri))
     if as_json:
         print_json({"auditor": found})
@@ -68,7 +68,7 @@ def auditor(uri: str, as_json: bool) -> int:
 @connect_option
 @json_option
 def enable(uri: str, as_json: bool) -> None:
-    """Mark and copy again what bookies have lost, after `disable`."""
+    """Find and re-replicate under-replicated ledgers again, after `disable`."""
     _switch(uri, True, as_json)
 
 
@@ -76,7 +76,7 @@ def enable(uri: str, as_json: bool) -> None:
 @connect_option
 @json_option
 def disable(uri: str, as_json: bool) -> None:
-    """Mark and copy nothing in the whole cluster, until `enable`: for work on several bookies at a time."""
+    """Stop re-replication in the whole cluster, until `enable`: for work on several bookies at a time."""
     _switch(uri, False, as_json)
 
 
@@ -105,7 +105,7 @@ def _flags() -> list[click.Parameter]:
 
 
 class RecoveryCommand(click.Command):
-    """A command with a flag for every setting of recovery. `-` in its name is taken for `_`."""
+    """A command with a flag for every setting of recovery. `-` in a flag is the same as `_`."""
 
     def __init__(self, *args: Any, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
@@ -115,7 +115,7 @@ class RecoveryCommand(click.Command):
 
 @autorecovery.command("run", cls=RecoveryCommand)
 @connect_option
-@click.option("--name", help="What its locks and its place in the election are known by.  [default: HOST:PID]")
+@click.option("--name", help="The name in its locks and in the auditor's election.  [default: HOST:PID]")
 @click.option(
     "--metrics_port",
     type=click.IntRange(-1, 65535),
@@ -130,7 +130,7 @@ class RecoveryCommand(click.Command):
     help="Serve metrics with TLS, to clients with a certificate.  [env: BKPY_TLS_CA_FILE and the two others]",
 )
 def run_(uri: str, name: str | None, metrics_port: int, metrics_listen: str, metrics_tls: bool, **values: Any) -> None:
-    """Stand for auditor and copy what is lost, without a bookie, until SIGTERM or Ctrl-C.
+    """Run an auditor and a replication worker without a bookie, until SIGTERM or Ctrl-C.
 
     Bookies do the same beside their own work, unless their auto_recovery is false.
     """
@@ -211,20 +211,20 @@ def _show(found: dict[str, Any]) -> None:
             for left, count in found["ledgers_by_copies_left"].items()
         ),
         *(
-            (f"  that miss {n} {'bookie' if n == '1' else 'bookies'}", f"{count:,}")
+            (f"  missing on {n} {'bookie' if n == '1' else 'bookies'}", f"{count:,}")
             for n, count in found["ledgers_by_bookies_missed"].items()
         ),
     ]
     if found["marked"]:
         rows += _rows_of_work(found)
     if found["unreadable"]:
-        rows.append(("that can't be read, or their marks", f"{found['unreadable']:,}"))
+        rows.append(("unreadable metadata or records", f"{found['unreadable']:,}"))
     if found["most_absent"]:
-        rows.append(("bookies", "most are absent: nothing is marked until more are back"))
+        rows.append(("bookies", "most are absent: the auditor is suspended until more are back"))
     print_table(("", ""), rows)
     if found["rebuilding"]:
         print_table(
-            ("bookie that gets back what it lost", "ledgers left", "entries copied", "bytes"),
+            ("bookie that copies back what it lost", "ledgers left", "entries copied", "bytes"),
             [
                 (
                     bookie,
@@ -237,7 +237,7 @@ def _show(found: dict[str, Any]) -> None:
         )
     if found["absent"]:
         print_table(
-            ("bookie", "absent for", "state", "ledgers that miss it"),
+            ("bookie", "absent for", "state", "under-replicated ledgers"),
             [
                 (
                     bookie,
@@ -250,7 +250,7 @@ def _show(found: dict[str, Any]) -> None:
         )
     if found["checks"]:
         print_table(
-            ("check", "ended before", "running for", "ledgers", "of which fall short"),
+            ("check", "ended before", "running for", "ledgers", "under-replicated"),
             [
                 (
                     name,
@@ -266,7 +266,7 @@ def _show(found: dict[str, Any]) -> None:
         _show_workers(found)
     if found["stuck_ledgers"]:
         some = list(found["stuck_ledgers"].items())
-        print_table(("ledger", "is stuck, because"), some[:_STUCK_SHOWN])
+        print_table(("ledger", "stuck because"), some[:_STUCK_SHOWN])
         if len(some) > _STUCK_SHOWN:
             click.echo(f"and {found['stuck'] - _STUCK_SHOWN:,} more: see --json, or `bkpy ledger explain ID`")
 
@@ -280,18 +280,18 @@ def _rows_of_work(found: dict[str, Any]) -> list[tuple[str, str]]:
         ("done in about", "unknown" if eta_s is None else f"{eta_s:,.0f} s"),
     ]
     if found["waiting_for_writers"]:
-        rows.append(("wait for their writers", f"{found['waiting_for_writers']:,}"))
+        rows.append(("waiting for their writers", f"{found['waiting_for_writers']:,}"))
     if found["stuck"]:
         rows.append(("stuck", f"{found['stuck']:,}"))
     if found["oldest_mark_s"] is not None:
-        rows.append(("oldest for", f"{found['oldest_mark_s']:,.0f} s"))
+        rows.append(("oldest, under-replicated for", f"{found['oldest_mark_s']:,.0f} s"))
     return rows
 
 
 def _show_workers(found: dict[str, Any]) -> None:
     if found["workers"]:
         print_table(
-            ("worker", "at work on", "waiting", "later", "stuck", "done", "copied", "rate"),
+            ("worker", "at work on", "waiting", "postponed", "stuck", "done", "copied", "rate"),
             [
                 (
                     one["name"],
@@ -319,7 +319,7 @@ def _seconds(count: float | None) -> str:
 
 def _state(absent: dict[str, Any]) -> str:
     if absent["worked_off"]:
-        return "lost; nothing misses it any more"
+        return "lost; re-replication has ended"
     if absent["lost"]:
         return "lost"
-    return "has another storage; its ledgers are being marked" if absent["replaced"] else "absent, not lost yet"
+    return "came back without its data; its ledgers are being queued" if absent["replaced"] else "absent, not lost yet"

@@ -1,4 +1,4 @@
-"""`bkpy cluster` and `bkpy bookies`: what the metadata say about the cluster as a whole."""
+"""`bkpy cluster` and `bkpy bookies`: the metadata about the cluster as a whole."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LAYOUTS = ("flat", "hierarchical", "long-hierarchical")
 
 @click.group()
 def cluster() -> None:
-    """Initialise and look at a cluster, even it out, and keep others out."""
+    """Initialise, show, balance and protect a cluster."""
 
 
 cluster.add_command(rebalance)
@@ -39,12 +39,12 @@ cluster.add_command(protect)
     type=click.Choice(_LAYOUTS),
     default="long-hierarchical",
     show_default=True,
-    help="How ledgers are spread over ZooKeeper's nodes; it can't be changed later.",
+    help="How ledgers are spread over ZooKeeper's nodes. It can't be changed later.",
 )
-@click.option("--if-needed", is_flag=True, help="Succeed as well if there is a cluster already, whatever its layout.")
+@click.option("--if-needed", is_flag=True, help="Succeed if there is a cluster already, with any layout.")
 @json_option
 def init(uri: str, layout: str, if_needed: bool, as_json: bool) -> None:
-    """Make an empty cluster under the root of URI."""
+    """Create an empty cluster under the root of URI."""
     run(_init(uri, layout, if_needed))
     _show_cluster(run(_describe(uri)), as_json)
 
@@ -53,13 +53,13 @@ def init(uri: str, layout: str, if_needed: bool, as_json: bool) -> None:
 @connect_option
 @json_option
 def show(uri: str, as_json: bool) -> None:
-    """Show what the cluster is and how many bookies it has."""
+    """Show the cluster's identity and how many bookies it has."""
     _show_cluster(run(_describe(uri)), as_json)
 
 
 @click.group()
 def bookies() -> None:
-    """Look at the cluster's bookies."""
+    """List the cluster's bookies."""
 
 
 @bookies.command("list")

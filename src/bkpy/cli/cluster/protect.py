@@ -1,4 +1,4 @@
-"""`bkpy cluster protect`: nobody without the password may touch the cluster's nodes in ZooKeeper any more."""
+"""`bkpy cluster protect`: closes the cluster's nodes in ZooKeeper to clients without the password."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from bkpy.cli.running import run
     "other",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False),
-    help="A file with another USER:PASSWORD that is to have the same rights, so that a password can be replaced.",
+    help="A file with another USER:PASSWORD that gets the same rights, so that you can replace a password.",
 )
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @json_option
 def protect(uri: str, other: str | None, yes: bool, as_json: bool) -> None:
-    """Let only those who have `zookeeper_auth` read and change the cluster's nodes in ZooKeeper.
+    """Let only clients with `zookeeper_auth` read and change the cluster's nodes in ZooKeeper.
 
-    Whoever is connected without it is locked out: give it to all bookies and clients first. New nodes get this
-    protection anyway; it is for those that are older than the password. May be repeated.
+    This locks out clients and bookies that connect without it: give it to all of them first. New nodes get this
+    protection anyway; the command protects nodes that are older than the password. You may repeat it.
     """
     if not yes:
         confirm("Bookies and clients without these credentials are locked out. Go on?", "nothing was changed")
@@ -49,7 +49,9 @@ async def _protect(uri: str, other: str | None) -> int:
     given = settings()
     auth = zookeeper_credentials(given)
     if not auth:
-        raise ConfigError("who may touch the nodes? Set BKPY_ZOOKEEPER_AUTH or BKPY_ZOOKEEPER_AUTH_FILE")
+        raise ConfigError(
+            "there is no password to protect the nodes with: set BKPY_ZOOKEEPER_AUTH or BKPY_ZOOKEEPER_AUTH_FILE"
+        )
     if other is not None:
         auth.append(("digest", read_user_and_password(other)))
     store, root = await connect_store(

@@ -1,4 +1,4 @@
-"""`bkpy cluster rebalance`: move copies of closed ledgers to bookies that have less than their share."""
+"""`bkpy cluster rebalance`: moves copies of closed ledgers to bookies that hold less than their share."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def _default(name: str) -> Any:
     return RecoverySettings.model_fields[name].default
 
 
-@click.command(short_help="Move copies of closed ledgers to bookies that have less than their share.")
+@click.command(short_help="Move copies of closed ledgers to bookies that hold less than their share.")
 @connect_option
-@click.option("--dry-run", is_flag=True, help="Only say what would be moved.")
+@click.option("--dry-run", is_flag=True, help="Only report what would be moved.")
 @click.option(
     "--copy_bytes_per_s_max",
     type=click.IntRange(min=1),
@@ -40,11 +40,12 @@ def _default(name: str) -> Any:
 )
 @json_option
 def rebalance(uri: str, dry_run: bool, as_json: bool, **values: Any) -> int:
-    """Move copies of closed ledgers to bookies that have less than their share, as new ones do.
+    """Move copies of closed ledgers to bookies that hold less than their share, as new bookies do.
 
-    Each registered bookie's share is the same. Copies are verified on the way, and take the place of the others when
-    all of them are there; readers don't notice. No more is moved than is needed, and racks stay as far apart as they
-    are. It may be interrupted, and run again. Exits with status 1 if some copies could not be moved.
+    Each registered bookie's share is the same. The command verifies copies on the way, and replaces a bookie in the
+    metadata once its copies are all there, so that readers don't notice. It moves no more than needed, and keeps copies
+    on as many racks as they are. You may interrupt it and run it again. Exits with status 1 if it failed to move some
+    copies.
     """
     values["copy_bytes_per_s_min"] = min(_default("copy_bytes_per_s_min"), values["copy_bytes_per_s_max"])
     report = run(_rebalance(uri, dry_run, RecoverySettings(**values)))
@@ -59,7 +60,7 @@ async def _rebalance(uri: str, dry_run: bool, settings: RecoverySettings) -> Reb
     async with connect_admin(uri, settings) as admin:
         with contextlib.ExitStack() as bars:
             bar = bars.enter_context(progress(unit="ledgers"))
-            task = bar.add_task("looking at what each bookie has", total=None)
+            task = bar.add_task("counting what each bookie holds", total=None)
             show_moved: Callable[[int], None] | None = None
 
             def scanned(count: int) -> None:
@@ -77,17 +78,17 @@ async def _rebalance(uri: str, dry_run: bool, settings: RecoverySettings) -> Reb
 
 
 def _show(report: RebalanceReport) -> None:
-    now = "would have" if report.dry_run else "has"
+    now = "would hold" if report.dry_run else "holds"
     rows = [(name, human_bytes(load.before), human_bytes(load.after)) for name, load in sorted(report.bookies.items())]
     print_table(
-        ("bookie", "had of closed ledgers", now), rows, title=f"the share of each is {human_bytes(report.share)}"
+        ("bookie", "held of closed ledgers", now), rows, title=f"the share of each is {human_bytes(report.share)}"
     )
-    what = f"{report.moves:,} times what a bookie has of a ledger, about {human_bytes(report.size)}"
+    what = f"{report.moves:,} moves, each of one bookie's copies of a ledger, about {human_bytes(report.size)}"
     if report.dry_run:
-        click.echo(f"to move: {what}")
+        click.echo(f"planned: {what}")
         return
     click.echo(
-        f"moved in {report.seconds:.1f} s: {what}; copied and verified: {report.entries:,} entries, "
+        f"done in {report.seconds:.1f} s: {what}; copied and verified: {report.entries:,} entries, "
         f"{human_bytes(report.bytes)}"
     )
     for ledger_id, why in list(report.failed.items())[:_SHOWN_MAX]:
