@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.hooks import cluster_of, pool_of
-from tests.in_process import InProcess, contents
+from tests.in_process import DEADLINE_S, InProcess, contents
 from tests.unit.client.support import payload
 from tests.unit.replication.repairing import whole
 from tests.unit.replication.worker.test_ledger_repair import closed, lose
@@ -145,6 +145,22 @@ async def test_a_loss_is_surveyed_and_then_accepted(five: InProcess) -> None:
         await admin.survey_ledger(writer.ledger_id, password=b"another")
 
 
+async def test_no_more_is_given_up_than_the_caller_accepts(five: InProcess) -> None:
+    """Entries that the survey found are gone when the caller has agreed."""
+    admin = await admin_of(five)
+    writer = await (await five.client()).create_ledger()
+    for i in range(3):
+        await writer.append(payload(i))
+    writer.abandon()
+    await lose(five, admin.client, *writer.ensemble[:2])
+    survey = await admin.survey_ledger(writer.ledger_id)
+    assert survey.last_entry == 2
+    await lose(five, admin.client, writer.ensemble[2])
+    with pytest.raises(bkpy.LedgerRecoveryError):
+        await admin.accept_loss(writer.ledger_id, survey.last_entry)
+    assert (await admin.client.ledger_metadata(writer.ledger_id)).state is LedgerState.IN_RECOVERY
+
+
 # --- bookies --------------------------------------------------------------------------------------------------------
 
 
@@ -187,6 +203,37 @@ async def test_a_ledger_is_stuck_where_no_bookie_can_take_the_place(cluster: InP
     assert (report.named_by, report.ledgers, report.stuck.keys()) == (1, 0, {writer.ledger_id})
 
 
+async def test_all_copies_go_to_the_target(five: InProcess) -> None:
+    admin = await admin_of(five)
+    writers = [await closed(admin.client, 5, ensemble_size=2, write_quorum=2, ack_quorum=2) for _ in range(6)]
+    gone = writers[0].ensemble[0]
+    named = [writer for writer in writers if gone in writer.ensemble]
+    (target, *_) = sorted(set("abcde") - {name for writer in named for name in writer.ensemble})
+    await lose(five, admin.client, gone)
+    report = await admin.recover_bookie(gone, target=target)
+    assert report.ledgers == len(named)
+    for writer in named:
+        assert target in (await whole(admin.client, writer.ledger_id)).fragments[0].bookies
+
+
+async def test_ledgers_with_unreadable_metadata_are_reported(cluster: InProcess) -> None:
+    admin = await admin_of(cluster)
+    writer = await closed(admin.client, 5)
+    await spoil_metadata(admin.client, writer.ledger_id)
+    await cluster.start_node("d")
+    await lose(cluster, admin.client, "a")
+    for dry_run in (True, False):
+        report = await admin.recover_bookie("a", dry_run=dry_run)
+        assert (report.named_by, report.unreadable) == (0, [writer.ledger_id])
+
+
+async def spoil_metadata(client: Client, ledger_id: int) -> None:
+    cluster = cluster_of(client)
+    path = cluster.catalog.layout.path_of(cluster.root, ledger_id)
+    _, version = await cluster.store.get(path)
+    await cluster.store.put(path, b"garbage", version)
+
+
 async def test_a_bookie_that_comes_back_ends_its_recovery(cluster: InProcess) -> None:
     """Meanwhile the recovery waits for the writer of an open ledger."""
     client = await cluster.client()
@@ -201,7 +248,8 @@ async def test_a_bookie_that_comes_back_ends_its_recovery(cluster: InProcess) ->
     await eventually(lambda: bool(progress and progress[-1].postponed))
     await cluster.start_node("a")
     with pytest.raises(ConfigError, match="0 of 1 ledgers"):
-        await recovering
+        async with asyncio.timeout(DEADLINE_S):
+            await recovering
     assert (await client.ledger_metadata(writer.ledger_id)).state is LedgerState.OPEN
 
 
@@ -297,6 +345,9 @@ async def test_a_log_is_created_described_and_truncated(cluster: InProcess) -> N
     log_list = await admin.truncate_log("orders", 3, password=b"secret", ignore_consumers=True)
     assert log_list.first_position == 3
     assert (await admin.describe_log("orders", fresh=False)).log_list.first_position == 3
+    await asyncio.sleep(1.0)  # the writer publishes its last entry
+    log_list = await admin.truncate_log("orders", 7, password=b"secret", ignore_consumers=True)
+    assert (log_list.first_position, len(log_list.open_segments)) == (7, 1)
     await reader.close()
     await writer.close()
 
