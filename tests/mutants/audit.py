@@ -119,8 +119,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a lock outlives its holder",
         "a ledger on which a worker died is never copied again",
-        "        node = Create(path, json.dumps(fields).encode(), ephemeral=True)\n",
-        "        node = Create(path, json.dumps(fields).encode())\n",
+        "        node = Create(path, _RECORD.encode(fields), ephemeral=True)\n",
+        "        node = Create(path, _RECORD.encode(fields))\n",
         (
             "tests/unit/metadata/replication/test_locks.py::test_a_lock_goes_with_its_session_and_a_successors_is_never_removed",
         ),
