@@ -130,9 +130,9 @@ class Audit:
 
     async def mark(self, what: str, lost: Collection[str], due: Collection[str]) -> None:
         path = self._cluster.catalog.path_of(0)
-        before, began = self._scan.marked, time.perf_counter()
+        before, began = self._scan.added, time.perf_counter()
         async with somebody_else(self._other, path) as took:
-            await self._scan.mark({name: LostBookie(1, instance="1") for name in lost}, due=due)
+            await self._scan.add_records({name: LostBookie(1, instance="1") for name in lost}, due=due)
         seconds = time.perf_counter() - began
         print(f"{what}: {seconds:.1f} s", file=sys.stderr)
         p99 = statistics.quantiles(took, n=100)[98] if len(took) > 1 else None
@@ -140,7 +140,7 @@ class Audit:
             {
                 "what": what,
                 "seconds": round(seconds, 3),
-                "marks": self._scan.marked - before,
+                "marks": self._scan.added - before,
                 "others_read_p99_ms": None if p99 is None else round(p99, 2),
             }
         )

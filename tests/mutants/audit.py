@@ -67,7 +67,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "what others have announced is not heeded",
         "a ledger that was moved by another's mark is never marked for the bookie that it was moved to",
-        "return remembered.complete and fresh and await self._marks.announced() == remembered.announced",
+        "return remembered.complete and fresh and await self._queue.announced() == remembered.announced",
         "return remembered.complete and fresh",
         (f"{_AUDITOR}::test_marks_of_others_that_are_announced_make_all_be_read_again",),
     ),
@@ -91,8 +91,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a ledger that has a mark is not looked at before that has gone",
         "a ledger that is stuck on one bookie loses another one, and nobody copies what that had",
-        "also=marked if due else self._some(marked))",
-        "also=marked if due else ())",
+        "also=recorded if due else self._some(recorded))",
+        "also=recorded if due else ())",
         (f"{_AUDITOR}::test_a_marked_ledger_that_comes_to_name_another_lost_bookie_is_marked_for_that_one_too",),
     ),
     Mutant(
@@ -197,8 +197,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a bookie's return ends the marks of all of its ledgers",
         "a bookie misses entries that were acknowledged while it was away, until a weekly check samples them",
-        "act = self._marks.remove if closed else self._marks.return_bookies",
-        "act = self._marks.remove",
+        "act = self._queue.remove if closed else self._queue.return_bookies",
+        "act = self._queue.remove",
         (f"{_AUDITOR}::test_what_was_not_closed_when_a_bookie_was_lost_is_verified_when_it_returns",),
     ),
     Mutant(

@@ -11,7 +11,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a ledger that seems to fall short is marked without a second look",
         "every ledger that was just closed is copied",
-        "found = set(suspect.bookies).intersection(await kind.falls_short(metadata, suspect.chances))",
+        "found = set(suspect.bookies).intersection(await kind.under_replicated(metadata, suspect.chances))",
         "found = set(suspect.bookies)",
         (f"{_CHECKS}::test_what_is_there_at_the_second_look_is_not_marked",),
     ),

@@ -194,7 +194,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a mark counts as a sign that all older ledgers were listed",
         "a ledger of a lost bookie gets no mark",
-        "remembered.settle(worked_off.intersection(some) - self._just_marked)",
+        "remembered.settle(worked_off.intersection(some) - self._just_added)",
         "remembered.settled_to = max(remembered.settled_to, some[-1])",
         (_AUDITOR + "test_a_mark_of_somebody_elses_hides_no_new_ledger",),
     ),
@@ -369,7 +369,7 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     Mutant(
-        "the look at marks waits for room for ledgers that fail",
+        "the scan of records waits for room for ledgers that fail",
         "marks that are listed behind a hundred thousand hopeless ones are not looked at for hours",
         "            if postponed is not None and failed:  # ledgers that have not failed",
         "            if postponed is None and failed:  # ledgers that have not failed",

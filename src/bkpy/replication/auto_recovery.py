@@ -1,7 +1,7 @@
 """Autorecovery: a candidate for auditor and a worker, in a bookie or alone, in the session that they are given.
 
-Invariant: what goes wrong here holds up nobody else: it is logged, and tried again; and whoever stops it is kept
-waiting for no longer than `metadata_close_timeout_s` by a metadata store that is away.
+Invariants: a failure in here is logged and tried again, and harms nothing else in the process; a stop takes no longer
+than `metadata_close_timeout_s` while the metadata store is away.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class AutoRecovery:
         self._worker_metrics = WorkerMetrics(registry, runtime.clock)
         self._election = Election(store, root, name, runtime, settings)
         self._client: Client | None = None
-        self._marks: UnderreplicationQueue | None = None
+        self._records: UnderreplicationQueue | None = None
         self._task: asyncio.Task[Any] | None = None
 
     def start(self) -> None:
@@ -83,13 +83,13 @@ class AutoRecovery:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.metadata_close_timeout_s):
                 await self._election.withdraw()
-        if self._marks is not None:
-            self._marks.close()
+        if self._records is not None:
+            self._records.close()
         if self._client is not None:
             await self._client.close()
 
     async def _run(self) -> None:
-        await self._kept_up("autorecovery can't begin", self._connect)
+        await self._kept_up("autorecovery failed to start", self._connect)
         assert self._client is not None
         context, settings = replication_context(self._client), self._settings
         cluster = context.cluster
@@ -100,7 +100,7 @@ class AutoRecovery:
             keeper = LogKeeper(cluster, context.fence, self._runtime, settings)
             beside = [
                 self._runtime.spawn(self._kept_up("the checks failed", checks.run), name="periodic checks"),
-                self._runtime.spawn(self._kept_up("logs are not looked after", keeper.run), name="keeper of logs"),
+                self._runtime.spawn(self._kept_up("the maintenance of logs failed", keeper.run), name="keeper of logs"),
             ]
             try:
                 await auditor.audit(node)
@@ -109,10 +109,10 @@ class AutoRecovery:
                     task.cancel()
                 await asyncio.wait(beside)
 
-        self._marks = UnderreplicationQueue(self._store, self._root, self._runtime, settings)
+        self._records = UnderreplicationQueue(self._store, self._root, self._runtime, settings)
         locks = LedgerLocks(self._store, self._root, self._name, self._runtime, settings)
         worker = ReplicationWorker(
-            context, self._marks, locks, self._runtime, settings, self._name, appended=self._appended
+            context, self._records, locks, self._runtime, settings, self._name, appended=self._appended
         )
         self._worker_metrics.watch(worker)
         report = WorkerReport(worker, self._store, self._root, self._runtime, settings, self._name)
@@ -121,7 +121,9 @@ class AutoRecovery:
                 self._kept_up("the election failed", lambda: self._election.stand(lead)), name="election"
             ),
             self._runtime.spawn(self._kept_up("the replication worker failed", worker.run), name="replication worker"),
-            self._runtime.spawn(self._kept_up("no report of the worker", report.run), name="report of the worker"),
+            self._runtime.spawn(
+                self._kept_up("the reports of the worker failed", report.run), name="report of the worker"
+            ),
         ]
         try:
             await asyncio.wait(tasks)
@@ -135,13 +137,14 @@ class AutoRecovery:
         self._client = await open_client(self._store, self._root, self._runtime, client_settings(**shared))
 
     async def _kept_up(self, what: str, act: Callable[[], Awaitable[None]]) -> None:
-        """`act` until it returns, begun again after it has failed."""
+        """Run `act` until it returns; restart it when it fails."""
+        pause_s = self._settings.audit_look_interval_s
         while True:
             try:
                 await act()
                 return
             except BookKeeperError as error:
-                log.warning("%s, and is tried again: %s", what, error)
+                log.warning("%s, retrying in %.1f s: %s", what, pause_s, error)
             except Exception:
-                log.exception("%s, and is tried again", what)
-            await asyncio.sleep(self._settings.audit_look_interval_s)
+                log.exception("%s, retrying in %.1f s", what, pause_s)
+            await asyncio.sleep(pause_s)

@@ -1,4 +1,4 @@
-"""What those who look after a cluster's ledgers are given of a client."""
+"""The parts of a client that re-replication and operators' commands work with."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def bookies_of(directory: BookieDirectory) -> Bookies:
     return Bookies(directory.readable, frozenset(directory.bookies), in_limbo)
 
 
-def incomplete_bookies(mark: UnderreplicationRecord, directory: BookieDirectory) -> frozenset[str]:
-    """The bookies of the mark that are here with what they had, and merely lack entries: they may keep their places.
+def incomplete_bookies(record: UnderreplicationRecord, directory: BookieDirectory) -> frozenset[str]:
+    """The bookies of the record that are here and merely miss entries: they may keep their places.
 
-    One in limbo isn't among them: it gets what it lost itself, under the ledger's lock, and says when that is done.
+    A bookie in limbo isn't among them: it copies back what it lost, under the ledger's lock, and reports the end.
     """
-    return frozenset(filter(directory.is_here, mark.incomplete))
+    return frozenset(filter(directory.is_here, record.incomplete))

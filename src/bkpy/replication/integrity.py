@@ -1,14 +1,14 @@
 """The integrity check of one bookie: what it lost is copied back from other bookies, and then its limbo ends.
 
-    metadata: which ledgers name this bookie --> what its index lacks of them --> copies, from others to itself
-        --> flush --> under each ledger's lock: nothing lacks, end its limbo --> ledgers never seen are trusted again
+    metadata: which ledgers name this bookie --> which of their entries its index misses --> copies, from others to it
+        --> flush --> under each ledger's lock: nothing missing, end its limbo --> ledgers never seen are trusted again
 
 It looks through all ledgers when the bookie may have lost any, or when it is asked to; else at those in limbo and those
 in which the scrub has found damage. What to do about a ledger is decided in `protocol/repair/integrity.py`.
 
-Invariants: what could not be got back stays in limbo, is told, and is tried again; ledgers that the bookie has never
-seen are trusted only after a look at all ledgers there were, which began after the bookie was started; what goes wrong
-here holds up nobody else.
+Invariants: a ledger with entries that could not be copied back stays in limbo, is logged, and is tried again; ledgers
+that the bookie has never seen are trusted only after a look at all ledgers, which began after the bookie was started; a
+failure in here harms nothing else in the process.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ log = logging.getLogger("bkpy.recovery")
 
 
 class RepairableStorage(Protocol):
-    """What a bookie tells of its losses, and is told. See `storage/losses.py`."""
+    """The losses of a bookie, and their end. See `storage/losses.py`."""
 
     @property
     def all_in_doubt(self) -> bool: ...
@@ -80,7 +80,7 @@ class RepairableStorage(Protocol):
 
 @dataclass(slots=True)
 class IntegrityLook:
-    """One look through ledgers. Times are in seconds since 1970; `whole`: through all that there are."""
+    """One look through ledgers. Times are in seconds since 1970; `whole`: through all ledgers of the cluster."""
 
     whole: bool
     began_s: float
@@ -91,7 +91,7 @@ class IntegrityLook:
 
 
 class IntegrityMetrics:
-    """Counters and gauges in the registry of the process. All of them are of rare things."""
+    """The Prometheus metrics of the integrity check. All of them count rare events."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._in_doubt = Gauge(
@@ -99,7 +99,7 @@ class IntegrityMetrics:
         )
         self._left = Gauge(
             "bkpy_integrity_left",
-            "Ledgers that could not be made whole here yet, as of the last look",
+            "Ledgers that could not be repaired here yet, as of the last look",
             registry=registry,
         )
         self._to_rebuild = Gauge(
@@ -108,7 +108,7 @@ class IntegrityMetrics:
             registry=registry,
         )
         self._looks = Counter("bkpy_integrity_looks", "Ledgers that were looked at", registry=registry)
-        self._repaired = Counter("bkpy_integrity_mended", "Ledgers that were made whole again", registry=registry)
+        self._repaired = Counter("bkpy_integrity_mended", "Ledgers that were repaired", registry=registry)
         self._copied = Counter(
             "bkpy_integrity_copied_entries", "Entries that were copied here from other bookies", registry=registry
         )
@@ -152,7 +152,7 @@ class IntegrityCheck:
         self._losses = losses
         self._metrics = IntegrityMetrics(registry)
         self._locks = LedgerLocks(store, root, bookie_id, runtime, settings)
-        self._marks = UnderreplicationQueue(store, root, runtime, settings)
+        self._queue = UnderreplicationQueue(store, root, runtime, settings)
         self._rate = CopyRate(settings, runtime)
         self._count = CopyCount()
         self._client: Client | None = None
@@ -160,7 +160,7 @@ class IntegrityCheck:
         self._left: dict[int, str] = {}  # what could not be got back yet, and why
         self._waiting: dict[int, float] = {}  # open ledgers, and since when their writers have had time to close them
         self._to_recover: set[int] = set()  # open ledgers that may have lost entries before this bookie takes new ones
-        self._marked: set[int] = set()  # whose marks are to go, if nothing lacks here
+        self._marked: set[int] = set()  # with records that name this bookie, which go if it misses nothing
         self._asked = False
         self._search_at = float("-inf")  # when to look for ledgers in limbo again
         self._woken = asyncio.Event()
@@ -185,7 +185,7 @@ class IntegrityCheck:
             await self._client.close()
 
     def begin(self) -> bool:
-        """Look through all ledgers now; False if that goes on, or is about to."""
+        """Look through all ledgers now; False if such a look is under way or about to begin."""
         if self._asked or (self._look is not None and self._look.whole and self._look.ended_s is None):
             return False
         self._asked = True
@@ -239,7 +239,7 @@ class IntegrityCheck:
         }
 
     async def _count_named(self, client: Client, look: IntegrityLook) -> None:
-        """How many ledgers this look has to bring back."""
+        """Count the ledgers that this look has to rebuild."""
         named = 0
         reads_at_once = self._settings.audit_reads_at_once
         async for some in all_ledgers(replication_context(client).cluster.catalog, reads_at_once=reads_at_once):
@@ -259,10 +259,10 @@ class IntegrityCheck:
                     pause_s = min(2 * pause_s, look_s) if self._left else look_s
             except BookKeeperError as error:
                 pause_s = retry_s
-                log.warning("the integrity check can't go on now, and is tried again: %s", error)
+                log.warning("the integrity check failed, retrying in %.0f s: %s", retry_s, error)
             except Exception:
                 pause_s = retry_s
-                log.exception("the integrity check failed, and is tried again")
+                log.exception("the integrity check failed, retrying in %.0f s", retry_s)
             self._metrics.update(left=len(self._left) + len(self._waiting), in_doubt=self._losses.all_in_doubt)
             try:
                 async with asyncio.timeout(pause_s):
@@ -272,7 +272,7 @@ class IntegrityCheck:
             self._woken.clear()
 
     async def _round(self) -> bool:
-        """Look at what there is to look at, and do what can be done about it; whether anything was."""
+        """Look at all ledgers, or at the ones in limbo or damaged, and repair them; whether any was repaired."""
         await self._locks.release_abandoned()  # of a look that failed
         in_doubt = self._losses.all_in_doubt
         whole = in_doubt or self._asked
@@ -281,7 +281,7 @@ class IntegrityCheck:
         if not whole and now >= self._search_at:  # that reads all rows
             self._search_at = now + self._settings.integrity_look_interval_s
             some |= await self._losses.in_limbo() | await self._losses.damaged()
-            if self._losses.any_in_doubt:  # others may have been told that its copies are lost
+            if self._losses.any_in_doubt:  # under-replication records may say that its copies are lost
                 some |= await self._marked_here()
         if not whole and not some:
             return False
@@ -299,7 +299,7 @@ class IntegrityCheck:
             look.ended_s = self._runtime.clock.time()
         if whole or look.repaired:
             log.info(
-                "integrity: looked at %d ledgers in %.1f s, %d are whole again, %d are not yet (%d entries copied)",
+                "integrity check: looked at %d ledgers in %.1f s, repaired %d, %d are left (%d entries copied)",
                 look.looked_at,
                 look.ended_s - look.began_s,
                 look.repaired,
@@ -309,13 +309,13 @@ class IntegrityCheck:
         return look.repaired > 0
 
     async def _look_at_all(self, client: Client, look: IntegrityLook, *, in_doubt: bool) -> None:
-        """Every ledger there is; behind that, those that this bookie has never seen are trusted."""
+        """Look at every ledger; afterwards trust the ledgers that this bookie has never seen."""
         catalog = replication_context(client).cluster.catalog
         limbo_to = await catalog.newest_id() if in_doubt else -1
         if isinstance(limbo_to, NotDone):
             raise limbo_to.error
         if in_doubt:
-            log.warning("data was lost here: what other bookies have of it is copied back, ledger by ledger")
+            log.warning("this bookie has lost data: copying it back from other bookies, ledger by ledger")
         counting = self._runtime.spawn(
             self._count_named(client, look), name="ledgers to rebuild", on_death=raised_where_awaited
         )
@@ -330,24 +330,24 @@ class IntegrityCheck:
             await self._losses.trust_unseen(limbo_to)
             log.info("all ledgers up to %d were looked at: new ones may be stored here", limbo_to)
         await self._look_at(_each(sorted(await self._marked_here())))
-        await self._marks.tidy()
+        await self._queue.tidy()
 
     async def _marked_here(self) -> set[int]:
-        """Ledgers whose marks say that this bookie has lost what it had of them: it may have got that back since."""
+        """Ledgers whose records say that this bookie has lost its entries: it may have copied them back since."""
         self._marked = set()
-        async for ledger_id in self._marks.list():
+        async for ledger_id in self._queue.list():
             try:
-                mark = await self._marks.read(ledger_id)
+                record = await self._queue.read(ledger_id)
             except UNREADABLE:
                 continue
-            if mark is not None and self._is_reported_lost(mark):
+            if record is not None and self._is_reported_lost(record):
                 self._marked.add(ledger_id)
                 if len(self._marked) == self._settings.stuck_ledgers_max:
                     break  # the others are found when these have none any more
         return self._marked.copy()
 
-    def _is_reported_lost(self, mark: UnderreplicationRecord) -> bool:
-        loss = mark.lost.get(self._bookie_id)
+    def _is_reported_lost(self, record: UnderreplicationRecord) -> bool:
+        loss = record.lost.get(self._bookie_id)
         return loss is not None and loss.reason in (LossReason.LOST, LossReason.REBUILDING)
 
     async def _look_at(self, ledger_ids: AsyncIterator[int]) -> None:
@@ -355,7 +355,7 @@ class IntegrityCheck:
             await self._repair(some)
 
     async def _repair(self, ledger_ids: list[int]) -> None:
-        """Copy what these lack, flush, and end their limbo."""
+        """Copy their missing entries, flush, and end their limbo."""
         brought: list[int] = []
 
         async def bring(ledger_id: int) -> None:
@@ -389,7 +389,7 @@ class IntegrityCheck:
     # --- one ledger ---------------------------------------------------------------------------------------------------
 
     async def _bring(self, ledger_id: int) -> bool:
-        """Have all of the ledger here that its metadata want; whether that is so, and its limbo is to end."""
+        """Copy back the entries that this bookie should hold; whether they are all here, and the limbo can end."""
         assert self._look is not None
         self._look.looked_at += 1
         self._metrics.looked_at()
@@ -456,7 +456,7 @@ class IntegrityCheck:
             return None
 
     async def _copy(self, metadata: LedgerMetadata, missing_ranges: list[MissingRange]) -> bool:
-        """From the other bookies to this one, as anybody would; whether it is all here."""
+        """Copy from the other bookies to this one, as a worker does; whether all of it is here."""
         assert self._client is not None
         context = replication_context(self._client)
         others = context.bookies().readable - {self._bookie_id}
@@ -479,7 +479,7 @@ class IntegrityCheck:
         return True
 
     async def _end(self, ledger_id: int) -> None:
-        """End the ledger's limbo under its lock: whoever copied here before the loss can't swap it in any more."""
+        """End the ledger's limbo under its lock: copies that a worker made here before the loss can't be swapped in."""
         lock = await self._locks.take(ledger_id)
         if not isinstance(lock, LedgerLock):
             why = str(lock.error) if isinstance(lock, NotDone) else "somebody else has the ledger's lock"
@@ -499,7 +499,7 @@ class IntegrityCheck:
     async def _end_locked(self, ledger_id: int) -> None:
         assert self._look is not None
         self._marked.discard(ledger_id)
-        mark = await self._marks.read(ledger_id)
+        record = await self._queue.read(ledger_id)
         metadata = await self._read(ledger_id)
         demand = demand_of(metadata, self._bookie_id)
         if metadata is None or demand is Demand.NOTHING:
@@ -514,14 +514,14 @@ class IntegrityCheck:
         self._left.pop(ledger_id, None)
         self._look.repaired += 1
         self._metrics.repaired()
-        if demand is Demand.CLOSED and mark is not None and self._is_reported_lost(mark):
+        if demand is Demand.CLOSED and record is not None and self._is_reported_lost(record):
             # Whatever comes of it: at worst a worker copies what is here.
-            await self._marks.remove(mark, [self._bookie_id])
+            await self._queue.remove(record, [self._bookie_id])
 
     def _leave(self, ledger_id: int, why: str) -> None:
         self._waiting.pop(ledger_id, None)
         if self._left.get(ledger_id) != why:
-            log.warning("integrity: ledger %d can't be made whole here yet: %s", ledger_id, why)
+            log.warning("integrity check: ledger %d can't be repaired here yet: %s", ledger_id, why)
         if ledger_id in self._left or len(self._left) < self._settings.stuck_ledgers_max:
             self._left[ledger_id] = why  # the others are found by their rows, or by the next look at all ledgers
 

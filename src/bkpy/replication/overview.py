@@ -1,4 +1,4 @@
-"""What there is to be told of re-replication in a cluster, read from its metadata: for people and for programs."""
+"""The state of re-replication in a cluster, read from its metadata: for people and for programs."""
 
 from __future__ import annotations
 
@@ -38,16 +38,19 @@ async def auditor_of(store: MetadataStore, root: str) -> dict[str, Any] | None:
 
 
 async def overview(cluster: Cluster, settings: RecoverySettings) -> dict[str, Any]:
-    """The state of re-replication, for JSON. Reads all marks and their ledgers, `audit_reads_at_once` at a time."""
+    """The state of re-replication, for JSON.
+
+    Reads all under-replication records and their ledgers, `audit_reads_at_once` at a time.
+    """
     store, root, runtime = cluster.store, cluster.root, cluster.store.runtime
-    marks = UnderreplicationQueue(store, root, runtime, settings)
-    record = await AuditRecords(store, root, settings=settings).read()
+    queue = UnderreplicationQueue(store, root, runtime, settings)
+    audited = await AuditRecords(store, root, settings=settings).read()
     checks = await CheckRecords(store, root, settings=settings).read()
     directory = BookieDirectory(store, root, runtime)
     await directory.refresh()
     counts = _Counts(directory)
-    async for some in batched_async(marks.list(), settings.audit_reads_at_once):
-        await _count(cluster, marks, some, counts)
+    async for some in batched_async(queue.list(), settings.audit_reads_at_once):
+        await _count(cluster, queue, some, counts)
     reports = await worker_reports(store, root)
     workers = [report for report in reports if REBUILDING not in report]
     rebuilding = _rebuilding(counts, reports)
@@ -55,7 +58,7 @@ async def overview(cluster: Cluster, settings: RecoverySettings) -> dict[str, An
     now_ms = runtime.clock.time() * 1000
     oldest = None if counts.oldest_ms is None else round(max(0.0, now_ms - counts.oldest_ms) / 1000, 3)
     return {
-        "enabled": await marks.enabled(),
+        "enabled": await queue.enabled(),
         "auditor": await auditor_of(store, root),
         "ledgers": len(counts.marked) + _unmarked(counts, rebuilding),
         "marked": len(counts.marked),
@@ -71,7 +74,7 @@ async def overview(cluster: Cluster, settings: RecoverySettings) -> dict[str, An
         "waiting_for_writers": counts.unclosed,
         "stuck": len(stuck),
         "stuck_ledgers": {str(ledger_id): stuck[ledger_id] for ledger_id in sorted(stuck)[:_SHOWN_MAX]},
-        "most_absent": record.suspended,
+        "most_absent": audited.suspended,
         "absent": {
             bookie: {
                 "absent_s": round(max(0.0, now_ms - absence.since_ms) / 1000, 3),
@@ -79,7 +82,7 @@ async def overview(cluster: Cluster, settings: RecoverySettings) -> dict[str, An
                 "lost": absence.marked,
                 "worked_off": absence.worked_off,
             }
-            for bookie, absence in sorted(record.absences.items())
+            for bookie, absence in sorted(audited.absences.items())
         },
         "checks": {
             name: {
@@ -99,7 +102,7 @@ async def overview(cluster: Cluster, settings: RecoverySettings) -> dict[str, An
 
 
 def _rebuilding(counts: _Counts, reports: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The bookies that get back what they lost, by what they report; of one that reports nothing yet, that it does."""
+    """The bookies that copy back what they lost, by their reports; a bookie in limbo counts before its first one."""
     nothing: dict[str, Any] = {"ledgers": None, "entries_copied": 0, "bytes_copied": 0}
     found = dict.fromkeys(counts.bookies.in_limbo, nothing)
     found.update((str(one["name"]), nothing | one[REBUILDING]) for one in reports if one.get(REBUILDING))
@@ -112,13 +115,13 @@ def _rebuilding(counts: _Counts, reports: Sequence[Mapping[str, Any]]) -> dict[s
 
 
 def _unmarked(counts: _Counts, rebuilding: Mapping[str, Mapping[str, Any]]) -> int:
-    """About how many ledgers miss copies on these bookies and have no mark; one of each that has not counted them."""
+    """About how many ledgers miss copies on these bookies and have no record; one for a bookie that has not counted."""
     left = {bookie_id: 1 if one["ledgers"] is None else one["ledgers"] for bookie_id, one in rebuilding.items()}
     return sum(max(0, ledgers - counts.by_bookie[bookie_id]) for bookie_id, ledgers in left.items())
 
 
 def _pace(counts: _Counts, stuck: int, workers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """How fast the workers were lately, all together, and how long the rest takes at that; None if nobody knows."""
+    """The recent speed of all workers together, and how long the rest takes at that; None if that is unknown."""
     bytes_per_s = sum(worker.get("bytes_per_s", 0) for worker in workers)
     ledgers_per_s = sum(worker.get("ledgers_per_s", 0) for worker in workers)
     rest = ((counts.bytes_left, bytes_per_s), (len(counts.marked) - stuck, ledgers_per_s))
@@ -128,7 +131,7 @@ def _pace(counts: _Counts, stuck: int, workers: Sequence[Mapping[str, Any]]) -> 
 
 
 def _stuck(counts: _Counts, workers: Sequence[Mapping[str, Any]]) -> dict[int, str]:
-    """Why marked ledgers are stuck: by what a worker found out when it tried, or by the metadata."""
+    """Why recorded ledgers are stuck: by the last attempt of a worker, or by the metadata."""
     found = dict(counts.stuck)
     for worker in workers:
         errors = {int(ledger_id): why for ledger_id, why in worker.get("stuck_ledgers", {}).items()}
@@ -137,7 +140,7 @@ def _stuck(counts: _Counts, workers: Sequence[Mapping[str, Any]]) -> dict[int, s
 
 
 class _Counts:
-    """Of marks and their ledgers, with these bookies."""
+    """Counts over under-replication records and their ledgers, with these bookies."""
 
     def __init__(self, directory: BookieDirectory) -> None:
         self.directory = directory
@@ -153,30 +156,32 @@ class _Counts:
         self.by_bookie: Counter[str] = Counter()
         self.by_reason: Counter[str] = Counter()
 
-    def add(self, mark: UnderreplicationRecord) -> None:
-        self.marked.add(mark.ledger_id)
-        self.by_missed[len(mark.lost)] += 1
-        self.by_bookie.update(mark.lost.keys())
-        self.by_reason.update({loss.reason for loss in mark.lost.values()})
-        for loss in mark.lost.values():
+    def add(self, record: UnderreplicationRecord) -> None:
+        self.marked.add(record.ledger_id)
+        self.by_missed[len(record.lost)] += 1
+        self.by_bookie.update(record.lost.keys())
+        self.by_reason.update({loss.reason for loss in record.lost.values()})
+        for loss in record.lost.values():
             self.oldest_ms = loss.since_ms if self.oldest_ms is None else min(self.oldest_ms, loss.since_ms)
 
-    def plan(self, mark: UnderreplicationRecord, metadata: LedgerMetadata) -> None:
-        """What is to be done about its ledger."""
-        left = copies_left(endangered(metadata, mark.lost), self.bookies.readable)
+    def plan(self, record: UnderreplicationRecord, metadata: LedgerMetadata) -> None:
+        """Count the work that the ledger needs."""
+        left = copies_left(endangered(metadata, record.lost), self.bookies.readable)
         if left is not None:
             self.by_copies_left[left] += 1
-        planned = plan(metadata, mark.lost, self.bookies, incomplete=incomplete_bookies(mark, self.directory))
+        planned = plan(metadata, record.lost, self.bookies, incomplete=incomplete_bookies(record, self.directory))
         self.unclosed += bool(planned.unclosed)
         entries = sum(copy.share.entries or 0 for copy in planned.copies)
         self.bytes_left += entries * metadata.length / max(1, metadata.last_entry + 1)
         if planned.stuck:
-            self.stuck[mark.ledger_id] = "; ".join(stuck.description for stuck in planned.stuck[:_FRAGMENTS_SHOWN_MAX])
+            self.stuck[record.ledger_id] = "; ".join(
+                stuck.description for stuck in planned.stuck[:_FRAGMENTS_SHOWN_MAX]
+            )
 
 
-async def _count(cluster: Cluster, marks: UnderreplicationQueue, ledger_ids: list[int], counts: _Counts) -> None:
+async def _count(cluster: Cluster, queue: UnderreplicationQueue, ledger_ids: list[int], counts: _Counts) -> None:
     errors = await asyncio.gather(
-        *(_look(cluster, marks, ledger_id) for ledger_id in ledger_ids), return_exceptions=True
+        *(_look(cluster, queue, ledger_id) for ledger_id in ledger_ids), return_exceptions=True
     )
     for found in errors:
         if isinstance(found, BookKeeperError) and not found.retriable:
@@ -184,19 +189,19 @@ async def _count(cluster: Cluster, marks: UnderreplicationQueue, ledger_ids: lis
         elif isinstance(found, BaseException):
             raise found
         elif found is not None:
-            mark, metadata = found
-            counts.add(mark)
+            record, metadata = found
+            counts.add(record)
             if metadata is not None:
-                counts.plan(mark, metadata)
+                counts.plan(record, metadata)
 
 
 async def _look(
-    cluster: Cluster, marks: UnderreplicationQueue, ledger_id: int
+    cluster: Cluster, queue: UnderreplicationQueue, ledger_id: int
 ) -> tuple[UnderreplicationRecord, LedgerMetadata | None] | None:
-    mark = await marks.read(ledger_id)
-    if mark is None:
+    record = await queue.read(ledger_id)
+    if record is None:
         return None
     try:
-        return mark, (await cluster.catalog.read(ledger_id))[0]
+        return record, (await cluster.catalog.read(ledger_id))[0]
     except NoSuchLedgerError:
-        return mark, None
+        return record, None

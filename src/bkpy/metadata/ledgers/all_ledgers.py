@@ -41,7 +41,7 @@ async def readable_ledgers(
     async for some in all_ledgers(catalog, reads_at_once=reads_at_once, after=after):
         for ledger_id, metadata in some:
             if metadata is None:
-                log.warning("ledger %d is left out: its metadata can't be read", ledger_id)
+                log.warning("ledger %d is skipped: its metadata can't be read", ledger_id)
             else:
                 yield metadata
 

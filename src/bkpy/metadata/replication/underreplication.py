@@ -121,10 +121,10 @@ class UnderreplicationRecord:
         return frozenset(bookie_id for bookie_id, loss in self.lost.items() if loss.reason in _ABSENT)
 
 
-def missing_since_ms(mark: UnderreplicationRecord, bookie_ids: Collection[str], settings: RecoverySettings) -> int:
+def missing_since_ms(record: UnderreplicationRecord, bookie_ids: Collection[str], settings: RecoverySettings) -> int:
     """Since when, at the earliest, the ledger may have been written without one of these marked bookies."""
     margin_s = settings.lost_bookie_settle_s  # the clocks of the store and of what marks ledgers may differ
-    return min(mark.lost[bookie_id].since_ms for bookie_id in bookie_ids) - int(margin_s * 1000)
+    return min(record.lost[bookie_id].since_ms for bookie_id in bookie_ids) - int(margin_s * 1000)
 
 
 AddOutcome = Done | Missing | NotDone | Unknown
@@ -213,13 +213,13 @@ class UnderreplicationQueue:
         found = await attempt(self._find(ledger_id))
         match found:
             case Answer():
-                mark = found.value
-                if mark is None:
+                record = found.value
+                if record is None:
                     return Changed()  # it was removed meanwhile
-                value = _encode(merged(mark.lost, lost), mark.unknown)
-                node = f"{path}/{mark.token}"
+                value = _encode(merged(record.lost, lost), record.unknown)
+                node = f"{path}/{record.token}"
                 return await put_certainly(
-                    self._store, node, value, mark.node_version, *self._checks, attempts_max=self._attempts_max
+                    self._store, node, value, record.node_version, *self._checks, attempts_max=self._attempts_max
                 )
             case NotDone() | Unknown():
                 return NotDone(found.error)
@@ -262,29 +262,31 @@ class UnderreplicationQueue:
             missing = token  # it was removed, and perhaps made anew, between the two reads
             await self._store.sync(path)
 
-    async def return_bookies(self, mark: UnderreplicationRecord, bookie_ids: Collection[str]) -> PutOutcome:
+    async def return_bookies(self, record: UnderreplicationRecord, bookie_ids: Collection[str]) -> PutOutcome:
         """Record that these bookies are back, and have yet to be verified, if the mark is still as it was read."""
-        node = f"{self._path(mark.ledger_id)}/{mark.token}"
+        node = f"{self._path(record.ledger_id)}/{record.token}"
         back = LossReason.RETURNED.value
-        lost = {b: dataclasses.replace(loss, reason=back) if b in bookie_ids else loss for b, loss in mark.lost.items()}
-        value = _encode(lost, mark.unknown)
+        lost = {
+            b: dataclasses.replace(loss, reason=back) if b in bookie_ids else loss for b, loss in record.lost.items()
+        }
+        value = _encode(lost, record.unknown)
         return await put_certainly(
-            self._store, node, value, mark.node_version, *self._checks, attempts_max=self._attempts_max
+            self._store, node, value, record.node_version, *self._checks, attempts_max=self._attempts_max
         )
 
-    async def remove(self, mark: UnderreplicationRecord, bookie_ids: Collection[str]) -> RemoveOutcome:
+    async def remove(self, record: UnderreplicationRecord, bookie_ids: Collection[str]) -> RemoveOutcome:
         """Take these bookies off the mark, and with the last one the mark, if it is still as it was read."""
-        path = self._path(mark.ledger_id)
-        node = f"{path}/{mark.token}"
-        rest = {bookie: loss for bookie, loss in mark.lost.items() if bookie not in bookie_ids}
+        path = self._path(record.ledger_id)
+        node = f"{path}/{record.token}"
+        rest = {bookie: loss for bookie, loss in record.lost.items() if bookie not in bookie_ids}
         if rest:
-            value = _encode(rest, mark.unknown)
+            value = _encode(rest, record.unknown)
             return await put_certainly(
-                self._store, node, value, mark.node_version, *self._checks, attempts_max=self._attempts_max
+                self._store, node, value, record.node_version, *self._checks, attempts_max=self._attempts_max
             )
         gone = await delete_together(
             self._store,
-            Delete(node, mark.node_version),
+            Delete(node, record.node_version),
             Delete(path),
             *self._checks,
             attempts_max=self._attempts_max,
@@ -293,13 +295,13 @@ class UnderreplicationQueue:
             self._thinned.add(parent_of(path))
         return gone
 
-    async def remove_with(self, mark: UnderreplicationRecord, lock: LedgerLock) -> bool:
+    async def remove_with(self, record: UnderreplicationRecord, lock: LedgerLock) -> bool:
         """Remove the mark and give the ledger's lock back, in one transaction; whether that was certainly done.
 
         If not, both may be there still, or neither: `remove` and `release` find out.
         """
-        path = self._path(mark.ledger_id)
-        node = Delete(f"{path}/{mark.token}", mark.node_version)
+        path = self._path(record.ledger_id)
+        node = Delete(f"{path}/{record.token}", record.node_version)
         gone = await delete_together(self._store, node, Delete(path), *lock.nodes, *self._checks, attempts_max=1)
         if not isinstance(gone, Gone):
             return False

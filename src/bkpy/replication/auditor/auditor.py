@@ -1,12 +1,13 @@
-"""The auditor: watches the bookies, and has the ledgers of those that are lost marked. There is one, by election.
+"""The auditor: watches the bookies, and records the ledgers of lost ones as under-replicated. One runs, by election.
 
-Each round looks at the bookies and asks `protocol/repair/audit.py` what follows; drops the marks of those that came
-back as they were; stores the record; marks what the lost ones had, and what draining ones have. A round begins when
-bookies come, go or are to leave, when a time is up, and now and then.
+Each round looks at the bookies, and `protocol/repair/audit.py` decides what follows. The auditor drops bookies that
+came back as they were from under-replication records, stores its audit record, and adds under-replication records for
+the ledgers of lost and draining bookies. A round begins when bookies come, go or are drained, when a time is up, and
+now and then.
 
-Invariants: every write checks the node of this term, so a deposed auditor writes nothing; the record says that a
-bookie's ledgers are marked only when they are; a bookie that came back is forgotten only when its marks are dropped; so
-a later auditor, who begins with the record, does again what may not have been done.
+Invariants: every write checks the node of this term, so a deposed auditor writes nothing; the audit record says that a
+bookie's ledgers are recorded only when they are; it forgets a bookie that came back only after the records have dropped
+it; so a later auditor, which begins with the audit record, repeats what may not have been done.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Auditor:
         self._term: _Term | None = None
 
     def named(self, bookies: Collection[str]) -> None:
-        """Ledgers name these bookies. The present term finds out whether the cluster knows them; no term, nothing."""
+        """Ledgers name these bookies. The present term, if there is any, finds out whether the cluster knows them."""
         if self._term is not None:
             self._term.named(bookies)
 
@@ -81,22 +82,24 @@ class _Term:
         self._runtime = runtime
         self._settings = settings
         self._metrics = metrics
-        self._marks = UnderreplicationQueue(cluster.store, cluster.root, runtime, settings, guard=node)
+        self._queue = UnderreplicationQueue(cluster.store, cluster.root, runtime, settings, guard=node)
         self._records = AuditRecords(cluster.store, cluster.root, guard=node, settings=settings)
-        # What was learnt in an earlier term of this process is not used: others may have marked meanwhile.
+        # Nothing of an earlier term of this process is used: another auditor may have added records meanwhile.
         remembered = RememberedLedgers(settings.audit_remembered_max)
-        self._scan = LedgerScan(cluster.catalog, self._marks, remembered, runtime, settings, metrics)
+        self._scan = LedgerScan(cluster.catalog, self._queue, remembered, runtime, settings, metrics)
         self._drains = Drains(cluster.store, cluster.root, runtime, settings)
-        self._drains_marked: frozenset[tuple[str, str]] = frozenset()  # bookie and token, once its ledgers are marked
+        self._drains_recorded: frozenset[tuple[str, str]] = (
+            frozenset()
+        )  # bookie and token, once its ledgers are recorded
         self._named: set[str] = set()  # by ledgers, as far as that is known
         self._known: frozenset[str] = frozenset()  # with a cookie that says so, at the last look
         self._followed_at = -float("inf")
-        self._progress = 0  # of marking and repairing
+        self._progress = 0  # of adding records, and of repairing
         self._progress_ms = int(runtime.clock.time() * 1000)
         self._something = asyncio.Event()
 
     def named(self, bookies: Collection[str]) -> None:
-        """Ledgers name these. One that has no cookie and isn't registered is lost: it was decommissioned, or forgotten.
+        """Ledgers name these bookies. One with no cookie and no registration is lost: decommissioned, or forgotten.
 
         The number is bounded: ids that nobody knows come from metadata that anybody may have written.
         """
@@ -175,14 +178,18 @@ class _Term:
             delay_ms=int(settings.lost_bookie_recovery_delay_s * 1000),
         )
         self._tell(record, found, seen)
-        if not await self._marks.enabled():
+        if not await self._queue.enabled():
             return await self._store_record(record, _without_returns(record, found)), found.look_at_ms
         if found.returned:
             dropped = await self._scan.drop(found.returned)
-            log.warning("back as they were: %s; %d marks were dropped", ", ".join(sorted(found.returned)), dropped)
+            log.warning(
+                "back as they were: %s; dropped from %d under-replication records",
+                ", ".join(sorted(found.returned)),
+                dropped,
+            )
         record = await self._store_record(record, found.record)
         if not record.suspended:
-            record = await self._mark(record, found, seen)
+            record = await self._record_lost(record, found, seen)
         return record, found.look_at_ms
 
     async def _store_record(self, before: AuditRecord, record: AuditRecord) -> AuditRecord:
@@ -190,8 +197,8 @@ class _Term:
             await self._records.write(record)
         return record
 
-    async def _mark(self, record: AuditRecord, found: Findings, seen: Mapping[str, BookieStatus]) -> AuditRecord:
-        """Mark what the due bookies had, and see to it that nothing of those that were marked before is missed."""
+    async def _record_lost(self, record: AuditRecord, found: Findings, seen: Mapping[str, BookieStatus]) -> AuditRecord:
+        """Record the ledgers of due bookies, and the ones that name a bookie of an earlier round only since then."""
         now = self._runtime.clock.monotonic()
         lost = {
             bookie: _loss(absence, seen.get(bookie))
@@ -200,37 +207,37 @@ class _Term:
         }
         drains = await self._drains.all()
         lost.update((drain.bookie_id, _leave(drain, lost.get(drain.bookie_id), seen)) for drain in drains)
-        new = (drain.bookie_id for drain in drains if (drain.bookie_id, drain.token) not in self._drains_marked)
+        new = (drain.bookie_id for drain in drains if (drain.bookie_id, drain.token) not in self._drains_recorded)
         due = {*new, *found.due}
         if not lost or (not due and now - self._followed_at < self._settings.audit_follow_interval_s):
             return record
-        before = self._scan.marked
-        marked = await self._scan.mark(lost, due=due)
-        if marked is None:
+        before = self._scan.added
+        recorded = await self._scan.add_records(lost, due=due)
+        if recorded is None:
             return record
-        self._drains_marked = frozenset((drain.bookie_id, drain.token) for drain in drains)
+        self._drains_recorded = frozenset((drain.bookie_id, drain.token) for drain in drains)
         self._followed_at = now
-        self._metrics.marked_ledgers(marked + self._scan.marked - before)
+        self._metrics.recorded_ledgers(recorded + self._scan.added - before)
         after = with_marked(record, found.due)
-        now_ms, progress = int(self._runtime.clock.time() * 1000), self._scan.marked + self._scan.unmarked
+        now_ms, progress = int(self._runtime.clock.time() * 1000), self._scan.added + self._scan.removed
         if progress != self._progress or now_ms < self._progress_ms:
             self._progress, self._progress_ms = progress, now_ms
-        if self._scan.marked == before:
+        if self._scan.added == before:
             after = await self._with_worked_off(after, now_ms - self._progress_ms)
-        if not marked and self._scan.marked == before:
+        if not recorded and self._scan.added == before:
             worked_off = {bookie for bookie, absence in after.absences.items() if absence.worked_off}
             self._named -= worked_off
             self._scan.named -= worked_off
         if found.due:
             log.warning(
-                "lost: %s; %d marks were added to ledgers that name them",
+                "lost: %s; added %d under-replication records for their ledgers",
                 ", ".join(sorted(found.due)),
-                self._scan.marked - before,
+                self._scan.added - before,
             )
         return await self._store_record(record, after)
 
     async def _with_worked_off(self, record: AuditRecord, stalled_ms: int) -> AuditRecord:
-        """The record, by the marks that are left. After a long time without progress, none of these can be repaired."""
+        """The audit record, by the ledgers that are left. Without progress for long, none of them can be repaired."""
         if stalled_ms >= _STALLED_AFTER_DELAYS * self._settings.lost_bookie_recovery_delay_s * 1000:
             return with_worked_off(record)
         missed = await self._scan.still_missed()
@@ -242,8 +249,8 @@ class _Term:
         absent, known = len(record.absences), len({*seen, *record.absences})
         if record.suspended and not before.suspended:
             log.error(
-                "%d of %d bookies are absent, most of them: no ledger is marked until more are back. Are they cut off "
-                "from ZooKeeper?",
+                "%d of %d bookies are absent, most of them: re-replication is suspended until more are back. Are they "
+                "cut off from ZooKeeper?",
                 absent,
                 known,
             )
@@ -259,14 +266,14 @@ class _Term:
 
 
 def _loss(absence: Absence, seen: BookieStatus | None) -> LostBookie:
-    """What a mark says of the bookie."""
+    """The bookie, for under-replication records."""
     rebuilding = absence.replaced or (seen is not None and seen.presence is Presence.LIMBO)
     reason = LossReason.REBUILDING if rebuilding else LossReason.LOST
     return LostBookie(absence.since_ms, reason.value, absence.instance)
 
 
 def _leave(drain: Drain, loss: LostBookie | None, seen: Mapping[str, BookieStatus]) -> LostBookie:
-    """The same of one that is to leave. When it comes back from an absence, it is to leave all the same."""
+    """A draining bookie, for under-replication records. It is drained even when it comes back from an absence."""
     if loss is not None and loss.reason != LossReason.LOST:
         return loss
     instance = loss.instance if loss is not None else seen[drain.bookie_id].instance if drain.bookie_id in seen else ""
@@ -274,6 +281,6 @@ def _leave(drain: Drain, loss: LostBookie | None, seen: Mapping[str, BookieStatu
 
 
 def _without_returns(before: AuditRecord, found: Findings) -> AuditRecord:
-    """The record while nothing may be written of marks: who is back is dealt with when that is switched on again."""
+    """The audit record while re-replication is disabled: bookies that are back are handled when it is enabled again."""
     kept = {bookie: before.absences[bookie] for bookie in found.returned}
     return dataclasses.replace(found.record, absences={**found.record.absences, **kept})

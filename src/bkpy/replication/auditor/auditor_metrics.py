@@ -1,4 +1,4 @@
-"""What the auditor tells of itself, as Prometheus metrics: of the cluster, by whoever is the auditor now."""
+"""The Prometheus metrics of the auditor. Only the present auditor's values are current."""
 
 from __future__ import annotations
 
@@ -29,11 +29,15 @@ class AuditorMetrics:
         self._most_absent = Gauge(  # for one version, for the alarms of users
             "bkpy_auditor_most_absent", "The former name of bkpy_auditor_suspended", registry=registry
         )
-        self._marked_ledgers = Gauge(
+        self._recorded_ledgers = Gauge(
             "bkpy_auditor_marked_ledgers", "Under-replicated ledgers, when the auditor looked last", registry=registry
         )
-        self._marks = Counter("bkpy_auditor_marks", "Under-replication records that were added", registry=registry)
-        self._looks = Counter("bkpy_auditor_looks", "Ledgers that were looked at or marked", registry=registry)
+        self._records_added = Counter(
+            "bkpy_auditor_marks", "Under-replication records that were added", registry=registry
+        )
+        self._looks = Counter(
+            "bkpy_auditor_looks", "Ledgers that were read or recorded as under-replicated", registry=registry
+        )
         self._whole_seconds = Gauge(
             "bkpy_auditor_last_whole_audit_seconds", "How long the last look at all ledgers took", registry=registry
         )
@@ -47,11 +51,11 @@ class AuditorMetrics:
         self._suspended.set(suspended)
         self._most_absent.set(suspended)
 
-    def marked_ledgers(self, count: int) -> None:
-        self._marked_ledgers.set(count)
+    def recorded_ledgers(self, count: int) -> None:
+        self._recorded_ledgers.set(count)
 
-    def marked(self) -> None:
-        self._marks.inc()
+    def record_added(self) -> None:
+        self._records_added.inc()
 
     def looked_at(self) -> None:
         self._looks.inc()

@@ -1,13 +1,13 @@
-"""The auditor's periodic checks: do the bookies that metadata name hold what they should, and are racks apart?
+"""The auditor's periodic checks: do bookies hold the entries that metadata say they hold, and are racks apart?
 
-    due --> all closed ledgers, one after the other --> falls short? a while later look again, and mark it --> ended
-                  '--now and then, how far it is goes into the record--> the next auditor goes on there
+    due --> all closed ledgers, one after the other --> under-replicated? look again later, and record it --> ended
+                  '--now and then, the check stores its progress--> the next auditor goes on from there
 
-A writer may close a ledger before the slowest bookie has all of it, so what is missing is asked for twice.
+A writer may close a ledger before the slowest bookie has all of it, so the check asks twice for missing entries.
 
-Invariants: a ledger is marked only while fresh metadata name the bookie for what it lacked both times; a bookie that
-doesn't answer, or has said that it lost data, lacks nothing here: whether it is lost is decided elsewhere; no more than
-`check_bytes_per_s_max` are read; an auditor whose term is over writes nothing.
+Invariants: a ledger is recorded only while fresh metadata name the bookie for entries that it missed both times; a
+bookie that doesn't answer, or has said that it lost data, misses nothing here: other parts decide whether it is lost; a
+check reads no more than `check_bytes_per_s_max`; an auditor whose term is over writes nothing.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PLACEMENT = "placement"
 
 
 class CheckMetrics:
-    """Counters and gauges in the registry of the process. `checks` are the names of those that there are."""
+    """The Prometheus metrics of the checks with these names. Only the present auditor's values are current."""
 
     def __init__(self, registry: CollectorRegistry, checks: Iterable[str]) -> None:
         self._ended = Gauge(
@@ -61,7 +61,9 @@ class CheckMetrics:
         self._ledgers = Counter(
             "bkpy_check_ledgers", "Ledgers that a check has looked at", ("check",), registry=registry
         )
-        self._marked = Counter("bkpy_check_marked", "Ledgers that fell short", ("check",), registry=registry)
+        self._marked = Counter(
+            "bkpy_check_marked", "Ledgers that a check has recorded as under-replicated", ("check",), registry=registry
+        )
         self._bytes = Counter("bkpy_check_read_bytes", "Bytes that the check of replicas has read", registry=registry)
         for check in checks:  # zeros, without which nobody sees that the first one is an increase
             self._ledgers.labels(check)
@@ -82,12 +84,12 @@ class CheckMetrics:
 
 class _Kind(NamedTuple):
     interval_s: float
-    falls_short: Callable[[LedgerMetadata, Sequence[float]], Awaitable[Collection[str]]]
+    under_replicated: Callable[[LedgerMetadata, Sequence[float]], Awaitable[Collection[str]]]
     description: str
 
 
 class _Suspect(NamedTuple):
-    """A ledger that seems to fall short, and where it was looked at."""
+    """A ledger that seems to be under-replicated, and the windows that were looked at."""
 
     ledger_id: int
     bookies: Collection[str]
@@ -95,7 +97,7 @@ class _Suspect(NamedTuple):
 
 
 class PeriodicChecks:
-    """Those of one term of the auditor, whose node is `node`. `named` gets the bookies that ledgers name."""
+    """The checks of one term of the auditor, whose node is `node`. `named` gets the bookies that ledgers name."""
 
     def __init__(
         self,
@@ -114,11 +116,13 @@ class PeriodicChecks:
         self._metrics = metrics
         self._named = named
         self._records = CheckRecords(cluster.store, cluster.root, guard=node, settings=settings)
-        self._marks = UnderreplicationQueue(cluster.store, cluster.root, runtime, settings, guard=node)
+        self._queue = UnderreplicationQueue(cluster.store, cluster.root, runtime, settings, guard=node)
         self._record = CheckRecord()
         self._reads = Pacer(runtime.clock, settings.check_bytes_per_s_max)
         self._kinds = {
-            REPLICAS: _Kind(settings.replicas_check_interval_s, self._incomplete, "lacks entries, or has them damaged"),
+            REPLICAS: _Kind(
+                settings.replicas_check_interval_s, self._incomplete, "misses entries, or has them damaged"
+            ),
             PLACEMENT: _Kind(settings.placement_check_interval_s, self._misplaced, "is too near to others of its rack"),
         }
 
@@ -135,7 +139,7 @@ class PeriodicChecks:
             except BookKeeperError as error:
                 if not error.retriable:
                     raise
-                log.debug("the checks go on later: %s", error)
+                log.debug("the checks failed, retrying: %s", error)
             await asyncio.sleep(self._settings.audit_look_interval_s)
 
     def _now_ms(self) -> int:
@@ -148,8 +152,8 @@ class PeriodicChecks:
         return abs(self._now_ms() - run.began_ms) >= kind.interval_s * 1000
 
     async def _check(self, name: str, kind: _Kind, run: CheckRun) -> None:
-        """Look at all ledgers, or at those that are left."""
-        if not await self._marks.enabled():
+        """Look at all ledgers, or at the ones that an earlier auditor has left."""
+        if not await self._queue.enabled():
             return
         if run.began_ms <= run.ended_ms:
             run = CheckRun(max(self._now_ms(), run.ended_ms + 1), run.ended_ms)
@@ -160,7 +164,7 @@ class PeriodicChecks:
             self._catalog, reads_at_once=self._settings.audit_reads_at_once, after=run.after
         ):
             chances = [self._runtime.rng.random() for _ in range(self._settings.check_windows - 2)]
-            if found := await kind.falls_short(metadata, chances):
+            if found := await kind.under_replicated(metadata, chances):
                 suspects.append(_Suspect(metadata.ledger_id, found, chances))
             self._named({bookie for fragment in metadata.fragments for bookie in fragment.bookies})
             self._metrics.looked_at(name)
@@ -170,15 +174,15 @@ class PeriodicChecks:
             if late or len(suspects) == self._settings.audit_reads_at_once:
                 run = await self._settle(name, kind, run, suspects)
                 suspects, stored_at = [], now
-                if not await self._marks.enabled():
+                if not await self._queue.enabled():
                     return
         run = await self._settle(name, kind, run, suspects)
         run = await self._store(name, dataclasses.replace(run, ended_ms=max(self._now_ms(), run.began_ms), after=-1))
         self._metrics.known(name, run.ended_ms)
-        log.info("the check of %s has looked at %d ledgers, %d fall short", name, run.ledgers, run.marked)
+        log.info("the check of %s has looked at %d ledgers, %d are under-replicated", name, run.ledgers, run.marked)
 
     async def _settle(self, name: str, kind: _Kind, run: CheckRun, suspects: list[_Suspect]) -> CheckRun:
-        """Look again at those that seemed to fall short, and store how far the check is."""
+        """Look again at the suspects, and store the progress of the check."""
         if suspects:
             await asyncio.sleep(self._settings.audit_look_interval_s)
         marked = 0
@@ -186,7 +190,7 @@ class PeriodicChecks:
             marked += await self._look_again(kind, suspect)
         if marked:
             self._metrics.marked(name, marked)
-            await self._marks.announce()
+            await self._queue.announce()
         return await self._store(name, dataclasses.replace(run, marked=run.marked + marked))
 
     async def _store(self, name: str, run: CheckRun) -> CheckRun:
@@ -196,29 +200,31 @@ class PeriodicChecks:
         return run
 
     async def _look_again(self, kind: _Kind, suspect: _Suspect) -> bool:
-        """Whether the ledger still falls short, and was marked."""
+        """Whether the ledger is still under-replicated, and now has a record."""
         try:
             metadata, _ = await self._catalog.read(suspect.ledger_id, fresh=True)
         except NoSuchLedgerError:
             return False
         except UNREADABLE as error:
-            log.warning("ledger %d is left out: %s", suspect.ledger_id, error)
+            log.warning("ledger %d is skipped: %s", suspect.ledger_id, error)
             return False
-        found = set(suspect.bookies).intersection(await kind.falls_short(metadata, suspect.chances))
+        found = set(suspect.bookies).intersection(await kind.under_replicated(metadata, suspect.chances))
         if not found:
             return False
         now_ms = self._now_ms()
         losses = {bookie: LostBookie(now_ms, LossReason.CHECK.value) for bookie in sorted(found)}
         try:
-            outcome = await self._marks.add(metadata.ledger_id, losses)
+            outcome = await self._queue.add(metadata.ledger_id, losses)
             if isinstance(outcome, Missing):
                 raise MetadataConflictError("this auditor's term is over", retriable=False)
             if not isinstance(outcome, Done):
                 raise to_error(outcome, ledger_id=metadata.ledger_id)
         except UNREADABLE as error:
-            log.warning("ledger %d can't be marked: %s", metadata.ledger_id, error)
+            log.warning("failed to record that ledger %d is under-replicated: %s", metadata.ledger_id, error)
             return False
-        log.warning("ledger %d was marked: %s %s", metadata.ledger_id, ", ".join(sorted(found)), kind.description)
+        log.warning(
+            "ledger %d is under-replicated: %s %s", metadata.ledger_id, ", ".join(sorted(found)), kind.description
+        )
         return True
 
     # --- placement ------------------------------------------------------------------------------------------------
@@ -233,7 +239,7 @@ class PeriodicChecks:
     # --- replicas -------------------------------------------------------------------------------------------------
 
     async def _incomplete(self, metadata: LedgerMetadata, chances: Sequence[float]) -> Collection[str]:
-        """The bookies that miss some of what they should hold of a closed ledger, as far as it is looked at."""
+        """The bookies that miss entries of a closed ledger, in the windows of this check."""
         if metadata.state is not LedgerState.CLOSED:
             return ()
         directory = self._context.directory

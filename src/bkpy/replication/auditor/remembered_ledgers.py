@@ -1,15 +1,15 @@
 """What the auditor has learnt of ledgers, so that the second loss costs less than the first.
 
 Of closed ledgers it is enough to know which bookies they name: they change by re-replication alone, which goes on only
-under a mark. Of all others only the ids are known, to be read again: those that were not closed or could not be read,
-those whose ledgers may still be created, those above `settled_to`, and those that had marks.
+under a record. Of all others only the ids are known, to be read again: ledgers that were not closed or could not be
+read, ids whose ledgers may still be created, ids above `settled_to`, and ledgers that had records.
 
 Ids are drawn in order, but their ledgers are created in any order. A listing therefore settles only the ids that were
 drawn before it began. A client that still holds one of those may create its ledger later: such an id counts as open.
 
 Invariant: as long as `complete`, a ledger that names a bookie is among `of(bookie)`, or is `open`, or has or had a
-mark, or has an id above `settled_to`. Some that are named here may not name it any more. What is remembered is bounded:
-beyond, all is forgotten.
+record, or has an id above `settled_to`. A ledger in `of(bookie)` may not name it any more. The memory is bounded: when
+it is full, all is forgotten.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class RememberedLedgers:
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Start from nothing."""
         self.complete = False
         self.settled_to = -1
         self.since = 0.0
@@ -45,33 +45,33 @@ class RememberedLedgers:
         self._open: set[int] = set()
         self._held: frozenset[int] = frozenset()
         self._above: set[int] = set()  # closed ones above `settled_to`
-        self._marked: set[int] = set()
+        self._recorded: set[int] = set()
         self._of: dict[str, array[int]] = {}
         self._items = 0
 
-    def begin(self, since: float, announced: int, marked: Iterable[int], *, has_manual_moves: bool) -> None:
+    def begin(self, since: float, announced: int, recorded: Iterable[int], *, has_manual_moves: bool) -> None:
         """A whole audit begins, at the monotonic time `since`, after the announcement `announced`.
 
-        While copies are moved by hand, without marks, nothing that is learnt can be relied on.
+        While operators move copies, without records, the audit can't rely on what it learns.
         """
         self.forget()
         self._useless = has_manual_moves
         self.since = since
         self.announced = announced
-        self.mark(marked)
+        self.add_recorded(recorded)
 
     def end(self) -> None:
         """It has seen all ledgers."""
         self.complete = not self._useless
 
     def given(self, ids: IdsGiven) -> None:
-        """These ids were given out when a listing began: the ledgers of those that are held may not be in it."""
+        """These ids were given out when a listing began: it may miss the ledgers of ids that clients still hold."""
         self._held = ids.held
         for ledger_id in ids.held:
             self.unread(ledger_id)
 
     def listed(self, ids: IdsGiven) -> None:
-        """The listing has ended: the ledgers with these ids are known, but for those that are held."""
+        """The listing has ended: the ledgers with these ids are known, except for ids that clients still hold."""
         self.settled_to = max(self.settled_to, ids.below - 1)
         self._above = {ledger_id for ledger_id in self._above if ledger_id > self.settled_to}
 
@@ -107,23 +107,23 @@ class RememberedLedgers:
         if ledger_id not in self._held:
             self._open.discard(ledger_id)
 
-    def mark(self, ledger_ids: Iterable[int]) -> None:
-        """These have marks: they may be changed."""
-        before = len(self._marked)
-        self._marked.update(ledger_ids)
-        self._count(_IN_A_SET * (len(self._marked) - before))
+    def add_recorded(self, ledger_ids: Iterable[int]) -> None:
+        """These have records: workers may change them."""
+        before = len(self._recorded)
+        self._recorded.update(ledger_ids)
+        self._count(_IN_A_SET * (len(self._recorded) - before))
 
-    def worked_off(self, marked: Iterable[int]) -> set[int]:
-        """Those that had marks and are not among `marked` any more."""
-        return self._marked.difference(marked)
+    def worked_off(self, recorded: Iterable[int]) -> set[int]:
+        """Ledgers that had records and are not among `recorded` any more."""
+        return self._recorded.difference(recorded)
 
-    def has_mark(self, ledger_id: int) -> bool:
+    def has_record(self, ledger_id: int) -> bool:
         """Whether it had one when that was known last."""
-        return ledger_id in self._marked
+        return ledger_id in self._recorded
 
     def settle(self, ledger_ids: Iterable[int]) -> None:
-        """These were read again after their marks had gone."""
-        self._marked.difference_update(ledger_ids)
+        """These were read again after the removal of their records."""
+        self._recorded.difference_update(ledger_ids)
 
     def of(self, bookie: str) -> set[int]:
         """The closed ledgers that name it, or did."""
@@ -131,7 +131,7 @@ class RememberedLedgers:
 
     @property
     def open(self) -> set[int]:
-        """Those that are to be read again."""
+        """The ledgers to read again."""
         return set(self._open)
 
     def _count(self, items: int) -> None:

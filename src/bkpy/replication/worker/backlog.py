@@ -1,7 +1,7 @@
-"""What one worker knows of the ledgers that are marked, counted: how endangered they are, and since when.
+"""The under-replicated ledgers that one worker knows, counted: how endangered they are, and since when.
 
-Many ledgers share their write sets and the time of their mark, so what is told of all is summed up over these, however
-many ledgers there are.
+Many ledgers share their write sets and the time of their record, so the counts are kept by these. A report takes no
+longer when there are many ledgers.
 
 Invariant: the counts are those of the ledgers in it.
 """
@@ -27,7 +27,7 @@ class _Known(NamedTuple):
 
 
 class Backlog:
-    """Ledgers from when their marks are seen until they are done, or their marks are seen no more."""
+    """Ledgers from when a scan finds their records until they are repaired, or a scan finds no record."""
 
     def __init__(self) -> None:
         self._known: dict[int, _Known] = {}
@@ -39,14 +39,14 @@ class Backlog:
         return len(self._known)
 
     def put(self, ledger_id: int, since_ms: int, sets: WriteSets) -> None:
-        """The ledger is marked since then; `sets` are its endangered write sets."""
+        """The ledger has a record since then; `sets` are its endangered write sets."""
         self.drop(ledger_id)
         self._known[ledger_id] = _Known(since_ms, sets)
         self._by_sets[sets] += 1
         self._by_since[since_ms] += 1
 
     def drop(self, ledger_id: int) -> None:
-        """It is marked no more, if it was."""
+        """The ledger has no record."""
         self._unseen.discard(ledger_id)
         known = self._known.pop(ledger_id, None)
         if known is not None:
@@ -54,15 +54,15 @@ class Backlog:
             _less(self._by_since, known.since_ms)
 
     def begin_look(self) -> None:
-        """All marks are about to be listed."""
+        """A scan of all records begins."""
         self._unseen = set(self._known)
 
     def saw(self, ledger_id: int) -> None:
-        """Its mark is there."""
+        """The scan has found its record."""
         self._unseen.discard(ledger_id)
 
     def end_look(self) -> Collection[int]:
-        """Drop those whose marks were not listed, and tell which."""
+        """Drop the ledgers whose records the scan has not found, and return them."""
         gone = tuple(self._unseen)
         for ledger_id in gone:
             self.drop(ledger_id)
@@ -79,7 +79,7 @@ class Backlog:
 
     @property
     def oldest_ms(self) -> int | None:
-        """Since when the oldest mark is there, in milliseconds since 1970."""
+        """The time of the oldest record, in milliseconds since 1970."""
         return min(self._by_since, default=None)
 
 

@@ -1,6 +1,6 @@
-"""Ledgers that somebody wants to be worked off now, by hand: marks for a worker of one's own, in memory alone.
+"""Ledgers that an operator wants to be repaired now: the records for a worker of the operator's own, in memory alone.
 
-What the auditor has marked stays marked; whoever comes to it finds nothing left to do.
+The auditor's records stay; the worker that takes one of them finds nothing left to do.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ManualQueue:
-    """`ledger_ids` are to leave `bookie_id`. Works whether recovery by itself is switched on or off."""
+    """Records that `ledger_ids` miss `bookie_id`. Works whether re-replication is enabled or not."""
 
     def __init__(self, bookie_id: str, ledger_ids: Iterable[int] = (), *, reason: LossReason = LossReason.LOST) -> None:
         self._lost = {bookie_id: LostBookie(0, reason.value)}
@@ -30,7 +30,7 @@ class ManualQueue:
         return len(self._left)
 
     def add(self, ledger_ids: Iterable[int]) -> None:
-        """Have these worked off, too."""
+        """Have these repaired, too."""
         if new := [ledger_id for ledger_id in ledger_ids if ledger_id not in self._left]:
             self._left.update(dict.fromkeys(new))
             self._news.set()
@@ -41,21 +41,21 @@ class ManualQueue:
     async def seen(self, ledger_id: int) -> bool:
         return ledger_id in self._left
 
-    async def remove(self, mark: UnderreplicationRecord, bookie_ids: Collection[str]) -> Gone:
-        if set(bookie_ids) >= mark.lost.keys():
-            self._left.pop(mark.ledger_id, None)
+    async def remove(self, record: UnderreplicationRecord, bookie_ids: Collection[str]) -> Gone:
+        if set(bookie_ids) >= record.lost.keys():
+            self._left.pop(record.ledger_id, None)
         return Gone()
 
-    async def return_bookies(self, mark: UnderreplicationRecord, bookie_ids: Collection[str]) -> Gone:
-        """The cluster's own marks say what is to be verified."""
-        return await self.remove(mark, bookie_ids)
+    async def return_bookies(self, record: UnderreplicationRecord, bookie_ids: Collection[str]) -> Gone:
+        """The cluster's own records say which bookies a worker verifies."""
+        return await self.remove(record, bookie_ids)
 
-    async def remove_with(self, mark: UnderreplicationRecord, lock: LedgerLock) -> bool:
-        """These are no nodes that could go together with those of the lock."""
+    async def remove_with(self, record: UnderreplicationRecord, lock: LedgerLock) -> bool:
+        """These records are no nodes that could be deleted together with those of the lock."""
         return False
 
     async def tidy(self) -> None:
-        """There is nothing above them, either."""
+        """They have no parent nodes."""
 
     async def list(self) -> AsyncIterator[int]:
         for ledger_id in list(self._left):

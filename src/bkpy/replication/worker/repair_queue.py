@@ -1,14 +1,14 @@
-"""The ledgers that a worker is to repair: in two halves, and in each the most endangered first.
+"""The ledgers that wait for a worker: in two halves, and in each the most endangered first.
 
 A ledger whose last attempt has *failed* may fail again, after the time-outs of several bookies. There may be more of
 these than hands, and they are the most endangered ones; so they take at most half of the hands while others wait.
 
-How many copies of a ledger are left changes with the bookies that come and go, so what is kept of each is the write
-sets that have a lost bookie, and the order is made anew when the bookies have changed.
+The number of copies left changes as bookies come and go. So the queue keeps the write sets of each ledger that have a
+lost bookie, and sorts them again when the bookies have changed.
 
 Invariants: a ledger is in it once; ledgers that have not failed get at least every second place, and half of the hands;
-of equally endangered ones the oldest mark comes first, and of equally old ones each worker has an order of its own, so
-that many workers don't all reach for the same lock.
+of equally endangered ones the oldest record comes first, and of equally old ones each worker has an order of its own,
+so that many workers don't all reach for the same lock.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class RepairQueue:
         return len(self._half(failed=failed))
 
     def put(self, ledger_id: int, since_ms: int, sets: WriteSets, *, failed: bool = False) -> None:
-        """Queue the ledger, marked `since_ms`, or change what is known of it. Without a write set it comes last."""
+        """Queue the ledger, recorded at `since_ms`, or update it in the queue. Without a write set it comes last."""
         self._half(failed=not failed).drop(ledger_id)
         self._half(failed=failed).put(ledger_id, _Waiting(since_ms, sets))
 
@@ -111,7 +111,9 @@ class _Half:
             key = heapq.heappop(self._heap)
             ledger_id = key[-1]
             waiting = self._waiting.get(ledger_id)
-            if waiting is not None and key == self._key(ledger_id, waiting, readable):  # else it was put in anew
+            if waiting is not None and key == self._key(
+                ledger_id, waiting, readable
+            ):  # else a newer key is in the heap
                 del self._waiting[ledger_id]
                 return ledger_id
         return None

@@ -136,7 +136,7 @@ class ShareReader:
         return found, last if len(found) == len(wanted) else wanted[len(found)] - 1
 
     async def _single(self, entry_id: int) -> memoryview:
-        """From whoever of its write set has it."""
+        """From any bookie of its write set that has it."""
         async with aclosing(self._reader.blocks(entry_id, entry_id)) as blocks:
             return (await anext(blocks)).buffer
 

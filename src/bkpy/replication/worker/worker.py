@@ -1,18 +1,16 @@
-"""The replication worker: takes marked ledgers in order of urgency, works them off, and takes their marks away.
+"""The replication worker: repairs under-replicated ledgers in order of urgency, by their records in the metadata.
 
-    marks --looked at--> queue, by copies left --hands--> lock, repair --> DONE: the mark goes
-                           ^                                 |-----------> WAITING, LATER: back in a while
-                           '-------------------------------- '-----------> STUCK: when bookies or the mark change
+    records --scan--> queue, by copies left --hands--> repair under the lock --> DONE: the record is removed
+                        ^                                 |--------------------> WAITING, LATER: back in a while
+                        '-------------------------------- '--------------------> STUCK: when bookies or record change
 
-Any number of workers may be at it: each ledger is one's whose lock it has.
+Any number of workers may run: the holder of a ledger's lock repairs it (`record_repair.py`).
 
-The look at marks, the hands and the watch of the switch are tasks of their own. One that ends while the worker runs,
-by whatever error, is logged as an error, counted and replaced.
+The scan of records, the hands and the watch of the switch are tasks of their own. The worker logs, counts and replaces
+a task that ends by an error.
 
-Invariants: a worker has all of its hands until it ends; a mark is removed only with the version that it had when it was
-read under the ledger's lock, so what was added later is worked off too; a ledger that is stuck is told of once, and not
-tried again before its bookies, its mark or its metadata are others than those by which it was stuck; what is remembered
-of ledgers is bounded.
+Invariants: a worker has all of its hands until it ends; it logs a stuck ledger once, and tries it again only when its
+bookies, its record or its metadata differ from those by which it was stuck; its memory of ledgers is bounded.
 """
 
 from __future__ import annotations
@@ -56,7 +54,7 @@ _SHOWN_MAX = 100
 class _Signature(NamedTuple):
     """What has to change before a stuck ledger is tried again."""
 
-    mark: tuple[str, int]
+    record: tuple[str, int]  # its token and version
     metadata_version: int
     readable: frozenset[str]  # of its own bookies
     in_limbo: frozenset[str]  # likewise
@@ -74,7 +72,7 @@ class _Postponed:
     due: float
     why: str
     attempts: int = 0
-    failed: bool = False  # the last attempt, by nobody's lock, mark or return
+    failed: bool = False  # the last attempt, and not by a lock, a new record or a bookie's return
     stuck: bool = False
     signature: _Signature | None = None
     waiting_since: float = 0.0
@@ -82,15 +80,15 @@ class _Postponed:
 
 
 class ReplicationWorker:
-    """Works until it is cancelled. `holder` is what its locks are known by; `target`: copy to this bookie alone.
+    """Works until it is cancelled. `holder` names its locks; `target`: copy to this bookie alone.
 
-    `appended` counts what clients have appended to the bookie that it is in.
+    `appended` counts what clients have appended to the bookie that it runs in.
     """
 
     def __init__(
         self,
         context: ReplicationContext,
-        marks: UnderreplicationQueue | ManualQueue,
+        records: UnderreplicationQueue | ManualQueue,
         locks: LedgerLocks,
         runtime: Runtime,
         settings: RecoverySettings,
@@ -102,9 +100,9 @@ class ReplicationWorker:
         self.count = CopyCount()
         self.ledgers_done = 0
         self.replaced_tasks = 0  # parts of this worker that ended by a defect
-        self.looked = False  # at all marks, once
+        self.looked = False  # at all records, once
         self._context = context
-        self._marks = marks
+        self._records = records
         self._runtime = runtime
         self._settings = settings
         self._holder = holder
@@ -113,7 +111,7 @@ class ReplicationWorker:
         self._turns = CopyTurns(settings, runtime, appended)
         self._repair = LedgerRepair(self._context, locks, settings, self._rate, self.count, target=target)
         drains = Drains(context.cluster.store, context.cluster.root, runtime, settings)
-        self._record_repair = RecordRepair(self._context, self._repair, marks, drains, settings)
+        self._record_repair = RecordRepair(self._context, self._repair, records, drains, settings)
         self._queue = RepairQueue(holder, settings.copies_at_once)
         self._backlog = Backlog()
         self._working: dict[int, float] = {}  # since when
@@ -127,13 +125,13 @@ class ReplicationWorker:
         self._due_sooner = asyncio.Event()  # a ledger is due before that
 
     async def run(self) -> None:
-        """Work off marks until cancelled, or until the client is closed."""
+        """Repair recorded ledgers until cancelled, or until the client is closed."""
         parts: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             f"replication worker {self._holder}, {number}": self._work
             for number in range(self._settings.copies_at_once)
         }
         parts[f"the switch, for {self._holder}"] = self._follow_switch
-        looking = f"the look at marks, for {self._holder}"
+        looking = f"the scan of under-replication records, for {self._holder}"
         parts[looking] = self._look_forever
         await self._repair.release_abandoned()  # of an earlier run in this session
         tasks = {self._begin(name, act): name for name, act in parts.items()}
@@ -166,7 +164,7 @@ class ReplicationWorker:
         return self._runtime.spawn(begin(), name=name, on_death=raised_where_awaited)
 
     def _report_end(self, task: asyncio.Task[None], name: str) -> None:
-        """A part of the worker has ended, and is about to be replaced."""
+        """Log and count a part of the worker that has ended, and is about to be replaced."""
         self.replaced_tasks += 1
         error = None if task.cancelled() else task.exception()
         log.error(
@@ -178,20 +176,20 @@ class ReplicationWorker:
         )
 
     async def _follow_switch(self) -> None:
-        """Apart from the looks, which may wait for the hands. Returns when the client is closed."""
+        """Not part of the scan, which may wait for the hands. Returns when the client is closed."""
         while True:
             try:
-                async with aclosing(self._marks.switched()) as switched:
+                async with aclosing(self._records.switched()) as switched:
                     async for self._enabled in switched:
                         self._filled.set()
                 return
             except BookKeeperError as error:
                 if not error.retriable:
                     return
-                log.info("whether re-replication is switched off can't be read now: %s", error)
+                log.info("failed to read whether re-replication is enabled, retrying: %s", error)
                 await asyncio.sleep(self._settings.repair_pause_min_s)
 
-    # --- what there is to do ----------------------------------------------------------------------------------------
+    # --- the scan of records ----------------------------------------------------------------------------------------
 
     async def _look_forever(self) -> None:
         news = self._listen()
@@ -210,17 +208,19 @@ class ReplicationWorker:
                 except ClientClosedError:
                     return
                 except BookKeeperError as error:
-                    log.info("marks can't be read now: %s", error)
+                    log.info("failed to read under-replication records, retrying: %s", error)
                     everything = True
                     await asyncio.sleep(self._settings.repair_pause_min_s)
         finally:
             news.cancel()
 
     def _listen(self) -> asyncio.Task[None]:
-        return self._runtime.spawn(self._marks.changed(), name="news of marks", on_death=raised_where_awaited)
+        return self._runtime.spawn(
+            self._records.changed(), name="news of under-replication records", on_death=raised_where_awaited
+        )
 
     async def _wait(self, news: asyncio.Future[None]) -> None:
-        """Until there is news of marks or of bookies, or a ledger is due."""
+        """Until there is news of records or of bookies, or a ledger is due."""
         due = min((one.due for i, one in self._postponed.items() if not self._in_hand(i)), default=float("inf"))
         timeout_s = min(max(0.0, due - self._now()), self._settings.marks_look_interval_s)
         self._wakes_at = self._now() + timeout_s
@@ -237,14 +237,14 @@ class ReplicationWorker:
 
     async def _look_at_all(self) -> None:
         self._backlog.begin_look()
-        async for some in batched_async(self._marks.list(), self._settings.repair_looks_at_once):
+        async for some in batched_async(self._records.list(), self._settings.repair_looks_at_once):
             await self._look_at(some)
         for ledger_id in self._backlog.end_look():
             if (postponed := self._postponed.get(ledger_id)) is not None and postponed.stuck:
                 del self._postponed[ledger_id]  # others could do it, or it was deleted
 
     async def _look_at_due(self) -> None:
-        """Those whose time has come, and those that are stuck if bookies have come or gone."""
+        """Look at ledgers that are due, and at stuck ones if bookies have come or gone."""
         now = self._now()
         bookies, self._bookies = self._bookies, self._context.bookies()
         others = bookies != self._bookies
@@ -264,7 +264,7 @@ class ReplicationWorker:
         await asyncio.gather(*(self._look(ledger_id) for ledger_id in ledger_ids))
 
     async def _look(self, ledger_id: int) -> None:
-        """Queue the ledger, if it is to be tried now."""
+        """Queue the ledger, unless it is to be tried later."""
         self._backlog.saw(ledger_id)
         postponed = self._postponed.get(ledger_id)
         if ledger_id in self._working or (
@@ -272,15 +272,15 @@ class ReplicationWorker:
         ):
             return
         try:
-            mark = await self._marks.read(ledger_id)
+            record = await self._records.read(ledger_id)
         except UNREADABLE as error:
             self._postpone(ledger_id, Repaired(RepairOutcome.LATER, str(error)))
             return
-        if mark is None:
+        if record is None:
             self._postponed.pop(ledger_id, None)
             self._backlog.drop(ledger_id)
             return
-        since_ms = min((loss.since_ms for loss in mark.lost.values()), default=0)
+        since_ms = min((loss.since_ms for loss in record.lost.values()), default=0)
         try:
             metadata, version = await self._context.cluster.catalog.read(ledger_id)
         except NoSuchLedgerError:
@@ -290,9 +290,9 @@ class ReplicationWorker:
             self._postpone(ledger_id, Repaired(RepairOutcome.LATER, str(error)))
             return
         else:
-            sets = endangered(metadata, leaving_bookies(mark, metadata, self._context.bookies().readable))
+            sets = endangered(metadata, leaving_bookies(record, metadata, self._context.bookies().readable))
             self._backlog.put(ledger_id, since_ms, sets)
-            now_so = _signature(mark, metadata, version, self._context.bookies())
+            now_so = _signature(record, metadata, version, self._context.bookies())
             if postponed is not None and postponed.due > self._now() and postponed.signature in (None, now_so):
                 return
         failed = postponed is not None and postponed.failed
@@ -303,18 +303,18 @@ class ReplicationWorker:
             self._emptied.clear()
             await self._emptied.wait()
         if ledger_id in self._working or self._postponed.get(ledger_id) is not postponed:
-            return  # it was worked on meanwhile
+            return  # a hand has tried it meanwhile
         self._queue.put(ledger_id, since_ms, sets, failed=failed)
         self._filled.set()
 
-    # --- doing it ---------------------------------------------------------------------------------------------------
+    # --- the hands --------------------------------------------------------------------------------------------------
 
     async def _work(self) -> None:
-        """What one hand does. The ledger is chosen when it is the hand's turn, not before."""
+        """Repair one ledger after the other, each chosen when it is the hand's turn, not before."""
         while True:
             if not (self._enabled and self._queue):
                 self._filled.clear()
-                await self._marks.tidy()
+                await self._records.tidy()
                 await self._filled.wait()
                 continue
             try:
@@ -347,11 +347,11 @@ class ReplicationWorker:
         except BookKeeperError as error:
             return Repaired(RepairOutcome.LATER, str(error)), None
         except Exception as error:
-            log.exception("ledger %d could not be worked off", ledger_id)
+            log.exception("the repair of ledger %d failed", ledger_id)
             return Repaired(RepairOutcome.LATER, repr(error)), None
 
     async def _work_off(self, ledger_id: int) -> tuple[Repaired, _Signature | None]:
-        """How the attempt ended, and by what: whatever changes meanwhile is a reason to try again."""
+        """How the attempt ended, and by what state of the ledger: any change since then is a reason to try again."""
         postponed, bookies = self._postponed.get(ledger_id), self._context.bookies()
         ended = await self._record_repair.run(
             ledger_id, first_attempt=postponed is None, waited_for=self._waited_for(postponed)
@@ -374,7 +374,7 @@ class ReplicationWorker:
         self._postpone(ledger_id, ended, signature)
 
     def _postpone(self, ledger_id: int, ended: Repaired, signature: _Signature | None = None) -> None:
-        """Remember why, and when it is to be tried again."""
+        """Remember why, and when to try again."""
         before = self._postponed.pop(ledger_id, None)
         now, settings = self._now(), self._settings
         failed = ended.how is not RepairOutcome.WAITING and ended.why not in (LOCKED, AWAY, BACK, NEWER_RECORD)
@@ -406,19 +406,19 @@ class ReplicationWorker:
             self._backlog.drop(forgotten)
 
     def _least_needed(self) -> int:
-        """The ledger to be forgotten. Who waits keeps the time that it has waited, else that would never be over."""
+        """The ledger to forget: a stuck one if there is any, since others would lose the time that they have waited."""
         stuck = (ledger_id for ledger_id, one in self._postponed.items() if one.stuck)
         return next(stuck, next(reversed(self._postponed)))
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to do for now but about ledgers that are stuck."""
+        """Whether there are no ledgers to repair now, but stuck ones."""
         return not (self._queue or self._working or any(not one.stuck for one in self._postponed.values()))
 
-    # --- what people are told ---------------------------------------------------------------------------------------
+    # --- the report -------------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        """How it gets on, for JSON. What was done is counted from the start on."""
+        """The worker's progress, for JSON. Counts begin with its start."""
         now, readable = self._now(), self._context.bookies().readable
         stuck = {ledger_id: one.why for ledger_id, one in self._postponed.items() if one.stuck}
         later = {ledger_id: one.why for ledger_id, one in self._postponed.items() if not one.stuck}
@@ -443,10 +443,10 @@ class ReplicationWorker:
         }
 
 
-def _signature(mark: UnderreplicationRecord, metadata: LedgerMetadata, version: int, bookies: Bookies) -> _Signature:
+def _signature(record: UnderreplicationRecord, metadata: LedgerMetadata, version: int, bookies: Bookies) -> _Signature:
     named = named_bookies(metadata)
     return _Signature(
-        (mark.token, mark.node_version),
+        (record.token, record.node_version),
         version,
         named & bookies.readable,
         named & bookies.in_limbo,

@@ -1,4 +1,4 @@
-"""What a replication worker tells of itself, as Prometheus metrics, read when they are scraped."""
+"""The Prometheus metrics of a replication worker, read when they are scraped."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ALWAYS_REPORTED = (0, 1)  # copies left, that alarms are for
 
 
 class WorkerMetrics(Collector):
-    """Those of the worker that `watch` was given; zeros before."""
+    """The metrics of the worker that `watch` was given; zeros before."""
 
     def __init__(self, registry: CollectorRegistry, clock: Clock) -> None:
         self._clock = clock
@@ -47,19 +47,19 @@ class WorkerMetrics(Collector):
 
         oldest_ms = status.get("oldest_mark_ms")
         age_s = 0.0 if oldest_ms is None else max(0.0, self._clock.time() - oldest_ms / 1000)
-        yield gauge("oldest_mark_age_seconds", "Since when the oldest mark is there; 0 if there is none", age_s)
+        yield gauge("oldest_mark_age_seconds", "Age of the oldest under-replication record; 0 if there is none", age_s)
         yield gauge("enabled", "0 while re-replication is switched off", status.get("enabled", True))
-        yield gauge("marked", "Ledgers that are marked, as far as this worker has seen", status.get("marked", 0))
-        yield gauge("working", "Ledgers that this worker is at", len(status.get("working_on", ())))
+        yield gauge("marked", "Under-replicated ledgers that this worker knows", status.get("marked", 0))
+        yield gauge("working", "Ledgers that this worker repairs now", len(status.get("working_on", ())))
         yield gauge("postponed", "Ledgers that this worker tries again later", status.get("postponed", 0))
         yield gauge("stuck", "Ledgers that wait for bookies to come", status.get("stuck", 0))
         yield gauge("bytes_per_s_allowed", "How fast it copies at most now", status.get("bytes_per_s_allowed", 0))
         yield counter(
             "replaced_tasks",
-            "Hands and other tasks of this worker that ended by a defect and were replaced",
+            "Tasks of this worker that ended by a defect and were replaced",
             "replaced_tasks",
         )
-        yield counter("done_ledgers", "Ledgers that this worker has worked off", "ledgers_done")
+        yield counter("done_ledgers", "Ledgers that this worker has repaired", "ledgers_done")
         yield counter("copied_fragments", "Copies that it has put in the place of others", "fragments_copied")
         yield counter("copied_entries", "Entries that it has copied and verified", "entries_copied")
         yield counter("copied_bytes", "Bytes of their records", "bytes_copied")

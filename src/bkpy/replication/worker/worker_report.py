@@ -1,6 +1,6 @@
-"""Tells, now and then, how a replication worker gets on: in its node in the metadata, where everybody can see it.
+"""Reports the progress of a replication worker, now and then, in a node in the metadata.
 
-Invariant: what is told has a bound, however much there is to do.
+Invariant: the size of a report is bounded, however many ledgers are under-replicated.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BY_LEDGER = ("working_on", "postponed_ledgers", "stuck_ledgers")
 
 
 class WorkerReport:
-    """Of `worker`, as `name`. Rates are those since the report before."""
+    """The reports of `worker`, as `name`. Rates are those since the report before."""
 
     def __init__(
         self,
@@ -44,12 +44,12 @@ class WorkerReport:
         self._at, self._bytes, self._ledgers = self._now(), worker.count.bytes, worker.ledgers_done
 
     async def run(self) -> None:
-        """Tell it until cancelled. A metadata store that is away is told later."""
+        """Report until cancelled. While the metadata store is away, a report is left out."""
         while True:
             try:
                 await self._node.tell(self._fields())
             except BookKeeperError as error:
-                log.debug("how the worker gets on can't be told now: %s", error)
+                log.debug("failed to store the report of the worker: %s", error)
             await asyncio.sleep(self._settings.worker_report_interval_s)
 
     def _fields(self) -> dict[str, Any]:

@@ -274,7 +274,7 @@ async def test_while_most_are_absent_nothing_is_marked_and_it_is_said(
     await lose(cluster, "a", "b", "c", for_s=10 * DELAY_S)
     await cluster.rounds()
     assert await cluster.marked() == {}
-    assert "3 of 5 bookies are absent, most of them: no ledger is marked" in caplog.text
+    assert "3 of 5 bookies are absent, most of them: re-replication is suspended" in caplog.text
     assert auditor.metric("suspended") == auditor.metric("most_absent") == 1  # under its former name, too
     cluster.bookie("b")
     await cluster.until(lambda: not cluster.record()["most_absent"])

@@ -237,7 +237,7 @@ async def test_a_mark_that_can_not_be_read_holds_up_no_check(five: InProcess, ca
     mark = await checking.marks.read(behind)
     assert mark is not None
     assert mark.lost.keys() == {other[behind]}
-    assert f"ledger {newer} can't be marked" in caplog.text
+    assert f"failed to record that ledger {newer} is under-replicated" in caplog.text
 
 
 @pytest.mark.scenario(61)
