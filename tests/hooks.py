@@ -15,7 +15,6 @@ from bkpy.bookie.node import Listening, Serving
 from bkpy.client.bookies.channel import BookieChannel
 from bkpy.client.write.leaving import Leaving
 from bkpy.client.write.replication import Replication
-from bkpy.client.write.writer import LedgerWriter
 from bkpy.local import process, zookeeper
 from bkpy.log.opening import Opening
 from bkpy.log.rolling import Roller
@@ -43,10 +42,11 @@ if TYPE_CHECKING:
     from bkpy.client.bookies.pool import BookiePool
     from bkpy.client.client import Client
     from bkpy.client.read.reader import LedgerReader
+    from bkpy.client.write.batcher import AppendBatcher
     from bkpy.client.write.dispatcher import AddDispatcher
     from bkpy.client.write.interfaces import ReplicationParts
     from bkpy.client.write.out_of_order import OutOfOrder
-    from bkpy.client.write.pending import PendingAppends
+    from bkpy.client.write.writer import LedgerWriter
     from bkpy.config.client import ClientSettings
     from bkpy.errors import BookKeeperError
     from bkpy.local.zookeeper import ZooKeeperServer
@@ -241,7 +241,6 @@ def former_of(log: LogWriter) -> LedgerWriter | None:
 
 # --- the client's writers -----------------------------------------------------------------------------------------
 
-GIVE_ROOM: Final[Method] = (LedgerWriter, "_give_room")
 LOOK_FOR_LEAVERS: Final[Method] = (Leaving, "_look")
 NEXT_PAUSE: Final[Method] = (Replication, "_next_pause")
 
@@ -251,35 +250,30 @@ def replication_of(writer: LedgerWriter) -> Replication:
     return writer._replication
 
 
-def pending_of(writer: LedgerWriter) -> PendingAppends:
+def batcher_of(writer: LedgerWriter) -> AppendBatcher:
     """The appends that have no answer yet."""
-    return writer._pending
+    return writer._batcher
 
 
 def codec_of(writer: LedgerWriter) -> RecordCodec:
     """What makes the records of the writer's ledger."""
-    return writer._pending._codec
+    return writer._batcher._codec
 
 
 def out_of_order_of(writer: LedgerWriter) -> OutOfOrder:
     """The entries of caller-chosen ids that wait for others."""
-    assert writer._out_of_order is not None
-    return writer._out_of_order
+    assert writer._appends.ids is not None
+    return writer._appends.ids
 
 
 def window_of(writer: LedgerWriter) -> tuple[int, int]:
     """Entries and bytes that are pending."""
-    return writer._pending.window_entries, writer._pending.window_bytes
+    return writer._window.filled()
 
 
 def waiting_for_room(writer: LedgerWriter) -> int:
     """How many appends wait for the window to have room."""
-    return len(writer._waiters)
-
-
-def appends_given_room(writer: LedgerWriter) -> int:
-    """How many appends were given room and have not gone on yet."""
-    return writer._admitted
+    return len(writer._window.waiters)
 
 
 def failed_bookies(writer: LedgerWriter) -> Mapping[str, BookKeeperError]:
@@ -294,7 +288,7 @@ def logged_failures(writer: LedgerWriter) -> Sequence[str]:
 
 def batch_queues(writer: LedgerWriter) -> tuple[Any, Any]:
     """Where the writer keeps batches that are not confirmed: for those who append, and for those who send."""
-    return writer._pending._batches, writer._replication.acks._queue
+    return writer._batcher._batches, writer._replication.acks._queue
 
 
 def is_held(client: Client, writer: LedgerWriter) -> bool:

@@ -14,6 +14,7 @@ _LAC: Final = _UNIT + "client/read/test_last_add_confirmed.py::"
 _STATUSES: Final = _UNIT + "client/test_unknown_statuses.py::"
 _CONNECTIONS: Final = _UNIT + "client/bookies/test_connections.py::"
 _IDLE: Final = _UNIT + "client/write/test_idle_writers.py::"
+_WINDOW: Final = _UNIT + "client/write/test_append_window.py::"
 _LIFETIME: Final = _UNIT + "client/test_lifetime.py::"
 _ARGUMENTS: Final = _UNIT + "client/test_bad_arguments.py::"
 _OUTCOMES: Final = _UNIT + "client/write/test_appends_in_doubt.py::"
@@ -142,11 +143,70 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "an append that is cancelled when it is given room keeps it",
         "the window shrinks until the writer hangs",
-        """                self._admitted -= 1
-                self._release(size, count)
+        """                self._go_on(size, count)  # admitted and cancelled at once: pass the room on
+                self.give_room()
 """,
-        "                self._admitted -= 1\n",
-        (_UNIT + "client/test_cancellation.py::test_an_append_that_is_cancelled_when_it_is_given_room_passes_it_on",),
+        "                self._go_on(size, count)\n",
+        (
+            _UNIT + "client/test_cancellation.py::test_an_append_that_is_cancelled_when_it_is_given_room_passes_it_on",
+            _WINDOW + "test_an_append_that_is_cancelled_when_it_is_given_room_passes_it_on",
+        ),
+    ),
+    # --- the window of a writer -------------------------------------------------------------------------------------
+    Mutant(
+        "an append that finds room enters before those that wait",
+        "a large append waits for ever behind small ones that came later",
+        "        if self.waiters or not self._owner.enters_at_once or not self.fits(size, count):\n",
+        "        if not self._owner.enters_at_once or not self.fits(size, count):\n",
+        (_WINDOW + "test_appends_are_admitted_in_order_of_arrival",),
+    ),
+    Mutant(
+        "an append that was given room is not counted until it goes on",
+        "more is unacknowledged than the window has, and memory grows",
+        """                    self._reserved_entries += count
+                    self._reserved_bytes += size
+                    admitted.set_result(None)
+""",
+        "                    admitted.set_result(None)\n",
+        (_WINDOW + "test_room_of_an_append_that_has_not_gone_on_is_taken",),
+    ),
+    Mutant(
+        "an append that was cancelled while it waited stays in the queue",
+        "the appends behind it wait for room that it would need, and `close` with them",
+        "while waiters and (waiters[0][2].done() or self.fits(waiters[0][0], waiters[0][1])):",
+        "while waiters and self.fits(waiters[0][0], waiters[0][1]):",
+        (_WINDOW + "test_an_append_that_is_cancelled_while_it_waits_holds_up_nobody",),
+    ),
+    Mutant(
+        "appends are given room while their log rolls",
+        "an append goes to a ledger behind the position at which the next one begins",
+        "        if waiters and self._owner.admits:\n",
+        "        if waiters:\n",
+        (_WINDOW + "test_while_the_state_admits_none_nothing_is_given_room",),
+    ),
+    Mutant(
+        "the former ledger of a log is not in the window",
+        "a log that rolls often has several windows unacknowledged",
+        "            entries += former.next_id - former.confirmed_entries\n",
+        "            pass\n",
+        (
+            _WINDOW + "test_two_ledgers_of_a_log_have_one_window",
+            _UNIT + "log/test_rolling.py::test_the_window_counts_the_entries_of_both_ledgers",
+        ),
+    ),
+    Mutant(
+        "appends that wait are not told of a failure",
+        "they wait for ever",
+        "                admitted.set_exception(failure())\n",
+        "                pass\n",
+        (_WINDOW + "test_a_failure_reaches_each_that_waits_with_an_error_of_its_own",),
+    ),
+    Mutant(
+        "an append that is taken while others wait moves the ends of the window",
+        "appends enter before those that wait",
+        "        if self.waiters or not self._owner.enters_at_once:\n",
+        "        if not self._owner.enters_at_once:\n",
+        (_WINDOW + "test_appends_are_admitted_in_order_of_arrival",),
     ),
     Mutant(
         "a frozen writer is not watched",

@@ -12,6 +12,8 @@ _TAKEOVERS = "tests/unit/log/test_takeovers.py"
 
 _GIVEN_UP = "tests/unit/log/test_given_up.py"
 _ROOM = "tests/unit/log/test_writer_ends.py"
+_WRITER_STATES = "tests/unit/protocol/ledger/test_writer_state.py"
+_LOG_STATES = "tests/unit/protocol/log/test_log_writer_state.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(
@@ -76,12 +78,44 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a held ledger tells what it has confirmed",
         "a tail reads entries behind a hole that the next writer finds",
-        """        if self._held:
-            return
-        length, base = self.length, self.base
-""",
-        "        length, base = self.length, self.base\n",
+        "        if state is _HELD or state is _HELD_CHANGING:\n",
+        "        if False:\n",
         (f"{_ROLLING}::test_a_held_ledger_tells_nothing_and_is_dropped_if_the_one_before_ends_short",),
+    ),
+    Mutant(
+        "a change of the ensemble releases a held ledger",
+        "a tail reads entries behind a hole that the next writer finds",
+        "    (WriterState.HELD, Event.CHANGE): WriterState.HELD_CHANGING,\n",
+        "    (WriterState.HELD, Event.CHANGE): WriterState.CHANGING,\n",
+        (f"{_WRITER_STATES}::test_a_held_ledger_confirms_nothing_before_it_is_released_and_is_released_once",),
+    ),
+    Mutant(
+        "a log rolls again before its former ledger is closed",
+        "three ledgers are open, and the next writer fences two of them",
+        "    (_S.HOLDING, _E.RELEASE): _S.ENDING_FORMER,\n",
+        "    (_S.HOLDING, _E.RELEASE): _S.SERVING,\n",
+        (f"{_LOG_STATES}::test_a_third_ledger_is_never_open",),
+    ),
+    Mutant(
+        "a log that is closed in the middle of a roll forgets its former ledger",
+        "the log has no writer, and an open ledger",
+        "    (_S.CLOSING_HOLDING, _E.RELEASE): _S.CLOSING_FORMER,\n",
+        "    (_S.CLOSING_HOLDING, _E.RELEASE): _S.CLOSING,\n",
+        (f"{_LOG_STATES}::test_a_third_ledger_is_never_open",),
+    ),
+    Mutant(
+        "a writer of a log that is closed after a failure takes appends",
+        "appends are never answered",
+        "    (_S.FAILED, _E.CLOSE): _S.CLOSING_FAILED,\n",
+        "    (_S.FAILED, _E.CLOSE): _S.CLOSING,\n",
+        (f"{_LOG_STATES}::test_a_writer_that_takes_no_appends_never_takes_any_again",),
+    ),
+    Mutant(
+        "appends enter while their log rolls",
+        "an append goes to a ledger behind the position at which the next one begins",
+        "        return self in _TAKES_APPENDS and self not in _SWITCHING\n",
+        "        return self in _TAKES_APPENDS\n",
+        (f"{_LOG_STATES}::test_what_a_state_says_agrees",),
     ),
     Mutant(
         "a ledger that begins behind a hole is kept",
@@ -121,8 +155,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "the parts of a large batch have times of their own",
         "in a striped ledger, times fall from one entry to the next",
-        "chunk.payloads, chunk.first_id, chunk.stride, self.lac_sent, chunk.lengths, stamp",
-        "chunk.payloads, chunk.first_id, chunk.stride, self.lac_sent, chunk.lengths, self._codec.stamp()",
+        "chunk.payloads, chunk.first_id, chunk.stride, self.lac.sent, chunk.lengths, stamp",
+        "chunk.payloads, chunk.first_id, chunk.stride, self.lac.sent, chunk.lengths, self._codec.stamp()",
         (f"{_ROLLING}::test_times_never_fall_in_a_striped_ledger",),
     ),
     Mutant(
@@ -143,7 +177,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a held ledger counts as busy though all of it is on its ack quorum",
         "a writer fails, as if bookies were too slow, while the ledger before gets on",
-        """        if self._held:
+        """        if self.replication.state.held:
             return self.next_id > self.replication.confirmed + 1
 """,
         "",

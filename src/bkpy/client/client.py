@@ -17,8 +17,8 @@ from bkpy.client.iteration import ResumableIterator, Stepwise, alone
 from bkpy.client.lifetime import refuse_pickling, warn_unclosed
 from bkpy.client.read.reader import LedgerReader
 from bkpy.client.write.dispatcher import AddDispatcher
+from bkpy.client.write.explicit_lac import Publisher
 from bkpy.client.write.interfaces import ReplicationParts
-from bkpy.client.write.lac_publisher import Publisher
 from bkpy.client.write.leaving import Leaving
 from bkpy.client.write.progress import Progress
 from bkpy.client.write.writer import LedgerWriter
@@ -49,7 +49,7 @@ from bkpy.replication.context import ReplicationContext
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
-    from bkpy.client.write.interfaces import AppendsOwner
+    from bkpy.client.write.interfaces import AppendReceiver
     from bkpy.config.client import ClientSettings
     from bkpy.log.reader import LogReader
     from bkpy.log.writer import LogWriter
@@ -211,7 +211,7 @@ class Client:
         self._check_open()
         return await create_ledger(new, self._cluster.catalog, self._ensembles, self._runtime)
 
-    def _writer(self, created: Created, codec: RecordCodec, owner: AppendsOwner | None = None) -> LedgerWriter:
+    def _writer(self, created: Created, codec: RecordCodec, log: AppendReceiver | None = None) -> LedgerWriter:
         metadata = created.metadata
         if self._closed:
             raise ClientClosedError(
@@ -228,7 +228,7 @@ class Client:
             publisher=self._publisher,
             parts=self._parts,
             on_closed=self._ended,
-            owner=owner,
+            log=log,
         )
         self._begun(writer)
         return writer

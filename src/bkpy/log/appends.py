@@ -1,21 +1,20 @@
-"""The appends of a log's writer: the window that they wait for, and the ledgers that they go to, one after the other.
+"""The appends of a log's writer: from the call into the window, and from there to one ledger after the other.
 
-They go to the pending appends of the present ledger, as those to a ledger do, and cost the same. While the log rolls
-they wait; afterwards they go to the next ledger, which tells nothing of what it has confirmed before the last entry of
-the former is acknowledged.
+They go to the batcher of the last ledger, as appends to a ledger do, and cost the same. While the log rolls they wait;
+afterwards they go to the next ledger, which holds them until the last entry of the former one is confirmed. The state
+of the writer (`protocol/log/log_writer_state.py`) decides what the window may do.
 
-Invariants: positions ascend by one, across ledgers too; futures are resolved in their order; at most
-`write_window_bytes` and `write_window_entries` are unacknowledged, in both ledgers together (one append that is larger
-goes alone); once an append has failed, so has everything behind it.
+Invariants: positions ascend by one, across ledgers too; futures are resolved in their order; both ledgers together have
+one window; once an append has failed, so has everything behind it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from bkpy.client.write.append_window import AppendWindow
 from bkpy.client.write.batch import NEVER
 from bkpy.errors import (
     BookKeeperError,
@@ -27,13 +26,18 @@ from bkpy.errors import (
     NoSuchLedgerError,
     WouldBlock,
 )
+from bkpy.protocol.ledger.writer_state import WriterState
+from bkpy.protocol.log.log_writer_state import TRANSITIONS, LogEvent, LogWriterState
 from bkpy.protocol.wire.records import STAMP_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bkpy.client.write.pending import PendingAppends
+    from bkpy.client.write.batcher import AppendBatcher
     from bkpy.config.client import ClientSettings
+
+_SERVING: Final = LogWriterState.SERVING
+_ENDING_FORMER: Final = LogWriterState.ENDING_FORMER
 
 
 def log_fenced(name: str, cause: BookKeeperError | None = None) -> LogFencedError:
@@ -51,29 +55,25 @@ def log_fenced(name: str, cause: BookKeeperError | None = None) -> LogFencedErro
 
 
 class LogAppends:
-    """Of one writer. `pending` are those of the present ledger, to which its owner adds.
+    """Of one writer. It receives the events of the batchers of its ledgers, and owns the window.
 
-    Whoever adds without `admit` looks before that nothing is in the way: `slow_path` of what is pending, and the room
-    that `bytes_max` and `entries_max` leave. `closed`: nothing is taken any more. `error`: what has ended the writer;
-    the appends that it concerns have been told. `on_due` is told when the present ledger is large enough, `on_end` when
-    the writer has failed.
+    `batcher` is the last ledger's. `error`: what has ended the writer; the appends that it concerns have failed.
+    `on_due` is called when the last ledger is large enough, `on_end` when the writer has failed.
     """
 
     __slots__ = (
-        "_admitted",
+        "_due_bytes",
+        "_due_entries",
         "_former",
         "_moved",
         "_name",
         "_on_due",
         "_on_end",
         "_settings",
-        "_stopped",
-        "_waiters",
-        "bytes_max",
-        "closed",
-        "entries_max",
+        "batcher",
         "error",
-        "pending",
+        "state",
+        "window",
     )
 
     def __init__(
@@ -83,41 +83,42 @@ class LogAppends:
         self._settings = settings
         self._on_due = on_due
         self._on_end = on_end
-        self._waiters: deque[tuple[int, int, asyncio.Future[None]]] = deque()
-        self._admitted = 0  # appends that were given room and have not gone on yet
-        self._stopped = False  # nothing is given room: the log rolls
         self._moved = asyncio.Event()  # something was confirmed, or has failed
-        self._former: PendingAppends | None = None  # of the ledger before, until all of it is acknowledged
-        self.pending: PendingAppends
-        self.bytes_max = settings.write_window_bytes  # less what is pending in the former ledger
-        self.entries_max = settings.write_window_entries
-        self.closed = False
+        self._former: AppendBatcher | None = None  # of the ledger before, until all of it is confirmed
+        self._due_entries = self._due_bytes = NEVER  # of the last ledger, when it is large enough
+        self.batcher: AppendBatcher
+        self.window: AppendWindow
+        self.state = LogWriterState.SERVING
         self.error: BookKeeperError | None = None
 
     @property
     def next_position(self) -> int:
         """The position that the next append gets."""
-        return self.pending.base + self.pending.next_id
+        return self.batcher.base + self.batcher.next_id
 
     @property
     def acknowledged(self) -> int:
         """The position up to which everything is acknowledged."""
-        appends = self.pending if self._former is None else self._former
-        return appends.base + appends.lac + 1
+        batcher = self.batcher if self._former is None else self._former
+        return batcher.base + batcher.confirmed_entries
 
-    # --- the window -------------------------------------------------------------------------------------------------
+    def move(self, event: LogEvent) -> None:
+        self.state = TRANSITIONS[self.state, event]
+
+    # --- into the window --------------------------------------------------------------------------------------------
 
     def check(self, size: int) -> None:
-        """Raise whatever an append of `size` bytes could never get past."""
-        if self.closed:
+        """Raise what an append of `size` bytes could never get past."""
+        if self.state.close_was_called:
             raise ClientClosedError(f"the writer of log {self._name} is closed")
         if self.error is not None:
             raise self.failure()
-        if size > self.pending.replication.entry_bytes_max:
+        replication = self.batcher.replication
+        if size > replication.entry_bytes_max:
             raise FrameTooLargeError(
                 f"an entry of {size - STAMP_BYTES} bytes is over the limit of "
-                f"{self.pending.replication.entry_bytes_max - STAMP_BYTES} bytes",
-                ledger_id=self.pending.replication.ledger_id,
+                f"{replication.entry_bytes_max - STAMP_BYTES} bytes",
+                ledger_id=replication.ledger_id,
             )
 
     def failure(self, *, outcome_unknown: bool = False) -> BookKeeperError:
@@ -133,104 +134,81 @@ class LogAppends:
         )
 
     def _flush_failure(self) -> BookKeeperError:
-        """What has failed tells nobody who comes later: nobody knows of the entries that were never acknowledged."""
+        """Of a call that comes after the failure: unknown, unless all that was appended is acknowledged."""
         return self.failure(outcome_unknown=self.acknowledged < self.next_position)
 
-    def fits(self, size: int, count: int) -> bool:
-        pending = self.pending
-        return (
-            pending.window_bytes + size <= self.bytes_max and pending.window_entries + count <= self.entries_max
-        ) or (pending.window_entries == 0 and self._former is None)
-
     async def admit(self, largest: int, size: int, count: int) -> None:
-        """Wait, in order of arrival, until the window has room and the log isn't rolling."""
+        """Wait, in order of arrival, until the window has room and the log isn't rolling.
+
+        The caller adds the entries at once, to the batcher that is the last ledger's then.
+        """
         self.check(largest)
-        if not self._waiters and not self._stopped and self.fits(size, count):
-            return
-        admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append((size, count, admitted))
-        self.pending.slow_path = True
-        try:
-            await admitted
-        except asyncio.CancelledError:
-            if admitted.cancelled():
-                self._give_room()  # leave the queue: those behind it may be smaller
-            elif admitted.exception() is None:
-                self._take_over(size, count)  # admitted and cancelled at once: pass the room on
-                self._give_room()
-            raise
-        # The room was taken for this append by whoever woke it up; from here on it is counted like any other.
-        self._take_over(size, count)
+        await self.window.admit(size, count)
         if self.error is not None:
             raise self.failure()
 
-    def _take_over(self, size: int, count: int) -> None:
-        self._admitted -= 1
-        self.pending.window_bytes -= size
-        self.pending.window_entries -= count
-
     def would_block(self) -> WouldBlock:
         """The error of an append that doesn't want to wait."""
-        pending = self.pending
+        entries, size = self.window.filled()
         return WouldBlock(
             f"log {self._name} is rolling"
-            if self._stopped
-            else f"the window is full ({pending.window_entries} entries, {pending.window_bytes} bytes pending)",
-            ledger_id=pending.replication.ledger_id,
+            if self.state.switching
+            else f"the window is full ({entries} entries, {size} bytes pending)",
+            ledger_id=self.batcher.replication.ledger_id,
         )
-
-    async def drained(self) -> None:
-        """Return when nothing waits for room any more."""
-        # Those that were cancelled while the log rolls are still in the queue, and nothing waits for them.
-        while (waiting := [admitted for _, _, admitted in self._waiters if not admitted.done()]) or self._admitted:
-            if waiting:
-                await asyncio.wait(waiting)
-            await asyncio.sleep(0)
 
     async def flush(self) -> None:
         """Return when all that was appended is acknowledged; raises the writer's error."""
         if self.error is not None:
             raise self._flush_failure()
-        former, present = self._former, self.pending
+        if self.state.over:
+            raise ClientClosedError(f"the writer of log {self._name} is closed")
+        former, last = self._former, self.batcher
         if former is not None:
             await former.flush()
             if self.error is not None:  # meanwhile
                 raise self._flush_failure()
-        await present.flush()
+        await last.flush()
 
-    def _give_room(self) -> None:
-        """Let those go on that there is room for now."""
-        if self._stopped or self.error is not None:
+    # --- the owner of the window ------------------------------------------------------------------------------------
+
+    @property
+    def enters_at_once(self) -> bool:
+        return self.state.enters_at_once
+
+    @property
+    def admits(self) -> bool:
+        return self.state.admits
+
+    # --- the receiver of the batchers' events -----------------------------------------------------------------------
+
+    def on_confirmed(self) -> None:
+        batcher, state = self.batcher, self.state
+        if (
+            (state is _SERVING or state is _ENDING_FORMER)
+            and not self.window.waiters
+            and batcher.confirmed_entries < self._due_entries
+            and batcher.length < self._due_bytes
+        ):
             return
-        waiters, pending = self._waiters, self.pending
-        while waiters and (waiters[0][2].done() or self.fits(waiters[0][0], waiters[0][1])):
-            wanted, many, admitted = waiters.popleft()
-            if not admitted.done():
-                pending.window_bytes += wanted
-                pending.window_entries += many
-                self._admitted += 1
-                admitted.set_result(None)
-        pending.slow_path = bool(waiters) or self.closed
-
-    # --- the owner of pending appends -------------------------------------------------------------------------------
-
-    def on_room(self) -> None:
         self._moved.set()
-        former, pending = self._former, self.pending
-        if former is not None:
-            self.bytes_max = self._settings.write_window_bytes - former.window_bytes
-            self.entries_max = self._settings.write_window_entries - former.window_entries
-            if not former.has_pending:
-                self._former = None
-                pending.release()
-        if pending.lac >= pending.due_entry or pending.length >= pending.due_length:
-            pending.due_entry = pending.due_length = NEVER
+        if self._former is not None and not self._former.has_pending:
+            self._former = None
+            self._release()
+        if batcher.confirmed_entries >= self._due_entries or batcher.length >= self._due_bytes:
+            self._due_entries = self._due_bytes = NEVER
             self._on_due()
-        self._give_room()
+        self.window.give_room()
+
+    def _release(self) -> None:
+        """The former ledger holds up the last one no longer."""
+        self.move(LogEvent.RELEASE)
+        self.batcher.release()
 
     def on_failed(self, error: BookKeeperError) -> None:
-        # Else it is of a former ledger, whose entries are all acknowledged: it was closed, or what closes it will tell.
-        if any(pending is not None and pending.replication.error for pending in (self._former, self.pending)):
+        # Not that of a former ledger whose entries are all confirmed, or of one that its writer has closed.
+        replications = [batcher.replication for batcher in (self._former, self.batcher) if batcher is not None]
+        if any(replication.error and replication.state is not WriterState.CLOSED for replication in replications):
             self.fail(error)
 
     def as_error(self, error: BookKeeperError) -> BookKeeperError:
@@ -240,15 +218,27 @@ class LogAppends:
             return error
         return log_fenced(self._name, error)
 
+    @property
+    def may_add(self) -> bool:
+        return False  # the last ledger is closed after all appends have ended, and the former one gets none
+
     # --- what the roller does ---------------------------------------------------------------------------------------
 
-    async def stop(self) -> None:
-        """Return when appends wait, and all before them have left: their times are known.
+    def begin(self, batcher: AppendBatcher, position: int, due_entries: int, due_bytes: int) -> None:
+        """Appends can go to the first of the writer's ledgers, from this position on."""
+        self.batcher = batcher
+        batcher.base = position
+        self._due_entries, self._due_bytes = due_entries, due_bytes
+        batcher.release()
+        self.window = AppendWindow(self, batcher, self._settings)
 
-        The present ledger stays on the slow path, also when it is the former one: each of its ends is told.
-        """
-        self._stopped = self.pending.slow_path = True
-        while self.error is None and (self._admitted or self.pending.has_unsent):
+    async def stop(self) -> None:
+        """Return when appends wait, and all before them have left: their times are known."""
+        if self.error is not None:
+            raise self.failure()
+        self.move(LogEvent.SWITCH)
+        self.window.give_room()
+        while self.error is None and (self.window.admitted or self.batcher.has_unsent):
             self._moved.clear()
             with contextlib.suppress(TimeoutError):  # nothing tells when they have left
                 async with asyncio.timeout(self._settings.metadata_write_pause_s):
@@ -256,44 +246,48 @@ class LogAppends:
         if self.error is not None:
             raise self.failure()
 
-    def go_on(self) -> None:
-        """Appends go on, in the ledger that they went to before."""
-        self._stopped = False
-        self._give_room()
+    def resume(self) -> None:
+        """Appends go on in the ledger that they went to before."""
+        self.move(LogEvent.RESUME)
+        self.window.give_room()
 
-    def begin(self, pending: PendingAppends, position: int, due_entry: int, due_length: int) -> None:
-        """Appends can go to the first of the writer's ledgers, from this position on."""
-        self.pending = pending
-        pending.base = position
-        pending.due_entry, pending.due_length = due_entry, due_length
-        pending.release()
-
-    def switch(self, following: PendingAppends, due_entry: int, due_length: int) -> None:
-        """Appends go on, in another ledger, which tells nothing before the former one is acknowledged."""
-        former, self.pending = self.pending, following
+    def switch(self, following: AppendBatcher, due_entries: int, due_bytes: int) -> None:
+        """Appends go on in another ledger, which is held until all of the former one is confirmed."""
+        former, self.batcher = self.batcher, following
         following.base = former.base + former.next_id
-        following.due_entry, following.due_length = due_entry, due_length
+        self._due_entries, self._due_bytes = due_entries, due_bytes
+        self.window.follow(following)
+        self.move(LogEvent.SWITCHED)
         if former.has_pending:
             self._former = former
         else:
-            following.release()
-        self._stopped = False
-        self.on_room()
+            self._release()
+        self.on_confirmed()
         if (error := following.replication.error) is not None:  # it has failed already, while the list was written
             self.fail(self.as_error(error))
 
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Take no more appends, and return when nothing waits for room any longer."""
+        self.move(LogEvent.CLOSE)
+        self.window.give_room()
+        await self.window.drained()
+
+    def abandon(self) -> None:
+        """End as if the writer had failed."""
+        self.move(LogEvent.CLOSE)
+        self.fail(ClientClosedError(f"the writer of log {self._name} was abandoned", outcome_unknown=True))
+
     def fail(self, error: BookKeeperError) -> None:
         """End, with this error, unless it has ended: the entries that are pending in order, then what waits."""
-        if self.error is not None:
+        if self.error is not None or self.state.over:
             return
         self.error = error
-        for pending in (self._former, self.pending):
-            if pending is not None:
-                pending.slow_path = True
-                pending.replication.failed(error)
-        waiters, self._waiters = self._waiters, deque()
-        for _, _, admitted in waiters:
-            if not admitted.done():
-                admitted.set_exception(self.failure())
+        self.move(LogEvent.FAIL)
+        for batcher in (self._former, self.batcher):
+            if batcher is not None:
+                batcher.replication.failed(error)
+        self.window.fail(self.failure)
         self._moved.set()
         self._on_end()

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from bkpy.client.creation import NewLedger
-    from bkpy.client.write.interfaces import AppendsOwner, ReplicationParts
+    from bkpy.client.write.interfaces import AppendReceiver, ReplicationParts
     from bkpy.client.write.writer import LedgerWriter
     from bkpy.metadata.ledgers.catalog import Created, LedgerCatalog
     from bkpy.metadata.logs.catalog import LogStore
@@ -29,5 +29,5 @@ class LogParts(NamedTuple):
     catalog: LedgerCatalog
     shared: ReplicationParts
     create: Callable[[NewLedger], Awaitable[Created]]
-    writer: Callable[[Created, RecordCodec, AppendsOwner | None], LedgerWriter]
+    writer: Callable[[Created, RecordCodec, AppendReceiver | None], LedgerWriter]
     recover: Callable[[int, bytes], Awaitable[LedgerMetadata]]

@@ -41,6 +41,7 @@ from bkpy.protocol.log.log_opening import (
     sealed,
     with_room,
 )
+from bkpy.protocol.log.log_writer_state import LogEvent, LogWriterState
 from bkpy.protocol.wire.records import RecordCodec, digest_key
 
 if TYPE_CHECKING:
@@ -86,7 +87,6 @@ class Roller:
 
     def __init__(self, name: str, opened: Opened, password: bytes, limits: RollLimits, parts: LogParts) -> None:
         self.log_list = opened.log_list
-        self.ended = False  # the writer was closed
         self._name = name
         self._version = opened.version
         self._token = opened.token
@@ -97,17 +97,16 @@ class Roller:
         self._settings, self._runtime = parts.shared.settings, parts.shared.runtime
         self.appends = LogAppends(name, self._settings, self._is_due, self._stop)
         self._clock = WriterClock(self._runtime.clock, opened.log_list.segments[-1].begun_ms)
-        self._lock = asyncio.Lock()  # whoever holds it rolls, seals or closes
+        self._lock = asyncio.Lock()  # of the task that rolls, seals or closes
         self._present = self._writer(opened.created)
         self._former: LedgerWriter | None = None  # until it is CLOSED
         self._ending: asyncio.Task[None] | None = None
         self._unsealed: dict[int, SegmentEnd] = {}  # ledgers that are CLOSED there, as the list has yet to say
         self._rolling: asyncio.Task[None] | None = None
         self._timer = self._armed()
-        self._stopped = False  # it has failed, or is being closed: no further roll is begun
         self._log_maintenance = LogMaintenance(parts.logs, parts.catalog)
         self._rolled = asyncio.Event()
-        self._rolled.set()  # what was doomed before goes now
+        self._rolled.set()  # retention deletes what is pending delete when the log is opened, too
         self._keeping = self._runtime.spawn(self._keep(), name=f"retention of log {name}", on_death=self._died)
         self._watch = self._logs.watch(name)
         self._hearing = self._runtime.spawn(self._hear(), name=f"news of log {name}", on_death=self._died)
@@ -127,7 +126,7 @@ class Roller:
 
     @property
     def _due(self) -> tuple[int, int]:
-        return self._limits.entries - 1, self._limits.bytes
+        return self._limits.entries, self._limits.bytes
 
     def _armed(self) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(self._limits.seconds, self._is_old)
@@ -140,7 +139,7 @@ class Roller:
 
     def _is_due(self) -> None:
         """The present ledger is large or old enough: roll, unless that is under way."""
-        if not self._stopped and (self._rolling is None or self._rolling.done()):
+        if self.appends.state.takes_appends and (self._rolling is None or self._rolling.done()):
             self._rolling = self._runtime.spawn(self._roll(), name=f"roll of log {self._name}", on_death=self._died)
 
     def _died(self, error: BaseException) -> None:
@@ -149,7 +148,7 @@ class Roller:
 
     async def _roll(self) -> None:
         """Roll, and where that isn't possible now, try again: until then the present ledger grows."""
-        while not self._stopped:
+        while self.appends.state.takes_appends:
             try:
                 await self.roll()
             except BookKeeperError as error:
@@ -165,9 +164,9 @@ class Roller:
     async def roll(self) -> None:
         """Go on in a new ledger, unless the present one has no entries. Raises why that isn't possible now."""
         if self._ending is not None:
-            await asyncio.wait([self._ending])  # without the lock: whoever closes the log doesn't wait for that
+            await asyncio.wait([self._ending])  # without the lock: a call that closes the log doesn't wait for that
         async with self._lock:
-            if self._former is not None or self._stopped or self.appends.closed or not self._present.pending.next_id:
+            if self.appends.state is not LogWriterState.SERVING or not self._present.pending.next_id:
                 return
             await self._check_room()
             created = await self._parts.create(new_ledger(self._name, self.log_list))
@@ -181,8 +180,9 @@ class Roller:
                 following.abandon()
                 if writing and not isinstance(error, BookKeeperError):  # cancelled: the list may name the ledger
                     self.appends.fail(ClientClosedError(f"log {self._name} was interrupted while it rolled"))
+                if self.appends.state.switching:
+                    self.appends.resume()
                 if self.appends.error is None:
-                    self.appends.go_on()
                     discarding = discard(created.metadata.ledger_id, self._name, self._parts)
                     self._runtime.spawn(discarding, name="delete an unused ledger")
                 raise
@@ -312,7 +312,7 @@ class Roller:
     async def _end(self, former: LedgerWriter) -> None:
         """Close it when all of it is acknowledged, and have the list say where it ends."""
         level = logging.WARNING
-        while not self._stopped:
+        while self.appends.state.takes_appends:  # else `close` does it
             try:
                 await self._close_former(former)
                 break
@@ -333,6 +333,7 @@ class Roller:
         if self.appends.error is None:  # else perhaps of this ledger, which then ends before what was appended to it
             self._ended(former, self.log_list.segments[-1].begun_ms)  # the times of all its entries lie before that
             self._former = None
+            self.appends.move(LogEvent.FORMER_CLOSED)
 
     def _ended(self, writer: LedgerWriter, last_ms: int) -> None:
         metadata = writer.metadata
@@ -419,11 +420,13 @@ class Roller:
 
     async def close(self) -> None:
         """Close the present ledger, and give up the log. See `LogWriter.close`."""
-        self._stopped = True
+        if self.appends.state.over:
+            return
+        await self.appends.close()
         self._stop_rolling()
         await self._stop_ending()  # a roll may wait for it
         async with self._lock:
-            if self.ended:
+            if self.appends.state.over:
                 return
             if self._present.metadata.state is not LedgerState.CLOSED:  # else a call that was cancelled came so far
                 await self.appends.flush()
@@ -436,7 +439,7 @@ class Roller:
                 raise self.appends.as_error(error) from error
             self._ended(self._present, self._clock.last_ms)
             await self._write(lambda log_list: ended(log_list, self.ledger_id))
-            self.ended = True
+            self.appends.move(LogEvent.ENDED)
         await drop_lease(self._name, self.log_list.uid, self._token, self._logs)
         if self.log_list.pending_delete:
             try:
@@ -451,7 +454,6 @@ class Roller:
 
     def _stop(self) -> None:
         """The writer has failed, or was abandoned."""
-        self._stopped = True
         self._stop_rolling()
         dropping = drop_lease(self._name, self.log_list.uid, self._token, self._logs)
         self._runtime.spawn(dropping, name=f"lease of log {self._name}")

@@ -1,6 +1,6 @@
 """The writer of a log, as users have it.
 
-An append costs what one to a ledger costs: it is added to what is pending in the log's present ledger, from here.
+An append costs what one to a ledger costs: it goes from here to the batcher of the log's last ledger.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from bkpy.client.arguments import payload_of
 from bkpy.client.lifetime import refuse_pickling
-from bkpy.errors import ClientClosedError
 from bkpy.log.consumer import registered
 from bkpy.log.rolling import Roller
 from bkpy.protocol.wire.records import STAMP_BYTES
@@ -61,7 +60,7 @@ class LogWriter:
     @property
     def usable(self) -> bool:
         """Whether appends can go on: it was neither closed nor abandoned, and has not failed."""
-        return self._appends.error is None and not self._appends.closed
+        return self._appends.state.takes_appends
 
     def __repr__(self) -> str:
         return f"<LogWriter log={self._name} next_position={self.next_position}>"
@@ -82,20 +81,17 @@ class LogWriter:
         if type(data) is not bytes:
             data = payload_of(data)
         size, appends = len(data) + STAMP_BYTES, self._appends
-        pending = appends.pending
-        if pending.open_batch is None:
-            pending.check_loop()
+        batcher, window = appends.batcher, appends.window
+        if batcher.open_batch is None:
+            batcher.check_loop()
         if (
-            pending.slow_path
-            or size > pending.replication.entry_bytes_max
-            or pending.window_bytes + size > appends.bytes_max
-            or pending.window_entries >= appends.entries_max
+            batcher.next_id >= window.ids_end
+            or batcher.added_bytes + size > window.bytes_end
+            or size > batcher.replication.entry_bytes_max
         ):
             await appends.admit(size, size, 1)
-            pending = appends.pending
-        pending.window_bytes += size
-        pending.window_entries += 1
-        return await pending.add(data, size)
+            batcher = appends.batcher
+        return await batcher.add(data, size)
 
     def append_nowait(self, data: bytes) -> asyncio.Future[int]:
         """Like `append`, but returns the future of the entry's position.
@@ -105,15 +101,18 @@ class LogWriter:
         if type(data) is not bytes:
             data = payload_of(data)
         size, appends = len(data) + STAMP_BYTES, self._appends
-        pending = appends.pending
-        if pending.open_batch is None:
-            pending.check_loop()
-        if pending.slow_path or size > pending.replication.entry_bytes_max or not appends.fits(size, 1):
+        batcher, window = appends.batcher, appends.window
+        if batcher.open_batch is None:
+            batcher.check_loop()
+        if (
+            batcher.next_id >= window.ids_end
+            or batcher.added_bytes + size > window.bytes_end
+            or size > batcher.replication.entry_bytes_max
+        ):
             appends.check(size)
-            raise appends.would_block()
-        pending.window_bytes += size
-        pending.window_entries += 1
-        return pending.add(data, size)
+            if not window.enter(size, 1):
+                raise appends.would_block()
+        return batcher.add(data, size)
 
     async def append_batch(self, entries: Sequence[bytes]) -> range:
         """Append many entries, with consecutive positions; returns the range of them. The guarantee is `append`'s.
@@ -126,16 +125,14 @@ class LogWriter:
         size = sum(map(len, payloads)) + STAMP_BYTES * count
         largest = max(map(len, payloads), default=0) + STAMP_BYTES
         appends = self._appends
-        pending = appends.pending
-        pending.check_loop()
-        if pending.slow_path or largest > pending.replication.entry_bytes_max or not appends.fits(size, count):
+        batcher = appends.batcher
+        batcher.check_loop()
+        if largest > batcher.replication.entry_bytes_max or not appends.window.enter(size, count):
             await appends.admit(largest, size, count)
-            pending = appends.pending
+            batcher = appends.batcher
         if not payloads:
             return range(self.next_position, self.next_position)
-        pending.window_bytes += size
-        pending.window_entries += count
-        return await pending.add_batch(payloads, size)
+        return await batcher.add_batch(payloads, size)
 
     async def truncate(self, before: int, *, ignore_consumers: bool = False) -> None:
         """Delete the entries below the position `before`; those that share a ledger with later ones go with these.
@@ -161,15 +158,11 @@ class LogWriter:
 
         Raises the writer's error if it has failed. If the metadata store can't be reached, it may be tried again.
         """
-        if not self._roller.ended:
-            self._appends.closed = self._appends.pending.slow_path = True
-            await self._appends.drained()
-            await self._roller.close()
+        await self._roller.close()
 
     def abandon(self) -> None:
         """Stop without closing anything: what is pending fails, and the next writer finds out where the log ends."""
-        self._appends.closed = True
-        self._appends.fail(ClientClosedError(f"the writer of log {self._name} was abandoned", outcome_unknown=True))
+        self._appends.abandon()
 
     async def __aenter__(self) -> LogWriter:
         return self

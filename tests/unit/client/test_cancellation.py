@@ -16,15 +16,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import uvloop
 from tests.hooks import (
-    GIVE_ROOM,
-    appends_given_room,
+    batcher_of,
     channels_of,
     cluster_of,
     free_slots,
     out_of_order_of,
-    pending_of,
     pool_of,
-    replication_of,
     settings_of,
     tasks_of,
     transport_of,
@@ -39,6 +36,8 @@ from tests.waiting import eventually
 
 import bkpy
 from bkpy.client.client import Client, open_client
+from bkpy.client.write.append_window import AppendWindow
+from bkpy.client.write.ledger_appends import LedgerAppends
 from bkpy.client.write.writer import LedgerWriter
 from bkpy.config.client import client_settings
 from bkpy.metadata.store.memory import MemorySession
@@ -176,7 +175,7 @@ async def check_end(writer: LedgerWriter, client: Client) -> None:
     lost = (bkpy.BookieUnavailableError,) if writer.metadata.deferred_sync else ()
     async with asyncio.timeout(DEADLINE_S):
         try:
-            entry_id = await writer.append(b"more", entry_id=pending_of(writer).next_id if caller_ids else None)
+            entry_id = await writer.append(b"more", entry_id=batcher_of(writer).next_id if caller_ids else None)
         except (bkpy.LedgerClosedError, bkpy.LedgerFencedError):
             entry_id = -1
         try:
@@ -333,7 +332,7 @@ async def test_an_append_that_was_cancelled_while_it_waited_for_room_holds_up_no
     small = asyncio.create_task(writer.append(bytes(10)))
     await asyncio.sleep(0)
     large.cancel()
-    await eventually(lambda: pending_of(writer).next_id == 3)  # there is room for the small one
+    await eventually(lambda: batcher_of(writer).next_id == 3)  # there is room for the small one
     large = asyncio.create_task(writer.append(bytes(80)))
     await asyncio.sleep(0)
     large.cancel()
@@ -353,15 +352,15 @@ async def test_an_append_that_is_cancelled_when_it_is_given_room_passes_it_on(
     """Cancelled in the turn of the loop in which there was room, before it has gone on."""
     client = await cluster.client(write_window_bytes=100, write_window_entries=3)
     given_room: list[asyncio.Task[int]] = []
-    give_room = getattr(*GIVE_ROOM)
+    give_room = AppendWindow.give_room
 
-    def give_room_and_cancel(self: LedgerWriter) -> None:
+    def give_room_and_cancel(self: AppendWindow) -> None:
         give_room(self)
-        if appends_given_room(self):
+        if self.admitted:
             while given_room:
                 given_room.pop().cancel()
 
-    monkeypatch.setattr(*GIVE_ROOM, give_room_and_cancel)
+    monkeypatch.setattr(AppendWindow, "give_room", give_room_and_cancel)
     writer = await client.create_ledger()
     for _ in range(5):  # each would take its part of the window along
         first = writer.append_nowait(bytes(60))
@@ -383,16 +382,16 @@ async def test_an_append_with_its_own_id_that_leaves_when_it_is_given_room_passe
     """It leaves in the tick of the loop in which there was room, and nothing that is on its way will make more."""
     client = await cluster.client(write_window_entries=1)
     given_room: list[asyncio.Task[int]] = []
-    give_room = getattr(*GIVE_ROOM)
+    on_confirmed = LedgerAppends.on_confirmed
 
-    def give_room_and_leave(self: LedgerWriter) -> None:
-        give_room(self)
+    def give_room_and_leave(self: LedgerAppends) -> None:
+        on_confirmed(self)
         if leaving == "cancelled":
             given_room[0].cancel()
         else:  # as when another bookie of the ensemble takes smaller entries
-            replication_of(self).entry_bytes_max = 10
+            self.batcher.replication.entry_bytes_max = 10
 
-    monkeypatch.setattr(*GIVE_ROOM, give_room_and_leave)
+    monkeypatch.setattr(LedgerAppends, "on_confirmed", give_room_and_leave)
     writer = await client.create_ledger(caller_ids=True)
     first = writer.append_nowait(b"0", entry_id=0)
     given_room.append(asyncio.create_task(writer.append(bytes(60), entry_id=1)))

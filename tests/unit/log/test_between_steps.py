@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tests.unit.log.test_takeovers import Faulty
 
     from bkpy.client.client import Client
-    from bkpy.client.write.pending import PendingAppends
+    from bkpy.client.write.batcher import AppendBatcher
     from bkpy.log.writer import LogWriter
     from bkpy.protocol.log.log_list import LogList
 
@@ -99,7 +99,7 @@ async def test_a_next_ledger_that_has_failed_before_it_is_used_ends_the_writer(c
     switch = LogAppends.switch
     waiting: list[asyncio.Task[int]] = []
 
-    def fail_and_switch(appends: LogAppends, following: PendingAppends, *due: int) -> None:
+    def fail_and_switch(appends: LogAppends, following: AppendBatcher, *due: int) -> None:
         following.replication.failed(MetadataUnavailableError("the ensemble could not be stored"))
         switch(appends, following, *due)
 

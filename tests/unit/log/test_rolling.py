@@ -296,9 +296,9 @@ async def test_an_append_that_was_cancelled_while_the_log_rolls_is_not_waited_fo
         waiting.cancel()
         await asyncio.wait([waiting])
         async with asyncio.timeout(DEADLINE_S):
-            await appends.drained()
+            await appends.window.drained()
         assert waiting.cancelled()
-        appends.go_on()
+        appends.resume()
         assert await log.append(b"0") == 0
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.hooks import cluster_of, keys_of, parts_of, pending_of, pool_of, settings_of
+from tests.hooks import batcher_of, cluster_of, keys_of, parts_of, pool_of, settings_of
 from tests.in_process import DEADLINE_S, InProcess, stored
 from tests.unit.client.support import check_closed, fail_adds, payload, put, write
 from tests.waiting import eventually
@@ -245,7 +245,7 @@ async def test_the_length_that_a_writer_published_is_that_of_its_entry_alone(clu
     writer = await client.create_ledger(ack_quorum=3)
     for i in range(3):
         await writer.append(payload(i))
-    pending_of(writer).publish_lac()
+    batcher_of(writer).lac.publish()
     channels = [pool_of(other).channel(name) for name in writer.ensemble]
     async with asyncio.timeout(DEADLINE_S):
         for channel in channels:  # each has heard of entry 2, with its length

@@ -14,48 +14,47 @@ from bkpy.protocol.wire import messages as m
 from bkpy.protocol.wire.messages import Op, Status
 
 if TYPE_CHECKING:
+    from bkpy.client.write.batcher import AppendBatcher
     from bkpy.client.write.interfaces import ReplicationParts
-    from bkpy.client.write.pending import PendingAppends
 
 
 class DeferredSync:
     """Of one ledger; knows over which connections it was written since it was last forced."""
 
-    __slots__ = ("_generations", "_pending", "_pool", "_timeout_s")
+    __slots__ = ("_batcher", "_generations", "_pool", "_timeout_s")
 
-    def __init__(self, pending: PendingAppends, parts: ReplicationParts) -> None:
-        self._pending = pending
+    def __init__(self, batcher: AppendBatcher, parts: ReplicationParts) -> None:
+        self._batcher = batcher
         self._pool = parts.pool
         self._timeout_s = parts.settings.add_timeout_s
         self._generations = self._connections()
 
     async def force(self) -> int:
         """As `LedgerWriter.force`, for a writer that has not failed."""
-        pending = self._pending
-        replication = pending.replication
-        target, length = replication.confirmed, pending.length
+        replication, last = self._batcher.replication, self._batcher.lac
+        target, length = replication.confirmed, self._batcher.length
         await asyncio.gather(*(self._force(bookie_id) for bookie_id in replication.ensemble))
         if replication.error is not None:
             raise replication.failure()
-        if replication.acks.last_sent == pending.lac:
+        if replication.acks.last_sent == last.entry:
             self._generations = self._connections()  # nothing was sent that could have been lost with another one
         for bookie_id, generation in self._connections().items():
             if generation != self._generations[bookie_id]:
                 replication.failed(
                     BookieUnavailableError(
                         "the connection was lost before everything was synced: "
-                        f"entries behind {pending.lac} may be lost",
+                        f"entries behind {last.entry} may be lost",
                         bookie=bookie_id,
                         retriable=False,
                         outcome_unknown=True,
                     )
                 )
-                raise replication.failure(pending.lac + 1)
-        pending.forced(target, length)
-        return pending.lac
+                raise replication.failure(last.entry + 1)
+        last.forced(target, length)
+        return last.entry
 
     async def _force(self, bookie_id: str) -> None:
-        replication = self._pending.replication
+        replication = self._batcher.replication
         ledger_id = replication.ledger_id
         reply = await self._pool.channel(bookie_id).call_as_owner(
             Op.FORCE, m.pack([ledger_id]), ledger_id=ledger_id, timeout_s=self._timeout_s
@@ -68,4 +67,4 @@ class DeferredSync:
 
     def _connections(self) -> dict[str, int]:
         """Which connection to each bookie this is: another one means that something may have been lost."""
-        return {bookie_id: self._pool.channel(bookie_id).generation for bookie_id in self._pending.replication.ensemble}
+        return {bookie_id: self._pool.channel(bookie_id).generation for bookie_id in self._batcher.replication.ensemble}

@@ -72,17 +72,21 @@ class OpenFragment(Protocol):
         """What has ended it."""
 
 
-class AppendsOwner(Protocol):
-    """Whoever adds to the pending appends of ledgers itself, in the place of their writers: the writer of a log."""
+class AppendReceiver(Protocol):
+    """What receives the events of a batcher: the appends of a ledger's writer, or of a log's."""
 
-    def on_room(self) -> None:
-        """See `PendingAppends`."""
+    def on_confirmed(self) -> None:
+        """The batcher has confirmed entries, and resolved their futures."""
 
     def on_failed(self, error: BookKeeperError) -> None:
-        """Nothing more can be added to one of the ledgers, nor confirmed."""
+        """The batcher has failed: it confirms nothing more, and nothing can be added to it."""
 
     def as_error(self, error: BookKeeperError) -> BookKeeperError:
-        """What such an error is to the owner's users."""
+        """What such an error means to the appenders."""
+
+    @property
+    def may_add(self) -> bool:
+        """Whether appends that were taken may still be added, though the ledger's writer is being closed."""
 
 
 class FragmentStore(Protocol):

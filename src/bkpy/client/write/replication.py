@@ -89,6 +89,7 @@ class Replication:
         flags: int = 0,
         may_change: bool = True,
         share_queues: bool = True,
+        state: WriterState = WriterState.OPEN,
     ) -> None:
         """`may_change`: the ensemble. `share_queues`: with others of the same client."""
         settings = parts.settings
@@ -98,7 +99,7 @@ class Replication:
         self.striped = metadata.ensemble_size > metadata.write_quorum
         self.acks = LedgerAcks(confirmed)
         self.confirmed = confirmed  # the highest id that is on its ack quorum
-        self.state = WriterState.OPEN
+        self.state = state
         self.error: BookKeeperError | None = None
         self._store = store
         self._ensembles, self._pool, self._dispatcher = parts.ensembles, parts.pool, parts.dispatcher

@@ -9,11 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.hooks import batch_queues, dispatcher_of, pending_of, pool_of, publishing, runtime_of
+from tests.hooks import batch_queues, batcher_of, dispatcher_of, pool_of, publishing, runtime_of
 from tests.in_process import DEADLINE_S, InProcess, contents
 from tests.waiting import eventually
 
-from bkpy.client.write.pending import PendingAppends
+from bkpy.client.write.batcher import AppendBatcher
+from bkpy.client.write.explicit_lac import ExplicitLac
 from bkpy.client.write.progress import Progress
 from bkpy.client.write.replication import Replication
 
@@ -28,9 +29,13 @@ async def idle(client: Client, count: int = WRITERS) -> list[LedgerWriter]:
     """Writers that have each appended once, and have told bookies so."""
     writers = [await client.create_ledger() for _ in range(count)]
     await asyncio.gather(*(writer.append(b"x") for writer in writers))
-    await eventually(lambda: all(pending_of(writer).lac_sent == 0 for writer in writers))
+    await eventually(lambda: all(batcher_of(writer).lac.sent == 0 for writer in writers))
     await eventually(lambda: not publishing(client) and not dispatcher_of(client).watched())
     return writers
+
+
+def sent_of(writer: LedgerWriter) -> int:
+    return batcher_of(writer).lac.sent
 
 
 def spawned(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -55,7 +60,8 @@ async def test_a_restart_of_bookies_is_no_work_for_idle_writers(
     calls: list[str] = []
     for of, names in (
         (Replication, ("busy", "stalled", "bookie_failed", "rest")),
-        (PendingAppends, ("drain", "publish_lac")),
+        (AppendBatcher, ("drain",)),
+        (ExplicitLac, ("publish",)),
     ):
         for name in names:
             method = getattr(of, name)
@@ -109,7 +115,7 @@ async def test_thousands_that_pause_at_once_leave_room_for_reads(
     tasks = spawned(client, monkeypatch)
     writers = [await client.create_ledger() for _ in range(WRITERS)]
     await asyncio.gather(*(writer.append(b"x") for writer in writers))
-    await eventually(lambda: all(pending_of(writer).lac_sent == 0 for writer in writers) and at_bookies == 6)
+    await eventually(lambda: all(batcher_of(writer).lac.sent == 0 for writer in writers) and at_bookies == 6)
     assert sum("last add confirmed" in name for name in tasks) == 6
     async with asyncio.timeout(DEADLINE_S):
         assert await contents(client, closed.ledger_id) == [b"x"]
@@ -126,19 +132,21 @@ async def test_thousands_that_pause_at_once_leave_room_for_reads(
 async def test_what_is_told_is_what_is_confirmed_by_then(cluster: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     client = await cluster.client(lac_writes_in_flight_max=1)
     told: list[tuple[str, int, int]] = []
-    publish_to = PendingAppends.publish_to
+    publish_to = ExplicitLac.publish_to
     go_on = asyncio.Event()
 
-    async def recorded(self: PendingAppends, bookie_id: str) -> None:
+    first, second = await client.create_ledger(), await client.create_ledger()
+    ledgers = {batcher_of(writer).lac: writer.ledger_id for writer in (first, second)}
+
+    async def recorded(self: ExplicitLac, bookie_id: str) -> None:
         await go_on.wait()
-        told.append((bookie_id, self.replication.ledger_id, self.lac))
+        told.append((bookie_id, ledgers[self], self.entry))
         await publish_to(self, bookie_id)
 
-    monkeypatch.setattr(PendingAppends, "publish_to", recorded)
-    first, second = await client.create_ledger(), await client.create_ledger()
+    monkeypatch.setattr(ExplicitLac, "publish_to", recorded)
     for i in range(3):
         await asyncio.gather(first.append(b"x"), second.append(b"x"))
-        await eventually(lambda i=i: pending_of(first).lac_sent == pending_of(second).lac_sent == i)  # type: ignore[misc]
+        await eventually(lambda i=i: sent_of(first) == sent_of(second) == i)  # type: ignore[misc]
     go_on.set()
     await eventually(lambda: not publishing(client))
     # The first of each bookie had been taken up before the later appends, and waits again for those.

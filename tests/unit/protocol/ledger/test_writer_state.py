@@ -12,14 +12,14 @@ S, E = WriterState, Event
 
 
 def after(*events: Event) -> WriterState:
-    state = S.OPEN
+    state = S.HELD if events[0] is E.RELEASE else S.OPEN
     for event in events:
         state = TRANSITIONS[state, event]
     return state
 
 
 def reachable() -> set[WriterState]:
-    found, new = {S.OPEN}, {S.OPEN}
+    found, new = {S.OPEN, S.HELD}, {S.OPEN, S.HELD}
     while new:
         new = {then for (state, _), then in TRANSITIONS.items() if state in new} - found
         found |= new
@@ -35,7 +35,8 @@ def test_the_table_is_total() -> None:
 @pytest.mark.parametrize("event", [E.FAIL, E.CLOSE, E.ABANDON])
 @pytest.mark.parametrize("state", WriterState)
 def test_a_writer_may_fail_and_be_closed_and_abandoned_at_any_time(state: WriterState, event: Event) -> None:
-    assert (state, event) in TRANSITIONS
+    held_is_not_closed = state.held and event is E.CLOSE
+    assert ((state, event) in TRANSITIONS) is not held_is_not_closed
 
 
 def test_a_writer_that_takes_no_entries_never_takes_any_again() -> None:
@@ -48,13 +49,23 @@ def test_a_writer_that_takes_no_entries_never_takes_any_again() -> None:
 def test_nothing_is_acknowledged_again_after_a_failure() -> None:
     acknowledging = {S.OPEN, S.CHANGING, S.CLOSING, S.CLOSING_CHANGING}
     for (state, event), then in TRANSITIONS.items():
-        assert then not in acknowledging or (state in acknowledging and event is not E.FAIL)
+        released = state.held and event is E.RELEASE
+        assert then not in acknowledging or released or (state in acknowledging and event is not E.FAIL)
+
+
+def test_a_held_ledger_confirms_nothing_before_it_is_released_and_is_released_once() -> None:
+    for (state, event), then in TRANSITIONS.items():
+        assert then.held or not state.held or event in (E.RELEASE, E.FAIL, E.ABANDON)
+        assert state.held or not then.held
+        assert state.held or event is not E.RELEASE
+    assert all((state, E.CLOSE) in IMPOSSIBLE for state in S if state.held)
 
 
 @pytest.mark.parametrize(
     ("events", "expected"),
     [
         ([E.CHANGE, E.CHANGED], S.OPEN),
+        ([E.RELEASE, E.CLOSE, E.STORED], S.CLOSED),
         ([E.CHANGE, E.CLOSE, E.CHANGED], S.CLOSING),
         ([E.CLOSE, E.CHANGE, E.CHANGED, E.STORED], S.CLOSED),
         ([E.CLOSE, E.CLOSE], S.CLOSING),
