@@ -1,4 +1,4 @@
-"""The cookies of all places, and how they are written anew after a deliberate change: `bkpy bookie cookie`.
+"""`bkpy bookie cookie`: compares the cookies of all places, and rewrites them after a deliberate change.
 
 Invariants: nothing is written before every directory was proven to be this bookie's, ledger directories by the uuid in
 the index, journal directories by the numbers in their files and the marks that point into them, one that is given up by
@@ -32,7 +32,7 @@ METADATA = "the metadata store"
 
 
 class FoundCookie(NamedTuple):
-    """What is at a place where a cookie should be: the cookie, or why there is none."""
+    """The cookie at a place, or the reason why there is none."""
 
     where: str
     cookie: Cookie | None
@@ -40,7 +40,7 @@ class FoundCookie(NamedTuple):
 
 
 def look_for_cookie(files: Files, directory: str) -> FoundCookie:
-    """The directory's cookie. Damage is an answer here, not an error."""
+    """The directory's cookie. Damage is a result here, not an error."""
     if not files.exists(directory):
         return FoundCookie(directory, None, "there is no such directory")
     try:
@@ -62,7 +62,7 @@ def metadata_cookie(stored: bytes | None) -> FoundCookie:
 
 @dataclass(frozen=True)
 class UpdatePlan:
-    """What an update is going to do. `steps` says it to people; there is nothing to do if it is empty."""
+    """The work of an update. `steps` describes it to people; if that is empty, there is nothing to do."""
 
     cookie: Cookie
     steps: list[str]
@@ -92,7 +92,7 @@ class CookieUpdate:
             yield
 
     def plan(self, expected: bytes | None) -> UpdatePlan:
-        """What there is to do; `IdentityError` if the directories can't be proven to be this bookie's."""
+        """Plan the update; `IdentityError` if the directories can't be proven to be this bookie's."""
         found = [look_for_cookie(self._files, path) for path in self._directories.all]
         stored = metadata_cookie(expected)
         known = [place for place in (*found, stored) if place.cookie is not None]
@@ -129,7 +129,7 @@ class CookieUpdate:
         return UpdatePlan(cookie, steps, marks, given_up, stale)
 
     async def carry_out(self, plan: UpdatePlan, store: Callable[[bytes], Awaitable[None]]) -> None:
-        """Do it. `store` puts the cookie into the metadata store: that hears of it before directories do."""
+        """Carry out the plan. `store` writes the cookie to the metadata store, which comes before the directories."""
         with contextlib.ExitStack() as held:
             for path in plan.given_up:  # they may have changed hands since the plan was made
                 held.enter_context(locked(self._files, path))

@@ -123,7 +123,7 @@ def locked(files: Files, directory: str) -> Iterator[None]:
 
 
 class Identity(NamedTuple):
-    """What the directories' cookies say. `known` are those of an earlier start, `new` is created in this one."""
+    """The result of comparing cookies. `known`: directories of an earlier start; `new`: the ones that this one adds."""
 
     known: tuple[LedgerDirectory, ...]
     new: tuple[str, ...]
@@ -201,8 +201,8 @@ class Directories:
     def _moves(self, found: Mapping[str, Cookie]) -> dict[str, str]:
         """Old and new paths of directories that were moved since they were used last, with the cookies in them.
 
-        The metadata store hears of a move first, so only the cookies in directories can be those from
-        before: directories that say otherwise than it are an old copy, and are refused later.
+        A move is written to the metadata store first, so only cookies in directories can have the old paths.
+        Directories that disagree with the metadata store are an old copy, and are refused later.
         """
         moves: dict[str, str] = {}
         for cookie in found.values():
@@ -296,7 +296,7 @@ class Directories:
         expected = decode_cookie(expected_cookie, "the metadata store")
         bare = {path for path in self.all if not self._files.exists(f"{path}/{COOKIE_NAME}")}
         if len(bare) < len(self.all) and bare.isdisjoint(expected.paths):
-            return False  # those that have no cookie are only now added
+            return False  # directories without a cookie are added by this start
         self.check_owner(expected, "the metadata store")
         self._check_not_elsewhere(expected)
         for path in self.all:
@@ -330,9 +330,9 @@ class Directories:
         return Cookie(self._bookie_id, self._instance_id, self.journals, ledger_directories)
 
     def write(self, cookie: Cookie) -> None:
-        """Put the cookie into every directory that doesn't have it; durable on return, also where it was there before.
+        """Put the cookie into every directory that doesn't have it; durable on return in all of them.
 
-        Whoever stored it there may have died before its name was synced.
+        Even where it was there before: the process that stored it may have died before it synced the name.
         """
         for directory in self.all:
             if read_cookie(self._files, directory) != cookie:

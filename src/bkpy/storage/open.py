@@ -1,7 +1,7 @@
-"""Brings the storage up: locks, identity, shards, replay of the journals, and only then new journal files.
+"""Opens the storage: locks, identity, shards, replay of the journals, and only then new journal files.
 
-Invariants: nothing is changed in directories that don't belong to this bookie; what is replayed is checkpointed before
-anything new is journaled; there is no engine before all of that has succeeded.
+Invariants: it changes nothing in directories that don't belong to this bookie; it checkpoints replayed records before
+anything new is journaled; it makes no engine before all of that succeeded.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ async def open_storage(
             # What was at risk is in the indexes now, or in limbo. Last: a start that fails puts nothing at risk.
             await storage.put_at_risk(at_risk.mark_of(settings, opening.boot_id))
         except OSError as e:
-            raise StorageFailedError(f"the storage can't be opened: {e}", path=e.filename) from e
+            raise StorageFailedError(f"failed to open the storage: {e}", path=e.filename) from e
         held.pop_all()
     storage.checkpoint_periodically()
     return storage
@@ -109,11 +109,11 @@ def initialise_storage(
         try:
             return _Opening(settings, runtime, NO_OBSERVER, directories, held).initialise(expected_cookie, limbo_to)
         except OSError as e:
-            raise StorageFailedError(f"the storage can't be made: {e}", path=e.filename) from e
+            raise StorageFailedError(f"failed to create the storage: {e}", path=e.filename) from e
 
 
 class _Recovered(NamedTuple):
-    """What an engine is made of: all that the directories hold, in the indexes. `ends`: of the journals."""
+    """The parts of an engine, with all that the directories hold in the indexes. `ends`: of the journals."""
 
     ledgers: Ledgers
     ends: Sequence[Mark]
@@ -121,7 +121,7 @@ class _Recovered(NamedTuple):
 
 
 class _Opening:
-    """One start. What is to be let go when it fails, or when the storage ends, is in `held`."""
+    """One start. `held` releases its resources when it fails, or when the storage ends."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class _Opening:
     async def recover(
         self, expected_cookie: bytes | None, on_moved: Callable[[bytes], Awaitable[None]] | None, limbo_to: int
     ) -> _Recovered:
-        """See that the directories are the right ones, replay the journals and take in new directories."""
+        """Check the directories, replay the journals and add new directories."""
         identity = self._directories.identify(expected_cookie)
         if not identity.known:  # a new bookie: all directories at once, then the cookie, then the first journal file
             identity = self._create(identity)
@@ -177,9 +177,9 @@ class _Opening:
     async def restart(self, expected_cookie: bytes, on_restart: Callable[[bytes], Awaitable[None]]) -> bytes:
         """Give a bookie whose disks were lost new indexes, in which everything is in limbo; its cookie from now on.
 
-        Nothing is done if each directory has a cookie. `IdentityError` if only some have one, or there is data. A crash
-        leaves what another call goes on from: the metadata store hears of the new indexes first, and no journal is
-        begun before every directory has its cookie.
+        It does nothing if each directory has a cookie. `IdentityError` if only some have one, or there is data. After a
+        crash another call finishes: the metadata store gets the new indexes first, and no journal begins before every
+        directory has its cookie.
         """
         if not self._directories.restart(expected_cookie):
             return expected_cookie
@@ -331,7 +331,7 @@ class _Opening:
         ledgers.add_shard(self._shard(len(ledgers.shards), directory, store, row))
 
     def make_reclaimers(self, ledgers: Ledgers) -> list[Reclaimer]:
-        """What gives back each shard's space; each has a thread."""
+        """The reclaimer of each shard's space; each has a thread."""
         reclaimers = []
         for shard in ledgers.shards:
             reclaimers.append(Reclaimer(shard, self._runtime, self._settings, self._observer))
@@ -394,7 +394,7 @@ def _unknown_to_the_cluster(directory: str) -> IdentityError:
     return IdentityError(
         "the directories hold ledgers, but the cluster doesn't know this bookie id: either its metadata was "
         "lost, or this is another cluster's bookie; correct bookie_id or metadata_uri, or use empty ones; if "
-        "the bookie's cookie alone is gone there, `bkpy bookie cookie update` writes it anew",
+        "the bookie's cookie alone is gone there, `bkpy bookie cookie update` writes it again",
         path=directory,
     )
 

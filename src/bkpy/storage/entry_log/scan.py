@@ -1,7 +1,7 @@
 """Goes through an entry log without an index, whatever state it is in: for a new index, and to check the old one.
 
-Invariants: a block is handed out only after its checksum was found right; what lies between two blocks, or behind the
-last, and is neither a block nor the footer that fits them, is told as damage. Everything here blocks.
+Invariants: it yields only blocks with right checksums; it reports bytes between two blocks, or behind the last one, as
+damage, unless they are the footer that fits the blocks. Everything here blocks.
 """
 
 from __future__ import annotations

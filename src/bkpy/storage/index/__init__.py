@@ -1,1 +1,1 @@
-"""Where the entries of ledgers are, and how sets of their ids are kept."""
+"""The index: where the entries of ledgers are, and how sets of their ids are stored."""

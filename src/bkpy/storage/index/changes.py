@@ -1,7 +1,7 @@
-"""What a checkpoint changes in the index, gathered from snapshots for a few short transactions.
+"""Gathers the changes of a checkpoint to the index from snapshots, and writes them in a few short transactions.
 
-LMDB has the pages that a transaction changes in memory, up to a page for each ledger, and keeps that. So a transaction
-has only so many ledgers, and the last one has the marks.
+LMDB holds all pages that a transaction changes in memory, up to a page for each ledger, and keeps that memory. So a
+transaction has a bounded number of ledgers, and the last one has the marks.
 
 Invariants: a block takes over exactly its ids from those stored before (S7); counts, XORs of checksums and living bytes
 fit the rows in every committed state; marks come after all rows that they are about.
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class _Part:
-    """What one transaction changes: all that there is of some ledgers.
+    """The changes of one transaction: all rows of some ledgers.
 
     The rows are packed until then: as objects they would take three times as much, and leave holes in the memory of
     objects that stay.
@@ -75,14 +75,14 @@ class _Part:
 
 
 class Changes:
-    """Gathers what one checkpoint writes, each ledger once, from snapshots that only it will change.
+    """The changes of one checkpoint, each ledger once, gathered from snapshots that only the checkpoint changes.
 
     `ledgers_max`: of one transaction.
     """
 
     def __init__(self, shard: ShardRow, living: LivingBytes, ledgers_max: int) -> None:
         self.shard = shard
-        self._marks = shard.marks  # those that the index has
+        self._marks = shard.marks  # the marks in the index
         self._living = living
         self._ledgers_max = ledgers_max
         self._finished: dict[int, LogRow] = {}
@@ -144,7 +144,7 @@ class Changes:
                 try:
                     old = current[key][1] if key in current else decode_block_row(key, value)
                 except CorruptDataError:
-                    row = row._replace(limbo=True)  # what lives there can't be told any more
+                    row = row._replace(limbo=True)  # its living entries are not known any more
                     continue
                 ids = current[key][2] if key in current else old.ids
                 if ids is None or ids.last < block.ids.first or ids.first > block.ids.last:
@@ -167,7 +167,7 @@ class Changes:
         return row._replace(checksum=checksum, blocks=count)
 
     def _unclaimed(self, txn: ReadTransaction, ledger_id: int, row: LedgerRow, block: BlockRow) -> BlockRow | None:
-        """What is left of `block` without the ids that are stored already."""
+        """`block` without the ids that are stored already; None if no id is left."""
         base, end = block.ids.first, block.ids.last
         bits = block.ids.bits(base, end)
         for key, value in scan_blocks(txn, ledger_id, base - row.span_max, end):
@@ -188,11 +188,11 @@ class Changes:
         part.checksum ^= checksum_of(value) ^ (0 if old is None else checksum_of(old))
 
     def unlisted_log(self, log_id: int, row: LogRow) -> None:
-        """Give a row to a log that an unclean stop left without one: what lives in it is to be counted."""
+        """Add the row of a log that an unclean stop left without one; its living bytes are counted later."""
         self._unlisted[log_id] = row
 
     def finished_log(self, log_id: int, row: LogRow) -> None:
-        """Give the log that was filled its row, with the living bytes as this transaction leaves them."""
+        """Add the row of the log that was just completed, with its living bytes after this transaction."""
         self._finished[log_id] = row
 
     def commit(self, store: OrderedStore) -> None:

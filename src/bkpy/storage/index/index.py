@@ -1,4 +1,4 @@
-"""The index of a ledger directory: which block holds which exact ids, and what is known of each ledger.
+"""The index of a ledger directory: which block holds which exact ids, and the state of each ledger.
 
 Rows are described in docs/reference/formats/index.md. Invariants: a row is decoded only after its checksum was found
 right; living ids of two rows of a ledger are disjoint (S7); counts and XORs of checksums always fit the rows.
@@ -66,7 +66,7 @@ class ShardRow(NamedTuple):
 
 
 class LedgerRow(NamedTuple):
-    """What is known of a ledger. `checksum` is the XOR over its `blocks` block rows."""
+    """The state of a ledger. `checksum` is the XOR over its `blocks` block rows."""
 
     key: bytes
     fenced: bool
@@ -77,7 +77,7 @@ class LedgerRow(NamedTuple):
     span_max: int = 0
     blocks: int = 0
     checksum: int = 0
-    fence_of_limbo: bool = False  # it is fenced only because it is in limbo: no client has asked for a fence
+    fence_of_limbo: bool = False  # it is fenced only because it is in limbo: no client asked for a fence
 
 
 class KeptBatch(NamedTuple):
@@ -97,7 +97,7 @@ class BlockRow(NamedTuple):
 
 
 class LogRow(NamedTuple):
-    """A log that nothing is appended to any more."""
+    """A complete log."""
 
     bytes: int
     blocks: int  # 0 if not known
@@ -304,7 +304,7 @@ def find_blocks(
 
 
 def blocks_fit(txn: ReadTransaction, ledger_id: int, row: LedgerRow) -> bool:
-    """Whether the ledger's block rows are those that its row counts, each with a right checksum."""
+    """Whether the ledger's block rows fit the count and checksum in its row, and each has a right checksum."""
     count, checksum = 0, 0
     try:
         for key, value in scan_blocks(txn, ledger_id, 0, U64_END - 1):
@@ -351,7 +351,7 @@ def log_rows(txn: ReadTransaction) -> dict[int, LogRow | None]:
 
 
 def ledgers_fit(txn: ReadTransaction, shard: ShardRow) -> bool:
-    """Whether the ledger rows are those that the shard's row counts, each with a right checksum."""
+    """Whether the ledger rows fit the count and checksum in the shard's row, and each has a right checksum."""
     count, checksum = 0, 0
     for _, key, value in ledger_rows(txn):
         try:
@@ -404,9 +404,9 @@ def doubt_up_to(store: OrderedStore, row: ShardRow, limbo_to: int) -> ShardRow:
 
 
 def put_all_in_limbo(store: OrderedStore, shard: ShardRow) -> ShardRow:
-    """Fence every ledger and put it in limbo, those without a row too; rows that are damaged are made anew.
+    """Fence every ledger, with or without a row, and put it in limbo; replace damaged rows.
 
-    One transaction. The new rows of damaged ones have no key, so nobody is authorised for those ledgers.
+    One transaction. A row that replaces a damaged one has no key, so nobody is authorised for its ledger.
     """
     count, checksum = 0, 0
     with store.write() as txn:

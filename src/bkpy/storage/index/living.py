@@ -1,7 +1,7 @@
-"""Bytes of entry logs that some row of the index names: what compaction and the removal of logs go by.
+"""Living bytes: the bytes of each entry log that rows of the index name. Compaction and the removal of logs use them.
 
-Invariant: a log's row says in every committed state how many bytes of its blocks rows name, or that it isn't known.
-What isn't known is counted, some rows at a time, in a snapshot; what changes meanwhile is added.
+Invariant: in every committed state a log's row says how many of its bytes rows name, or that this isn't known. Then
+they are counted in a snapshot, some rows at a time, and changes in the meantime are added.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ class LivingBytes:
             try:
                 row = decode_log(key, value)
             except CorruptDataError:
-                continue  # it is made anew when what lives is counted
+                continue  # the next count replaces it
             if row.living is not None:
                 txn.put(key, encode_log(log_id, _with_living(log_id, row, row.living + change)))
 
     def finish(self, txn: WriteTransaction, log_id: int, row: LogRow) -> None:
-        """Give a log its row, to which nothing is appended any more."""
+        """Add the row of a complete log."""
         living = self._uncommitted[0].pop(log_id, 0)
         txn.put(log_key(log_id), encode_log(log_id, _with_living(log_id, row, living)))
 
     def reset(self, txn: WriteTransaction, log_id: int, row: LogRow) -> None:
-        """Give a log its row that an earlier run left without one: what lives in it is to be counted."""
+        """Add the row of a log that an earlier run left without one; its living bytes are counted later."""
         self._uncommitted[0].pop(log_id, None)
         txn.put(log_key(log_id), encode_log(log_id, row._replace(living=None)))
 
@@ -64,9 +64,9 @@ class LivingBytes:
         self._filling, self._since = self._uncommitted
 
     def count(self, store: OrderedStore, rows_max: int, size_of: Callable[[int], int]) -> Generator[bool]:
-        """Count what lives in the logs of which that isn't known, that many rows at a time; True if there is any.
+        """Count the living bytes of logs where they aren't known, that many rows at a time; True if there are any.
 
-        `size_of` a log's file is asked where the row that says so is damaged.
+        `size_of` returns the size of a log's file where the log's row is damaged.
         """
         with store.read() as txn:
             rows = log_rows(txn)
@@ -81,7 +81,7 @@ class LivingBytes:
                     try:
                         place = decode_block_row(key, value).place
                     except CorruptDataError:
-                        continue  # where it points can't be told; its ledger is in limbo
+                        continue  # its place isn't known; its ledger is in limbo
                     if place.log_id in counts:
                         counts[place.log_id] += place.length
             except GeneratorExit:

@@ -1,4 +1,4 @@
-"""Makes an index smaller: LMDB never gives space back to the file system, it only uses it again.
+"""Shrinks an index at a start: LMDB never returns space to the file system, it only reuses it.
 
 At a start, when more than a share of the file is free, its rows are copied to an index in a directory of its own, which
 then exchanges its name with the old one.
@@ -61,7 +61,7 @@ def shrink(store: OrderedStore, directory: str, runtime: DiskRuntime, settings: 
         raise
     copy.close()
     remove_copy(directory, runtime)
-    _log.warning("%s/%s is not made smaller: %s", directory, INDEX_NAME, refusal)
+    _log.warning("failed to shrink %s/%s, which stays in use as it is: %s", directory, INDEX_NAME, refusal)
     return store
 
 

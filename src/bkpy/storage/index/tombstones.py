@@ -1,7 +1,6 @@
-"""Ids of ledgers that were deleted here, as ranges: whoever still writes to one finds it fenced, for good (S12).
+"""Tombstones: the ids of ledgers that were deleted here, as ranges. Such a ledger stays fenced for good (S12).
 
-Invariants: ranges don't overlap and don't touch; an id that was buried stays in a range. A range that is damaged is
-never taken for none.
+Invariants: ranges don't overlap and don't touch; a deleted id stays in a range; a damaged range never counts as none.
 """
 
 from __future__ import annotations
@@ -35,21 +34,22 @@ def decode_tombstone(key: bytes, value: bytes) -> tuple[int, int]:
 
 
 def has_tombstone(txn: ReadTransaction, ledger_id: int) -> bool:
-    """Whether the ledger was deleted here; `CorruptDataError` if that can't be told."""
+    """Whether the ledger was deleted here; `CorruptDataError` if the range that would say so is damaged."""
     for key, value in txn.scan(tombstone_key(0), tombstone_key(ledger_id) + b"\0", reverse=True):
         try:
             return decode_tombstone(key, value)[1] >= ledger_id
         except CorruptDataError as e:
             raise CorruptDataError(
-                f"whether the ledger was deleted here can't be told: {e}", ledger_id=ledger_id
+                f"whether the ledger was deleted here is not known, for a tombstone is damaged: {e}",
+                ledger_id=ledger_id,
             ) from e
     return False
 
 
 def add_tombstone(txn: WriteTransaction, ledger_id: int) -> None:
-    """Add the id to the ranges, joining those that touch it.
+    """Add the id to the ranges, and join it with ranges that it touches.
 
-    Not behind a damaged one: whether an id there was deleted can't be told anyway, and must not seem to be told.
+    Not behind a damaged range: there nobody knows which ids were deleted, and no range may seem to say it.
     """
     first = last = ledger_id
     for key, value in txn.scan(tombstone_key(0), tombstone_key(ledger_id) + b"\0", reverse=True):

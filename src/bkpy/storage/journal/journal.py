@@ -175,8 +175,8 @@ class JournalWriter:
             (file_id, self._files.links(self._path(file_id)) == 1)
             for file_id in below[: max(0, len(below) - self._backups)]
         ]
-        spare = [file_id for file_id, own in old if own]
-        first = min(spare[max(0, len(spare) - self._recycled_max) :], default=lowest)
+        reusable = [file_id for file_id, own in old if own]
+        first = min(reusable[max(0, len(reusable) - self._recycled_max) :], default=lowest)
         for file_id, _ in old:
             if file_id < first:
                 self._drop(file_id)
@@ -334,7 +334,7 @@ class Journal:
         try:
             for callback in group.callbacks:
                 callback()
-        except Exception as e:  # whoever was not called is never acknowledged, so neither may anything after it be
+        except Exception as e:  # the rest was not acknowledged, so nothing after it may be
             self.fail(e)
             return
         self._on_written()

@@ -1,4 +1,4 @@
-"""What a break in the chain of journal frames means: a pure table from what is found there to what must be done.
+"""Decides about a break in the chain of journal frames: a pure table from the findings there to the action.
 
 Invariant: bytes that may have been acknowledged are never cut. At most one frame that is not synced is in flight, so a
 valid frame after a bad one proves that the bad one had been acknowledged; only a bad frame with nothing after it can be
@@ -29,7 +29,7 @@ class NextFile(enum.Enum):
 
 
 class BreakAction(enum.Enum):
-    """What is to be done about a break."""
+    """What a start does about a break."""
 
     END_OF_FILE = "end of file"  # go on with the next file
     END_OF_JOURNAL = "end of journal"

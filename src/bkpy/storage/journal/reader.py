@@ -1,4 +1,4 @@
-"""Reads a journal at start: follows the chain from a mark, and tells its end, a torn tail and damage apart (S3).
+"""Reads a journal at start: follows the chain from a mark, and distinguishes its end, a torn tail and damage (S3).
 
 Invariants: a frame is handed out only with both checksums right and at its place in the chain; nothing is cut unless
 `protocol.journal_recovery` calls it torn; a file that can't be read (an error of the disk) is neither: it raises.
@@ -49,7 +49,7 @@ class Damage(NamedTuple):
     path: str
     offset: int
     what: str
-    ledgers: frozenset[int]  # those that can be read from what is left of the frame; others may be affected
+    ledgers: frozenset[int]  # the ledgers that the rest of the frame still names; others may be affected
 
 
 class JournalFrame(NamedTuple):
@@ -304,7 +304,7 @@ class JournalReader:
                     ledgers.update(i for i in msgpack.unpackb(record.head)[1] if isinstance(i, int))
                 else:
                     ledgers.add(decode_ledger(record.head))
-        except Exception:  # damaged bytes may be anything; what was readable before is worth telling
+        except Exception:  # damaged bytes may be anything; report the ledgers that were readable before
             return frozenset(ledgers)
         return frozenset(ledgers)
 
@@ -319,7 +319,7 @@ def oldest_mark(files: Files, directory: str) -> Mark | None:
         header = decode_file_header(file.pread(PAGE_BYTES, 0))
     finally:
         file.close()
-    if header is None:  # damaged, and whoever reads on from here is told so
+    if header is None:  # damaged, which the reader that begins here reports
         return START._replace(file_id=file_id, offset=PAGE_BYTES)
     return Mark(file_id, PAGE_BYTES, header.sequence, header.chain)
 
@@ -387,10 +387,10 @@ def cut_torn_frame(
 def refuse(damages: list[Damage]) -> CorruptDataError:
     """The error of a bookie that doesn't start on a damaged journal."""
     first = damages[0]
-    ledgers = ", ".join(map(str, sorted(first.ledgers)[:20])) or "can't be told"
+    ledgers = ", ".join(map(str, sorted(first.ledgers)[:20])) or "not known"
     return CorruptDataError(
         f"the journal is damaged at offset {first.offset}: {first.what}; ledgers concerned: {ledgers}. Acknowledged "
         "entries may be lost here. Restore the file, or set journal_damage to 'limbo' to start without it and answer "
-        "'unknown' for whatever can't be found",
+        "'unknown' for entries that can't be found",
         path=first.path,
     )

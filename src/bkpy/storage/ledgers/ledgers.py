@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 class Ledgers:
     """Ledgers by id, and the shards that hold their entries.
 
-    `fenced`: ledgers whose normal adds must be refused, among those in memory and those that are `writable`.
-    `writable`: filters some ledgers for those that a connection may add to without loading their states.
+    `fenced`: ledgers whose normal adds must be refused, of all that are in memory or `writable`.
+    `writable`: returns the subset of some ledgers that a connection may add to without loading their states.
     `on_key_void`: callbacks that take this right away, because the ledger was deleted here or has another key.
     """
 

@@ -1,1 +1,1 @@
-"""Ranges of entries, put together from where they are."""
+"""Reads of entry ranges, from memory, blocks and journal files."""

@@ -1,6 +1,6 @@
-"""Reads what a row of the index names: a block of an entry log, or a batch that stayed in a journal file.
+"""Reads blocks that rows of the index name: of entry logs, or batches that stayed in journal files.
 
-Invariant: what is handed out was found to be what the row says: ledger, ids and checksum.
+Invariant: a block is returned only if ledger, ids and checksum are those of the row.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SIZE: Final = struct.Struct("<I")  # a record begins with it: the bytes behind 
 
 
 def read_block(reader: BlockReader, ledger_id: int, row: BlockRow, run_bytes: int) -> StoredBlock:
-    """What the row names, all of it, verified; `CorruptDataError` if it isn't there, `OSError` if it can't be read.
+    """The whole block that the row names, verified; `CorruptDataError` if it isn't there, `OSError` of reading it.
 
     `run_bytes`: between two places where a walk through a batch may begin (a block brings its own). Blocks.
     """
@@ -36,7 +36,7 @@ def read_block(reader: BlockReader, ledger_id: int, row: BlockRow, run_bytes: in
 
 
 def verify_block(reader: BlockReader, ledger_id: int, row: BlockRow) -> None:
-    """Read what the row names and forget it; raises what `read_block` does, and if it lacks ids of the row. Blocks."""
+    """Read the row's block and drop it; raises like `read_block`, and if ids of the row are missing in it. Blocks."""
     if row.kept is None:
         check_ids(row, decode_block(reader.read(row.place), ledger_id).ids)
     else:
@@ -62,7 +62,7 @@ def _read_kept(reader: BlockReader, ledger_id: int, place: Place, kept: KeptBatc
 def read_blocks(
     reader: BlockReader, ledger_id: int, rows: Iterable[BlockRow], run_bytes: int
 ) -> dict[Place, StoredBlock | Exception]:
-    """What the rows name, by place; the error for one that can't be had: the others are still good. Blocks."""
+    """The rows' blocks by place, or the error of reading one, which says nothing of the others. Blocks."""
     blocks: dict[Place, StoredBlock | Exception] = {}
     for row in rows:
         try:
@@ -75,7 +75,7 @@ def read_blocks(
 def _table(raw: bytes, count: int, run_bytes: int) -> list[tuple[int, int]]:
     """(rank, offset) of records about `run_bytes` apart, as far as the batch is made of whole records.
 
-    What it claims was never looked into, so whoever walks on from there checks what is found.
+    The records were never verified, so a walk that begins at such a place checks each.
     """
     size, rest = divmod(len(raw), count)
     if not rest and size >= HEADER_BYTES and _alike(raw, count, size):

@@ -1,4 +1,4 @@
-"""Cuts ranges of entries out of batches and blocks, and merges those that overlap.
+"""Cuts ranges of entries out of batches and blocks, and merges overlapping ones.
 
 Invariants: an id of a stored range ends up in a segment or is reported as unknown, never silently missing; of two
 copies of an id the later one counts only if its checksum is right. Records are walked at the two ends of a range only,

@@ -1,7 +1,7 @@
-"""What the scrub of a ledger directory has found, and what of it is still so.
+"""The list of the damages that the scrub of a ledger directory has found and that are still there.
 
-Invariants: a damage is in the list once, however often it is found, and leaves it when a round came by and didn't find
-it any more, or when the index doesn't name what is damaged; the list is bounded, and says how many it has left out.
+Invariants: a damage is in the list once, however often it is found; it leaves when a round doesn't find it any more, or
+the index doesn't name the damaged bytes any more; the list is bounded, and counts the damages that it left out.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ class DamageList:
 
     @property
     def defects(self) -> list[Defect]:
-        """All that are known."""
+        """All known damages."""
         return [one.defect for one in self._known.values()]
 
     @property
     def known(self) -> tuple[Known, ...]:
-        """The same, as they are to be stored."""
+        """The same, in the form that is stored."""
         return tuple(self._known.values())
 
     @property
     def left_out(self) -> int:
-        """How many more there are, for which there was no room."""
+        """How many more there are, beyond the bound."""
         return max(self._left_out, self._left_out_now)
 
     def add(self, defect: Defect, round_number: int) -> bool:
-        """Found in that round. Whether it is new, and in the list."""
+        """Add a damage that was found in that round; whether it is new and in the list."""
         key = _key(defect)
         before = self._known.get(key)
         if before is None and len(self._known) >= self._damages_max:
@@ -61,13 +61,13 @@ class DamageList:
         return before is None
 
     def end_round(self, round_number: int) -> list[Defect]:
-        """The round has come by everything: forget what it didn't find, which is returned."""
+        """Remove and return the damages that the round, which is complete, didn't find."""
         gone = [key for key, one in self._known.items() if one.round != round_number]
         self._left_out, self._left_out_now = self._left_out_now, 0
         return [self._known.pop(key).defect for key in gone]
 
     def update(self, before: Sequence[Defect], now: Sequence[Defect | None]) -> list[Defect]:
-        """Those of `before` are now these, None for one that isn't any more; such ones are returned."""
+        """Replace the damages `before` by `now`, where None stands for one that is gone; returns the gone ones."""
         gone: list[Defect] = []
         for old, new in zip(before, now, strict=True):
             key = _key(old)
@@ -81,5 +81,5 @@ class DamageList:
 
 
 def _key(defect: Defect) -> _Key:
-    """What makes two findings the same one: the block, or the ledger and its first entry that a row concerns."""
+    """The identity of a finding: the block, or the ledger and the first entry that a row concerns."""
     return defect.path, defect.offset, defect.ledger_id, defect.first if defect.offset is None else None

@@ -1,4 +1,4 @@
-"""The scrub of a bookie: one scrubber for each ledger directory, and what they have found, all together."""
+"""The scrub of a bookie: one scrubber for each ledger directory, and their findings together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Damages(NamedTuple):
-    """What is damaged here, each with its ledger and the entries from `first` to `last` that it may concern.
+    """The damages of a bookie, each with its ledger and the entries from `first` to `last` that it may concern.
 
     `last` is None where all entries of the ledger may be concerned. `left_out`: how many more there are.
     """
@@ -28,7 +28,7 @@ class Damages(NamedTuple):
 
 
 class Scrub:
-    """Of all ledger directories. Its methods run on the event loop; making one blocks."""
+    """The scrub of all ledger directories. Its methods run on the event loop; the constructor blocks."""
 
     def __init__(
         self, shards: Iterable[Shard], runtime: DiskRuntime, settings: BookieSettings, observer: StorageObserver
@@ -36,12 +36,12 @@ class Scrub:
         self._scrubbers = [Scrubber(shard, runtime, settings, observer) for shard in shards]
 
     def start(self) -> None:
-        """Scrub from now on: what was interrupted goes on, and later what is due."""
+        """Resume interrupted rounds, and begin later ones when they are due."""
         for scrubber in self._scrubbers:
             scrubber.start()
 
     def begin(self) -> bool:
-        """Begin a round in each directory in which none is under way; False if that is nowhere so."""
+        """Begin a round in each directory in which none is under way; False if one is under way in all."""
         begun = [scrubber.begin() for scrubber in self._scrubbers]
         return any(begun)
 
@@ -51,7 +51,7 @@ class Scrub:
         return [scrubber.status for scrubber in self._scrubbers]
 
     async def damages(self) -> Damages:
-        """What is known to be damaged; what has been deleted or replaced since is not in it any more."""
+        """The known damages, without entries that were deleted or replaced since."""
         for scrubber in self._scrubbers:
             await scrubber.look_again()
         lists = [scrubber.damages for scrubber in self._scrubbers]
@@ -59,27 +59,27 @@ class Scrub:
 
     @property
     def damage_count(self) -> int:
-        """How many damages are known, those included for which the lists have no room."""
+        """How many damages are known, including damages beyond the lists' bound."""
         return sum(len(scrubber.damages.known) + scrubber.damages.left_out for scrubber in self._scrubbers)
 
     @property
     def progress(self) -> float:
-        """The share that is done of what the rounds under way have to read; 1 if there are none."""
+        """The share of their bytes that the rounds under way have read; 1 if there are none."""
         running = [status for status in self.statuses if status.running]
         total = sum(status.total_bytes for status in running)
         return sum(status.done_bytes for status in running) / total if total else float(not running)
 
     @property
     def last_round_ended_s(self) -> float | None:
-        """When each directory had been scrubbed once since, in seconds since 1970; None if one never was."""
+        """The earliest of all directories' last rounds' ends, in seconds since 1970; None if one never ended."""
         ends = [status.ended_s for status in self.statuses]
         return None if None in ends else min(end for end in ends if end is not None)
 
     async def stop(self) -> None:
-        """End within a step, and store how far it is."""
+        """End within a step, and store the progress."""
         await asyncio.gather(*(scrubber.stop() for scrubber in self._scrubbers))
 
     def close(self) -> None:
-        """End the threads. Blocks until what they do has ended."""
+        """End the threads. Blocks until they have finished their work."""
         for scrubber in self._scrubbers:
             scrubber.close()

@@ -1,6 +1,6 @@
-"""How far the scrub of a ledger directory is, as a file in it keeps it (docs/reference/formats/scrub.md).
+"""The progress of a ledger directory's scrub, as a file in it stores it (docs/reference/formats/scrub.md).
 
-Invariant: nothing depends on it but when what is looked at again: a file that is damaged or missing costs a round.
+Invariant: only the time of scrubbing depends on it: a damaged or missing file costs a round.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Round(NamedTuple):
 
 
 class ScrubState(NamedTuple):
-    """What is kept of one directory. Times are in seconds since 1970.
+    """The stored state of one directory. Times are in seconds since 1970.
 
-    `counted_from_s`: from when on the interval to the next round counts: the end of the last one, or, where there was
-    none yet, a time that was chosen.
+    `counted_from_s`: the beginning of the interval to the next round: the end of the last round, or a chosen time if
+    there was none yet.
     """
 
     rounds: int  # full ones so far
@@ -62,7 +62,7 @@ def _encode_known(one: Known) -> dict[str, Any]:
 
 
 def decode_state(data: bytes, directory: str) -> ScrubState:
-    """What was stored in that directory; `CorruptDataError` if this isn't it."""
+    """The state that was stored in that directory; `CorruptDataError` for anything else."""
     try:
         content = unseal_json(data)
         if content["version"] != VERSION:
@@ -81,11 +81,13 @@ def decode_state(data: bytes, directory: str) -> ScrubState:
             content["left_out"],
         )
     except (ValueError, KeyError, TypeError, AttributeError) as e:
-        raise CorruptDataError(f"how far the scrub was can't be read: {e}", path=f"{directory}/{SCRUB_NAME}") from None
+        raise CorruptDataError(
+            f"the progress of the scrub can't be read: {e}", path=f"{directory}/{SCRUB_NAME}"
+        ) from None
 
 
 def read_state(files: Files, directory: str) -> ScrubState | None:
-    """What the directory's file says, None if there is none; `CorruptDataError` and `OSError`. Blocks."""
+    """The state in the directory's file, None if there is none; `CorruptDataError` and `OSError`. Blocks."""
     path = f"{directory}/{SCRUB_NAME}"
     if not files.exists(path):
         return None
@@ -97,5 +99,5 @@ def read_state(files: Files, directory: str) -> ScrubState | None:
 
 
 def store_state(files: Files, directory: str, state: ScrubState) -> None:
-    """Keep it durably. Blocks."""
+    """Store the state durably. Blocks."""
     replace_file(files, directory, SCRUB_NAME, state.encode())

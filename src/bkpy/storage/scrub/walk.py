@@ -1,8 +1,8 @@
-"""The scrub's way through an index: which blocks come next, and what is wrong with rows.
+"""The scrub's walk through an index: it finds the next blocks to verify, and damaged rows.
 
-Invariants: a step looks at a bounded number of rows and names a bounded number of bytes; what rows of several steps
-say together is told only if their ledger's row was the same at both ends, for every change of a block row changes that.
-Everything here blocks, and only reads.
+Invariants: a step looks at a bounded number of rows and names a bounded number of bytes; findings about rows of several
+steps together are reported only if their ledger's row was the same at both ends, because each change of a block row
+changes it. Everything here blocks, and only reads.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class Gathered(NamedTuple):
 
 
 class RowWalk:
-    """Goes along the block rows of an index from `cursor` on, as they are when it comes by.
+    """Walks along the block rows of an index from `cursor` on, as they are at each step.
 
-    `skip`: whether a ledger was deleted, and needs no look. `doubts_max`: findings that are kept of one ledger until
-    it is clear whether they hold.
+    `skip`: whether a ledger was deleted, and is passed over. `doubts_max`: how many findings of one ledger are kept
+    until it is clear whether they hold.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class RowWalk:
 
 
 def verify(files: Files, directory: str, sources: Iterable[StoredRow]) -> list[tuple[StoredRow, Exception]]:
-    """Read the rows' blocks; those that can't be had, and why. No file stays open: one may be about to go."""
+    """Read the rows' blocks; the rows of unreadable ones, with the errors. No file stays open: it may go soon."""
     failed: list[tuple[StoredRow, Exception]] = []
     reader = BlockReader(files, directory, open_max=1)
     try:
@@ -161,7 +161,7 @@ def verify(files: Files, directory: str, sources: Iterable[StoredRow]) -> list[t
 
 
 def confirmed(store: OrderedStore, directory: str, failed: Iterable[tuple[StoredRow, Exception]]) -> list[Defect]:
-    """Of blocks that couldn't be had, those that the index still names there: the others have moved, or are gone."""
+    """The unreadable blocks that the index still names at their place: the others have moved, or are gone."""
     with store.read() as txn:
         return [
             damaged_block(directory, source.ledger_id, source.row, error)
@@ -171,7 +171,7 @@ def confirmed(store: OrderedStore, directory: str, failed: Iterable[tuple[Stored
 
 
 def as_it_is_now(store: OrderedStore, defects: Sequence[Defect]) -> list[Defect | None]:
-    """For each: with the entries that the index still has there, None if there are none. Reads no block."""
+    """Each defect with the entries that the index still has there, None if there are none. Reads no block."""
     with store.read() as txn:
         return [_as_it_is_now(txn, defect) for defect in defects]
 
@@ -192,7 +192,7 @@ def _as_it_is_now(txn: ReadTransaction, defect: Defect) -> Defect | None:
         try:
             row = decode_block_row(key, value)
         except CorruptDataError:
-            continue  # what this one names isn't known, and told by itself
+            continue  # its place isn't known; the walk reports it by itself
         if (row.place.log_id, row.place.offset) == (log_id, defect.offset):
             return defect._replace(first=row.ids.first, last=row.ids.last)
     return None

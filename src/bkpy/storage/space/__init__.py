@@ -1,1 +1,1 @@
-"""The space on a bookie's disks."""
+"""Deletion of ledgers, and the space on a bookie's disks."""

@@ -205,7 +205,7 @@ def test_rows_that_are_damaged_or_missing_are_told_with_their_ledger() -> None:
         found = (await round_of(storage)).found
         assert {damage.path for damage in found} == {f"{DIRECTORY}/index"}
         told = sorted((damage.ledger_id, damage.what.partition(":")[0]) for damage in found)
-        missed = "rows of its blocks are missing, or are not those that were stored"
+        missed = "rows of its blocks are missing, or are not the stored ones"
         assert told == [(0, "a row of its blocks"), (1, "the ledger's row"), (3, missed)]
         with store.write() as txn:
             txn.delete(ledger)

@@ -259,7 +259,7 @@ class _Check:
                 self._progress(began + before + frame.end.offset)
         except (BookKeeperError, OSError) as e:
             self._found(Defect(getattr(e, "path", None) or directory, None, None, str(e), JOURNAL))
-            missing.clear()  # it can't be told whether they are there
+            missing.clear()  # nobody knows whether they are there
         for damage in reader.damages:
             ledgers = ", ".join(map(str, sorted(damage.ledgers)[:20]))
             what = damage.what + (f"; ledgers concerned: {ledgers}" if ledgers else "")

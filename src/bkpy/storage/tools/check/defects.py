@@ -1,10 +1,10 @@
-"""What a check finds wrong, and what to do about it."""
+"""The findings of a check, and what to do about each."""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-RESTORE: Final = "restore the file, or let `bkpy bookie rebuild-index` make the index anew"
+RESTORE: Final = "restore the file, or let `bkpy bookie rebuild-index` make a new index"
 OTHER_COPIES: Final = (
     "answered as unknown until they are copied here from the ledger's other bookies: soon after a scrub of the running "
     "bookie has found it, or at once by `bkpy bookie integrity --now`"
@@ -15,9 +15,9 @@ REBUILD: Final = "`bkpy bookie rebuild-index`"
 
 
 class Defect(NamedTuple):
-    """Something that is not as it should be. `offset` is in bytes, None for the whole file.
+    """A finding. `offset` is in bytes, None for the whole file.
 
-    `first` and `last`: the entries of the ledger that it concerns lie between them; None if that can't be told.
+    `first` and `last`: the entries of the ledger that it concerns lie between them; None if they aren't known.
     """
 
     path: str

@@ -1,7 +1,7 @@
-"""Checks the block rows of one ledger as they come by, and says what is wrong with a row or with its block.
+"""Checks the block rows of one ledger, one after the other, and describes damaged rows and blocks.
 
-Invariant: what is told of rows taken together holds for rows that were there at the same time, so whoever takes them
-from several snapshots has to know that they didn't change.
+Invariant: findings about rows together hold for rows of one moment. A caller that takes rows from several snapshots
+must make sure that they didn't change.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class LedgerRows:
-    """The block rows of one ledger, which are to be taken in their order. `found` gets what is wrong with them."""
+    """The block rows of one ledger. Pass them in their order; `found` gets the defects."""
 
     def __init__(self, ledger_id: int, index_path: str, found: Callable[[Defect], None]) -> None:
         self._ledger_id = ledger_id
@@ -42,7 +42,7 @@ class LedgerRows:
             shared = other.ids.bits(low, high) & row.ids.bits(low, high)
             if shared:
                 entry_id = low + (shared & -shared).bit_length() - 1
-                self._tell(f"two blocks are said to hold entry {entry_id}", entry_id, high)
+                self._report(f"two blocks are said to hold entry {entry_id}", entry_id, high)
         self._overlapping.append(row)
         self._behind = max(self._behind, high)
         return row
@@ -50,13 +50,13 @@ class LedgerRows:
     def end(self, ledger: LedgerRow) -> None:
         """All rows were taken: compare them with the ledger's own."""
         if (self._count, self._checksum) != (ledger.blocks, ledger.checksum):
-            what = "rows of its blocks are missing, or are not those that were stored: it is in limbo for that"
-            self._tell(what, 0, max(self._behind, ledger.last_entry))
+            what = "rows of its blocks are missing, or are not the stored ones: it is in limbo for that"
+            self._report(what, 0, max(self._behind, ledger.last_entry))
         if self._behind > ledger.last_entry:
             what = f"the ledger's row ends at entry {ledger.last_entry}, and a block holds entry {self._behind}"
-            self._tell(what, ledger.last_entry + 1, self._behind)
+            self._report(what, ledger.last_entry + 1, self._behind)
 
-    def _tell(self, what: str, first: int, last: int) -> None:
+    def _report(self, what: str, first: int, last: int) -> None:
         self._found(Defect(self._path, None, self._ledger_id, what, REBUILD, first, last))
 
 

@@ -34,7 +34,7 @@ def check_log(
 ) -> tuple[int, list[LogDamage]]:
     """Check the log against itself and against its row of the index; (number of its sound blocks, what is damaged).
 
-    `progress` is told how many bytes of it are done.
+    `progress` is called with the bytes of it that are done.
     """
     path = f"{directory}/{log_name(log_id)}"
     file = files.open(path, read_only=True)
@@ -48,10 +48,10 @@ def check_log(
             _check_records(path, block, found)
             if footer is not None:
                 while (entry := next(listed, None)) is not None and entry.offset < block.offset:
-                    pass  # a damaged one, which the scan tells of
+                    pass  # a damaged one, which the scan reports
                 indexed = None if entry is None else (entry.offset, entry.length, entry.ledger_id, entry.checksum)
                 if indexed != (block.offset, block.length, block.ledger_id, block.checksum):
-                    what = "the footer tells of another block here"
+                    what = "the footer names another block here"
                     found(Defect(path, block.offset, block.ledger_id, what, RESTORE))
             progress(block.offset + block.length)
         for damage in scan.damages:

@@ -113,7 +113,7 @@ class RowCheck:
                 row = None
             self._check_blocks(ledger_id, row)
         if (self.ledgers, checksum) != (self._shard.ledgers, self._shard.checksum):
-            what = "rows of ledgers are missing, or are not those that were stored: all ledgers are in limbo for that"
+            what = "rows of ledgers are missing, or are not the stored ones: all ledgers are in limbo for that"
             self._found(Defect(self._path, None, None, what, REBUILD))
 
     def _check_blocks(self, ledger_id: int, ledger: LedgerRow | None) -> None:

@@ -37,7 +37,7 @@ _EVERYWHERE: Final = 1 << 63  # behind the end of any file
 
 
 class LogInspection:
-    """One look at an entry log. `ledger` is the only one whose blocks are told. Blocks before `offset` are skipped."""
+    """One look at an entry log. `ledger`: show only its blocks. Blocks before `offset` are skipped."""
 
     def __init__(
         self,

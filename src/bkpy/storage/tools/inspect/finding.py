@@ -1,4 +1,4 @@
-"""What an inspection says, piece by piece: a thing that is there, or damage, with its place and what to do about it."""
+"""The results of an inspection: things that are there, and damages, each with its place and what to do about it."""
 
 from __future__ import annotations
 

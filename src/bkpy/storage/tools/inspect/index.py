@@ -34,7 +34,7 @@ _NAMES = {b"b": "block", b"d": "deleted ledger", b"g": "log", b"l": "ledger", b"
 
 
 def fingerprint(key: bytes) -> str:
-    """What tells one ledger key from another, and opens nothing."""
+    """A text that distinguishes ledger keys and grants nothing."""
     return hashlib.sha256(key).hexdigest()[:16] if key else ""
 
 
@@ -166,7 +166,7 @@ class IndexInspection:
         return {"key": key.hex(), "bytes": len(value)}
 
     def _blocks_there(self, key: bytes, value: bytes) -> Iterator[Finding]:
-        """Damage if a ledger's row counts block rows and there are none at all, which no block row would tell."""
+        """Damage if a ledger's row counts block rows and there are none at all, so that no block row shows it."""
         ledger_id = _numbers(key)[0]
         row = _ledger_row(key, value)
         if (
@@ -183,7 +183,7 @@ class IndexInspection:
             if self._txn.get(index.trash_key(ledger_id)) is None:
                 yield self._damage(key, f"there are {count} block rows, and no row of their ledger", ledger=ledger_id)
             return
-        row = _ledger_row(key, value)  # what is wrong with it is told with the row itself
+        row = _ledger_row(key, value)  # the inspection of the row reports its damage
         if row is not None and (row.blocks, row.checksum) != (count, checksum):
             what = f"the ledger's row counts {row.blocks} block rows, and {count} are here, or one was changed"
             yield self._damage(key, what, ledger=ledger_id)

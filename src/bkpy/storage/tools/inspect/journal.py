@@ -52,9 +52,9 @@ class LedgerBatch(NamedTuple):
 
 
 class JournalInspection:
-    """One look at a journal. `ledger` is the only one whose records are told; `only` the only file.
+    """One look at a journal. `ledger`: show only its records; `only`: look only at this file.
 
-    `mark` is the lowest of the ledger directories' marks, None if it isn't known: what lies before it, nobody needs.
+    `mark` is the lowest of the ledger directories' marks, None if it isn't known: nobody needs frames before it.
     """
 
     def __init__(

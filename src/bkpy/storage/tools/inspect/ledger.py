@@ -182,7 +182,7 @@ class LedgerInspection:
             try:
                 row = index.decode_block_row(key, value)
             except NOT_READABLE:
-                continue  # told with the state
+                continue  # reported with the state
             yield row.ids, row
 
     # --- journal ------------------------------------------------------------------------------------------------------

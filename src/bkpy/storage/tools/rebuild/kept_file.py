@@ -53,7 +53,9 @@ class KeptFileScan:
     def __iter__(self) -> Iterator[FoundBatch]:
         header = decode_file_header(self._file.pread(PAGE_BYTES, 0))
         if header is None:
-            self.damages.append((0, "the file's header isn't valid, so that its frames can't be told from older ones"))
+            self.damages.append(
+                (0, "the file's header isn't valid, so its frames can't be distinguished from older ones")
+            )
             return
         offset: int | None = PAGE_BYTES
         while offset is not None:

@@ -92,7 +92,7 @@ async def _join(
 
 
 class _Rows(NamedTuple):
-    """Some block rows of a ledger: the lowest ids of all, those that can be read, and whether one can't."""
+    """Some block rows of a ledger: the lowest ids of all, the readable rows, and whether there is a damaged one."""
 
     keys: list[int]
     sound: list[BlockRow]

@@ -1,11 +1,10 @@
-"""`rebuild-index`: a new index for ledger directories of a bookie that is stopped, from entry logs and journals.
+"""`rebuild-index`: makes new indexes for ledger directories of a stopped bookie, from entry logs and journals.
 
-Invariants: every ledger that is found is fenced, those that were deleted here among them, for tombstones were in the
-index; what was lost or may have been is in limbo, and so is a ledger of which nothing is found, if by the metadata some
-of it may have to be here; ids given out so far that are not found are fenced as well; a ledger is in one index, however
-many directories have blocks of it; a loss that the old index knew of, or may have known of, is known to the new one.
-The old index stays as it is until the new one is whole and synced, and is kept beside it; a rebuild that was
-interrupted anywhere is done again from the start.
+Invariants: every ledger that is found is fenced, even one that was deleted here, for tombstones were in the old index;
+a ledger is in limbo if something of it is or may be lost, or if nothing of it is found and the metadata may want some
+of it here; ids that were given out and are not found are fenced as well; a ledger is in one index, however many
+directories have blocks of it; the new index knows every loss that the old one knew of, or may have known of. The old
+index stays unchanged until the new one is whole and synced, and is kept beside it; an interrupted rebuild starts over.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ Lookup = Callable[[int], Awaitable[LedgerMetadata | None]]
 
 
 class Catalog(NamedTuple):
-    """What the metadata store says.
+    """The metadata of a cluster's ledgers.
 
     `lookup`: None for a ledger that there certainly isn't, or whose metadata can't be read. `ids`: those of all
     ledgers, listed anew. `newest_id`: no ledger that was created before has a higher id.
@@ -68,7 +67,7 @@ class Catalog(NamedTuple):
 
 
 class Rebuilt(NamedTuple):
-    """What a rebuild found and made. `damages`: (path, what); `kept`: where the old indexes are."""
+    """The result of a rebuild. `damages`: (path, what); `kept`: where the old indexes are."""
 
     directories: list[str]
     logs: int
@@ -99,8 +98,8 @@ async def rebuild_index(
 
     `catalog` None: without metadata, so that everything is in limbo, keys are known only where a journal still has
     them, and the indexes keep their uuids. `register` stores the storage's part of the cookie in the metadata store.
-    `progress` is told how many bytes of entry logs have been gone through. Raises `IdentityError` and
-    `CorruptDataError`, which say what to do.
+    `progress` is called with the bytes of entry logs that are done. Raises `IdentityError` and `CorruptDataError`,
+    which say what to do.
     """
     paths = Directories(settings, runtime.files, instance_id)
     if unknown := [path for path in directories if path not in paths.ledgers]:
@@ -116,7 +115,7 @@ async def rebuild_index(
 
 
 class _Rebuild:
-    """One rebuild. Directories are locked, and what is to be let go is in `held`."""
+    """One rebuild, while directories are locked. `held` releases its resources."""
 
     def __init__(
         self,
@@ -154,7 +153,7 @@ class _Rebuild:
             )
         if identity.moved or identity.new:
             raise IdentityError(
-                "directories were moved or added since the bookie's last start; name those that it had then",
+                "directories were moved or added since the bookie's last start: restore the settings of that start",
                 path=self._paths.all[0],
             )
         if expected_cookie is not None:
@@ -308,10 +307,10 @@ class _Rebuild:
             return not replay.damaged
 
     async def _settle(self, path: str, sound: bool, readable: bool, lost_to: int) -> Settled:
-        """Give the ledgers what the metadata say of them, and the shard what is true of those that weren't found.
+        """Complete the ledgers' rows by the metadata, and note in the shard's row how to answer for other ledgers.
 
-        `sound`: nothing is damaged or was lost. `readable`: the journals are not damaged; else the next start finds
-        them so once more, and must not refuse what this rebuild has accepted. `lost_to`: see `settle`.
+        `sound`: nothing is damaged or was lost. `readable`: the journals are not damaged. If they are, the next start
+        finds the same damage, and must not refuse what this rebuild accepted. `lost_to`: see `settle`.
         """
         trusted = sound and self._catalog is not None
         with contextlib.closing(self._open(f"{path}/{NEW_INDEX_NAME}")) as store:
@@ -329,7 +328,7 @@ class _Rebuild:
                 )
                 done = Settled(part.shard, *(a + b for a, b in zip(done[1:], part[1:], strict=True)))
                 after = ids[-1]
-            # A later rebuild can't tell those that old indexes had in limbo from those of which nobody was asked.
+            # A later rebuild can't distinguish ledgers that old indexes had in limbo from ones that nobody looked up.
             unasked = sound and not trusted and not self._in_limbo
             row = done.shard._replace(unknown_in_limbo=not trusted, unasked=unasked)
             if not readable:

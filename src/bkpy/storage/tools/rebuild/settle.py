@@ -1,4 +1,4 @@
-"""What the metadata say of the ledgers of a new index: their keys, and which of them need no limbo.
+"""Completes the ledgers of a new index by the metadata: their keys, and which of them need no limbo.
 
 Invariant: a ledger leaves limbo only if nothing was lost, it is CLOSED, and all that this bookie has to hold of it is
 in the index (S14); of a ledger that the old index had in limbo, the bookie has to hold something. Everything here
@@ -49,12 +49,13 @@ def settle(
     lost_to: int,
     in_limbo: Collection[int] = (),
 ) -> Settled:
-    """Store what `metadata` say of these ledgers, None of one that there isn't.
+    """Complete these ledgers by `metadata`, where None stands for a ledger that doesn't exist.
 
-    Limbo is for what may be missing. Of a CLOSED ledger the metadata tell what has to be here, but not what a copier
-    has stored and is about to name the bookie for: limbo of ledgers up to the id `lost_to`, of which anything may have
-    been lost, now or in the past, ends only under their lock (`bkpy.storage.losses`). So does that of ledgers `doubted`
-    by the old index of which the metadata want nothing here: nothing shows that what was lost is here again.
+    A ledger is in limbo while entries may be missing. The metadata of a CLOSED ledger say which entries must be here,
+    but not what a re-replication has just stored and is about to name the bookie for. So limbo of ledgers up to the id
+    `lost_to`, of which anything may be lost, ends only under their lock (`bkpy.storage.losses`). The same holds for
+    ledgers that the old index had in limbo and of which the metadata want nothing here: nothing proves that the lost
+    entries are here again.
     """
     changes = Changes(shard, LivingBytes(), max(1, len(metadata)))
     limbo = keyless = unknown = 0
@@ -99,8 +100,8 @@ def add_missing(
 ) -> Settled:
     """Put those of these ledgers in limbo, without an entry, that this bookie may have held entries of.
 
-    They are in the metadata store and in no index of the bookie; None stands for metadata that can't be read. The old
-    index had those `doubted` in limbo.
+    They are in the metadata store and in no index of the bookie; None stands for metadata that can't be read.
+    `in_limbo`: ledgers that the old index had in limbo.
     """
     changes = Changes(shard, LivingBytes(), max(1, len(metadata)))
     limbo = keyless = 0

@@ -1,10 +1,9 @@
-"""What is to outlive an old index in the new one: whether this bookie had lost data, or may have in its last run, and
-which ledgers are in limbo for that.
+"""Carries over from an old index to a rebuilt one whether this bookie lost data, and which ledgers are in limbo for it.
 
-Invariants: where the old index can't be read, the newest journal files say what was so when the last run began, and
-today's settings count as well; a run that could lose what it had acknowledged counts as if it had; where journal files
-don't say it, as those of 0.2.0, data counts as lost; where the old index is gone, so may be logs and journal files, as
-after a `format` that was interrupted.
+Invariants: if the old index can't be read, the newest journal files say how the last run began, and today's settings
+count as well; a run that could lose acknowledged entries counts as one that did; if journal files don't say it, as
+those of 0.2.0, data counts as lost; if the old index is gone, logs and journal files may be gone too, as after an
+interrupted `format`.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class Standing(NamedTuple):
-    """`at_risk`: the mark of the last run, see `bkpy.storage.at_risk`.
+    """The losses that an old index knew of.
 
-    `limbo`: ledgers without a row were in limbo, all of them. `limbo_to`: those up to this id, -1 for none. `doubted`:
-    ledgers whose own rows say that something of them may be lost.
+    `at_risk`: the mark of the last run, see `bkpy.storage.at_risk`. `limbo`: all ledgers without a row were in limbo;
+    `limbo_to`: only those up to this id, -1 for none. `in_limbo`: ledgers whose own rows had them in limbo.
     """
 
     at_risk: bytes
@@ -37,7 +36,7 @@ class Standing(NamedTuple):
 
 
 def standing_of(runtime: DiskRuntime, directory: str, settings: BookieSettings) -> Standing:
-    """What is to be kept of a ledger directory's index. Blocks."""
+    """Read it from a ledger directory's index. Blocks."""
     path = f"{directory}/{INDEX_NAME}"
     if not runtime.files.exists(path):  # then the new one of a rebuild that was interrupted is whole
         path = f"{directory}/{NEW_INDEX_NAME}"
@@ -75,7 +74,7 @@ def _in_limbo(store: OrderedStore) -> frozenset[int]:
 
 
 def _without_index(files: Files, settings: BookieSettings) -> Standing:
-    """What the journals and the settings say. What was in doubt only up to some id is so altogether."""
+    """Conclude it from journals and settings. Ledgers that were in doubt up to some id are all in doubt then."""
     headers = [newest_header(files, path) for path in settings.journal_directories]
     state = run_state(settings, ())
     for header in headers:

@@ -596,7 +596,7 @@ def test_a_ledger_of_which_it_is_not_known_whether_it_was_deleted_is_damage(tmp_
     put_rows(one, {tombstone_key(50): encode_tombstone(50, 60)[:-1] + b"?"})
     findings = checked(one.ledger(55))
     (found,) = damages(findings)
-    assert "can't be told" in found.damage
+    assert "is not known" in found.damage
     assert found.facts["ledger"] == 55
     assert facts(findings, "note") == []
     assert damages(one.ledger(1)) == []
