@@ -401,7 +401,7 @@ MUTANTS: list[Mutant] = [
         "a safety check is an assert",
         "`python -O` leaves it out",
         "        if self.sealed is not None:\n"
-        '            raise AssertionError("what was sealed before is not flushed yet")\n',
+        '            raise AssertionError("the generation sealed before is not flushed yet")\n',
         "        assert self.sealed is None\n",
         ("tests/unit/test_architecture.py::test_no_safety_check_is_an_assert",),
     ),
