@@ -194,7 +194,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a task started on a loop that has ended",
         "Python tells of a coroutine that was never awaited",
-        "except GeneratorExit:  # the loop has ended, and with it whatever could take the ledger back\nraise\n",
+        "except GeneratorExit:  # the loop has ended: nothing can take the ledger back\nraise\n",
         "",
         ("tests/unit/metadata/test_edges.py::test_a_creation_that_ends_with_its_loop_takes_nothing_back",),
     ),

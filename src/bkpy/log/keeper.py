@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from bkpy.config.recovery import RecoverySettings
     from bkpy.metadata.cluster import Cluster
-    from bkpy.metadata.logs.maintenance import Belongs, Fence
+    from bkpy.metadata.logs.maintenance import Fence, LogOfLedger
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
     from bkpy.runtime.interfaces import Runtime
 
@@ -78,7 +78,7 @@ class LogKeeper:
         for name in names[begin:] + names[:begin]:
             self._reached = name
             try:
-                await self._log_maintenance.look_after(name, self._fence)
+                await self._log_maintenance.maintain(name, self._fence)
             except BookKeeperError as error:
                 if _concerns_all(error):
                     raise
@@ -109,7 +109,7 @@ class LogKeeper:
                 except UnauthorizedError as error:
                     log.warning("the note that log %s was deleted can't be removed: %s", note.name, error)
 
-    async def _sweep_one(self, metadata: LedgerMetadata, belongs: Belongs, grace_s: float, found: _Found) -> None:
+    async def _sweep_one(self, metadata: LedgerMetadata, belongs: LogOfLedger, grace_s: float, found: _Found) -> None:
         ledger_id = metadata.ledger_id
         try:
             swept = await self._log_maintenance.sweep(metadata, grace_s)
@@ -152,7 +152,7 @@ class _Found:
     def __init__(self) -> None:
         self.seen: set[str] = set()  # uids of logs
         self.deleted = 0
-        self.lost: dict[Belongs, _Kept] = {}  # by a log whose list was lost
+        self.lost: dict[LogOfLedger, _Kept] = {}  # by a log whose list was lost
         self.failed: dict[tuple[str, str], _Kept] = {}  # by a log, and the error
         self.unreadable = _Kept()
 

@@ -1,4 +1,4 @@
-"""A cluster's root: made once by `init_cluster`, found by `open_cluster`."""
+"""A cluster's root node: `init_cluster` creates it once, `open_cluster` finds it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DEFAULTS = ClientSettings()
 
 @dataclass(frozen=True)
 class Cluster:
-    """An initialised cluster. `instance_id` never changes and is unlike any other cluster's."""
+    """An initialised cluster. `instance_id` is unique and never changes."""
 
     store: MetadataStore
     root: str
@@ -38,7 +38,7 @@ class Cluster:
 async def init_cluster(
     store: MetadataStore, root: str, layout: str = LONG_HIERARCHICAL.name, *, settings: ClientSettings = _DEFAULTS
 ) -> Cluster:
-    """Make a new cluster under `root`, all at once.
+    """Create a new cluster under `root`, in one transaction.
 
     Raises `ConfigError`, with nothing changed, when there is a cluster already, under `root` or a node above it, or no
     layout of that name, and `MetadataUnavailableError`.
@@ -55,7 +55,7 @@ async def init_cluster(
     above = await ensure_path(store, root, attempts_max=attempts_max)
     if isinstance(above, NotDone):
         raise to_error(above)
-    # The instance id comes first: it is unique, so after a lost connection it tells whose cluster this is.
+    # The instance id comes first: it is unique, so after a lost connection it shows whose cluster this is.
     first = Create(f"{root}/{paths.INSTANCE_ID}", instance_id.encode())
     others = [
         Create(f"{root}/{paths.LAYOUT}", json.dumps({"version": LAYOUT_VERSION, "layout": chosen.name}).encode()),

@@ -1,4 +1,4 @@
-"""From a metadata URI to a connected store."""
+"""Connects a store by a metadata URI."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ async def connect_store(
 ) -> tuple[MetadataStore, str]:
     """A connected store and the cluster's root node; the caller closes the store.
 
-    `ssl` and `auth` are by default what the settings say. A call waits at most `call_timeout_s` for its answer, by
-    default the session's timeout. Raises `ConfigError` for a URI that isn't one or files that can't be used, and
-    `MetadataUnavailableError` if no server is reached in time, or if every server refuses the connection at once for
-    `refused_timeout_s`, as where none is running; None waits for one to be started.
+    `ssl` and `auth` come from the settings by default. A call waits at most `call_timeout_s` for its answer, by default
+    the session's timeout. Raises `ConfigError` for a bad URI or unusable files, and `MetadataUnavailableError` if no
+    server is reached in time, or if every server refuses the connection for `refused_timeout_s`; None waits for a
+    server to be started.
     """
     where = parse_uri(uri)
     store = ZooKeeperStore(
@@ -54,7 +54,7 @@ async def connect_store(
 
 
 def zookeeper_credentials(settings: MetadataSettings) -> list[tuple[str, bytes]]:
-    """(scheme, credential) of what the settings name for ZooKeeper; none if they name nothing. `ConfigError`."""
+    """The (scheme, credential) pairs of the settings for ZooKeeper, if any. Raises `ConfigError`."""
     if settings.zookeeper_auth is not None:
         return [("digest", settings.zookeeper_auth.get_secret_value().encode())]
     if settings.zookeeper_auth_file is not None:

@@ -1,4 +1,4 @@
-"""Where things are under a cluster's root node."""
+"""The paths of nodes under a cluster's root node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOCKS = "underreplication/locks"
 MARKS = "underreplication/ledgers"
 MARKS_NEWS = "underreplication/news"
 DISABLED = "underreplication/disable"
-BY_HAND = "underreplication/byhand"
+MANUAL_MOVES = "underreplication/byhand"
 DRAINING = "underreplication/draining"
 AUDIT = "underreplication/audit"
 CHECKS = "underreplication/checks"
@@ -63,6 +63,6 @@ def log(root: str, name: str) -> str:
 
 
 def token_in(data: bytes) -> str:
-    """The name of the one node below, as a node's value gives it; "" for a value that is no node's name."""
+    """The name of the one node below, which the value of a node gives; "" if that is no node's name."""
     name = data.decode(errors="replace")
     return name if name.isascii() and name.isalnum() else ""

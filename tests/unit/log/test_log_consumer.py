@@ -30,7 +30,7 @@ async def test_a_consumer_goes_on_where_it_was(cluster: InProcess) -> None:
         assert again.position == 3  # it is there: the position is for new ones
         await again.commit(2)
         assert repr(again) == "<LogConsumer log=orders name=billing position=2>"
-        with pytest.raises(bkpy.MetadataConflictError, match="somebody else goes by that name"):
+        with pytest.raises(bkpy.MetadataConflictError, match="somebody else uses that name"):
             await billing.commit(4)
         assert billing.position == 3
         await again.delete()

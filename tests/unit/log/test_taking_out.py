@@ -36,7 +36,7 @@ async def ledgers(client: Client) -> set[int]:
 
 async def looked_after(client: Client) -> LogList:
     """The list when the auditor has finished what a writer that was closed in the midst of it has left."""
-    await LogMaintenance(log_parts(client).logs, replication_context(client).cluster.catalog).look_after(
+    await LogMaintenance(log_parts(client).logs, replication_context(client).cluster.catalog).maintain(
         NAME, replication_context(client).fence
     )
     return await lst_of(client)

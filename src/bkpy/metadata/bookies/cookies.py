@@ -1,7 +1,7 @@
-"""Cookies: what the cluster remembers about a bookie, to recognise its directories when it comes back.
+"""Cookies: the cluster's records of bookies, by which it recognises their directories when they come back.
 
-The value is the bookie's own JSON. Here only its presence matters, its version, the three fields that others rely on,
-and the UUIDs of its indexes.
+The value is the bookie's own JSON. Others rely on its presence, its version, three of its fields, and the UUIDs of its
+indexes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ async def write_cookie(
     *,
     attempts_max: int = DEFAULTS.metadata_write_attempts_max,
 ) -> int:
-    """Write the cookie and return its version; `expected_version` None means that there must be none yet.
+    """Write the cookie and return its version. With `expected_version` None there must be none yet.
 
     Raises `ConfigError` for a value that is no cookie of this bookie, `MetadataConflictError` if somebody else has
     written or deleted it, `NoSuchClusterError`, `MetadataUnavailableError`.
@@ -90,12 +90,12 @@ async def write_cookie(
 
 
 async def delete_cookie(store: MetadataStore, root: str, bookie_id: str, expected_version: int | None = None) -> None:
-    """Forget the bookie.
+    """Delete the bookie's cookie.
 
     Raises `BookieUnavailableError` if it has no cookie, `MetadataConflictError` if that isn't at `expected_version`,
     `MetadataUnavailableError`.
     """
-    # Only once: the bookie may come back meanwhile, with another cookie.
+    # One attempt: the bookie may come back meanwhile, with another cookie.
     outcome = await delete_certainly(store, paths.cookie(root, bookie_id), expected_version, attempts_max=1)
     match outcome:
         case Gone():
@@ -120,7 +120,7 @@ async def list_cookies(store: MetadataStore, root: str) -> list[str]:
 
 
 def instance_of(value: bytes) -> str:
-    """Which storage the bookie has: the UUIDs of its indexes, sorted, with spaces between; "" if that can't be told."""
+    """The name of the bookie's storage: the sorted UUIDs of its indexes, with spaces between; "" if unknown."""
     try:
         return storage_instance([one["index_uuid"] for one in parsed(value)["storage"]["ledger_directories"]])
     except (ValueError, KeyError, TypeError):

@@ -1,10 +1,10 @@
-"""Which bookies are to leave their cluster: a node for each, made by people, that the bookie and its writers watch.
+"""Draining bookies: an operator creates a node for each, which the bookie and its writers watch.
 
-    draining/<bookie id>          its value is the name of the one node below it, which no other node ever had
-    draining/<bookie id>/<token>  since when, and whether the bookie has said that it takes no entry any more
+    draining/<bookie id>          its value is the name of the one node below it, which is unique
+    draining/<bookie id>/<token>  since when it drains, and whether the bookie has said that it is read-only
 
-Invariants: as long as the node is there the bookie is draining, whatever its value; what the bookie has said belongs to
-this one time of draining, for the token is unlike any other; nothing but `retire` ends it together with the cookie.
+Invariants: as long as the node is there the bookie is draining, whatever its value; the bookie's statement belongs to
+this one draining, as the token is unique; only `retire` ends a draining together with the cookie.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _DEFAULTS = MetadataSettings()
 class Drain:
     """A bookie that drains since `since_ms` (of the epoch), and refuses all entries since `refuses_since_ms`.
 
-    `unreadable` says why nobody knows more than that it drains; such a draining has no `token`.
+    `unreadable` says why nothing else is known of the draining; it then has no `token`.
     """
 
     bookie_id: str
@@ -63,7 +63,7 @@ class Drain:
 
 
 class Drains:
-    """Those under `root`. Reads raise `MetadataUnavailableError`."""
+    """The drainings under `root`. Reads raise `MetadataUnavailableError`."""
 
     def __init__(
         self, store: MetadataStore, root: str, runtime: Runtime, settings: MetadataSettings = _DEFAULTS
@@ -74,13 +74,13 @@ class Drains:
         self._attempts_max = settings.metadata_write_attempts_max
 
     async def read(self, bookie_id: str) -> Drain | None:
-        """None if the bookie is certainly not draining. Of a value that makes no sense it says no more than that."""
+        """The draining; None if the bookie is certainly not draining. An unreadable value is no error."""
         return await self._read(bookie_id, read_certainly)
 
     async def _read(
         self, bookie_id: str, read: Callable[[MetadataStore, str], Awaitable[tuple[bytes, int] | None]]
     ) -> Drain | None:
-        """The bookie drains whatever the value is, and also if this process may not read it."""
+        """The bookie drains whatever the value is, even if this process may not read it."""
         path = paths.draining(self._root, bookie_id)
         try:
             top = await read(self._store, path)
@@ -92,15 +92,15 @@ class Drains:
             value = await read(self._store, f"{path}/{token}")
         except UnauthorizedError as error:
             return Drain(bookie_id, "", unreadable=str(error))
-        # Without a value it was cancelled between the two reads, or restarted: the watch notices that.
+        # Without a value, it was cancelled or restarted between the two reads: the watch notices that.
         return Drain(bookie_id, token) if value is None else _decode(bookie_id, token, *value)
 
     async def bookies(self) -> frozenset[str]:
-        """The ids of all that drain, as the server knows it: it may lag behind."""
+        """The ids of all draining bookies, as the server knows them: it may lag behind."""
         return frozenset(await children_if_there(self._store, f"{self._root}/{paths.DRAINING}"))
 
     async def all(self) -> list[Drain]:
-        """All of them, as the server knows it, by id."""
+        """All drainings, as the server knows them, by id."""
         found = []
         for bookie_id in sorted(await self.bookies()):
             drain = await self._read(bookie_id, read_if_there)
@@ -109,7 +109,7 @@ class Drains:
         return found
 
     async def begin(self, bookie_id: str) -> CreateOutcome:
-        """Have the bookie drain. `Exists` if it does already."""
+        """Start to drain the bookie. `Exists` if it drains already."""
         path = paths.draining(self._root, bookie_id)
         token = self._runtime.rng.randbytes(_TOKEN_BYTES).hex()
         value = _encode(Drain(bookie_id, token, int(self._runtime.clock.time() * 1000)))
@@ -129,7 +129,7 @@ class Drains:
                 assert_never(outcome)
 
     async def say_refusing(self, drain: Drain) -> PutOutcome:
-        """The bookie's own word: from now on, and for as long as it drains, no entry is stored on it."""
+        """The bookie's own statement: from now on, and as long as it drains, it stores no entry."""
         node = f"{paths.draining(self._root, drain.bookie_id)}/{drain.token}"
         now_ms = int(self._runtime.clock.time() * 1000)
         said = Drain(drain.bookie_id, drain.token, drain.since_ms, now_ms, unknown=drain.unknown)
@@ -138,7 +138,7 @@ class Drains:
         )
 
     async def cancel(self, drain: Drain) -> DeleteOutcome:
-        """End this time of draining: the bookie stays."""
+        """End this draining: the bookie stays."""
         path = paths.draining(self._root, drain.bookie_id)
         if not drain.token:
             return await delete_certainly(self._store, path, attempts_max=self._attempts_max)
@@ -146,17 +146,17 @@ class Drains:
         return await delete_together(self._store, unique, Delete(path), attempts_max=self._attempts_max)
 
     async def retire(self, drain: Drain, cookie_version: int) -> DeleteOutcome:
-        """Remove the bookie's cookie, if that and its draining are still what they were when they were read."""
+        """Remove the bookie's cookie and its draining, if neither has changed since it was read."""
         path = paths.draining(self._root, drain.bookie_id)
         cookie = Delete(paths.cookie(self._root, drain.bookie_id), cookie_version)
-        if not drain.token:  # nothing tells this time of draining from the next one
+        if not drain.token:  # nothing distinguishes this draining from the next one
             return await delete_together(self._store, Delete(path), cookie, attempts_max=1)
         unique = Delete(f"{path}/{drain.token}", drain.node_version)
         return await delete_together(self._store, unique, Delete(path), cookie, attempts_max=self._attempts_max)
 
 
 def superseded(outcome: DeleteOutcome | PutOutcome) -> bool:
-    """Whether it was refused as something else has happened to the bookie meanwhile, which is to be looked at."""
+    """Whether it was refused because something else has happened to the bookie meanwhile: the caller reads again."""
     return isinstance(outcome, Missing | Changed | Superseded)
 
 

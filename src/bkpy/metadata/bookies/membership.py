@@ -1,6 +1,6 @@
-"""Which bookies of a cluster are there, and with which storage: what the auditor judges by.
+"""The status of all bookies of a cluster, and their storage: the auditor decides by it.
 
-Invariant: a look saw all of it in one session, from a server that had caught up; without that there is no look.
+Invariant: one session read all of it, from a server that had caught up; otherwise the call fails.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 async def look_at_bookies(
     store: MetadataStore, root: str, *, reads_at_once: int, named: Collection[str] = ()
 ) -> dict[str, BookieStatus]:
-    """All bookies that have a cookie, and those of `named` without one. Raises `MetadataUnavailableError`.
+    """All bookies that have a cookie, and the others of `named`. Raises `MetadataUnavailableError`.
 
-    A cookie that this process may not read counts as one that doesn't say which storage the bookie has.
+    If this process may not read a cookie, the bookie's storage is unknown.
     """
     session = store.session_id
     await store.sync(root)
@@ -58,10 +58,10 @@ async def look_at_bookies(
 
 
 async def _presence(store: MetadataStore, root: str, bookie: str, *, read_only: bool) -> Presence:
-    """Of a bookie that was listed at that place. It may be moving to the other place, or leaving, at the same time.
+    """The presence of a bookie that was listed in that place. It may move to the other one, or leave, meanwhile.
 
-    A bookie whose registration says nothing counts as absent, as it does for clients: nothing proves that it is there
-    with what it had.
+    A bookie whose registration is unreadable counts as absent, as it does for clients: nothing proves that it is there
+    with its data.
     """
     for place in (read_only, not read_only):
         try:

@@ -1,4 +1,4 @@
-"""Which ledgers may need a bookie that stores no entry any more: before its id may be given up, none may.
+"""The ledgers that may need a read-only bookie: there must be none before its id is given up.
 
     locks that are held now are released --> whole scan: none names it
                                                          ledgers IN_RECOVERY are closed, and looked at again
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ReferencingLedgers(NamedTuple):
-    """At all ledgers: how many there are, and which of them may need the bookie."""
+    """The result of a scan: the number of all ledgers, and the ids of those which may need the bookie."""
 
     ledgers: int
     named: tuple[int, ...]
@@ -39,7 +39,7 @@ class ReferencingLedgers(NamedTuple):
 
 
 class NamingScan:
-    """The search for ledgers that may need a bookie, which stores no entry any more. `recover` closes a ledger."""
+    """The search for ledgers that may need a read-only bookie. `recover` closes a ledger."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class NamingScan:
         self._store, self._clock = cluster.store, cluster.store.runtime.clock
 
     async def wait_for_movers(self) -> None:
-        """Return when each lock that is held now was released: no holder that chose the bookie can swap it in then.
+        """Return when each lock that is held now is released: then no holder that chose the bookie can swap it in.
 
         Raises `MetadataConflictError` after `decommission_patience_s`.
         """
@@ -72,7 +72,7 @@ class NamingScan:
             held &= await self._held()
 
     async def _held(self) -> set[str]:
-        """The nodes of the locks that are held, whose names no others ever have."""
+        """The nodes of the held locks, whose names are unique."""
         folder = f"{self._cluster.root}/{paths.LOCKS}"
         await self._store.sync(self._cluster.root)
         return {name for name in await children_if_there(self._store, folder) if "-" in name}
@@ -105,7 +105,7 @@ class NamingScan:
         )
 
     async def _settled(self, ledger_id: int) -> BookieReference:
-        """What the ledger needs when it is closed."""
+        """The ledger's reference to the bookie when it is closed."""
         try:
             return reference_of(await self._recover(ledger_id), self._bookie_id)
         except NoSuchLedgerError:

@@ -1,10 +1,10 @@
-"""Which bookies are there: a bookie keeps its node under `available/`, clients keep a fresh list of them.
+"""Registration of bookies: a bookie keeps its node under `available/`, and clients keep a fresh list of these nodes.
 
-Invariants: at most one living process is registered under a bookie id, and only with the cookie that the cluster has;
-a registered bookie that lost its session is registered again as soon as it has a new one; a client that loses the store
-goes on with the last list it knew, and one that has it knows of every bookie that comes, goes, changes sides or is to
-leave at once, and what it says of itself within `bookie_refresh_interval_s`; one that is to leave is never among those
-that take writes.
+Invariants: at most one living process is registered under a bookie id, and only with the cookie that the cluster has; a
+bookie that lost its session registers again as soon as it has a new one; a client without the store goes on with its
+last list; a client with the store is notified of each bookie that comes, goes, becomes read-only or writable, or
+drains, and knows the other fields of a node within `bookie_refresh_interval_s`; a draining bookie is never among the
+writable ones.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _CLIENT_DEFAULTS = ClientSettings()
 
 @dataclass(frozen=True)
 class BookieInfo:
-    """What a bookie says about itself. `address` is "host:port", `metrics_port` 0 means that there is none."""
+    """A bookie's description of itself. `address` is "host:port"; `metrics_port` is 0 without a metrics page."""
 
     bookie_id: str
     address: str
@@ -89,10 +89,10 @@ class Registration:
     """A bookie's own node.
 
     `identity` names the bookie's directories, which only one process can hold locked: a node with the same identity
-    belongs to a dead predecessor and is replaced at once, instead of when its session times out. `cookie` is the value
-    of the bookie's cookie, and its version, which stay as they are while the bookie runs: one that was decommissioned
-    while it was cut off, or whose id has another storage by now, is not registered again. `on_death` is called when the
-    registration can't be kept up: another process has taken the id, the cookie is another one, or the cluster is gone.
+    belongs to a dead predecessor, and is replaced before its session times out. `cookie` is the value and version of
+    the bookie's cookie, which don't change while the bookie runs. A bookie that was decommissioned while it was cut
+    off, or whose id has another storage by now, doesn't register again. `on_death` is called when the registration
+    ends: another process has taken the id, the cookie has changed, or the cluster is gone.
     """
 
     def __init__(
@@ -116,16 +116,16 @@ class Registration:
         self._cookie = cookie
         self._on_death = on_death
         self._settings = settings
-        self._token = runtime.rng.randbytes(16).hex()  # this process, among all that ever had the id
+        self._token = runtime.rng.randbytes(16).hex()  # unique among all processes that ever had the id
         self._lock = asyncio.Lock()
         self._registered = False
         self._watch: Watch | None = None
         self._task: asyncio.Task[Any] | None = None
 
     async def register(self) -> None:
-        """Return when the bookie is registered; from then on it is kept so.
+        """Return when the bookie is registered; from then on it stays so.
 
-        Raises `IdentityError` when another living process has the id, which takes about a session timeout to find out.
+        Raises `IdentityError`, after about a session timeout, if another living process has the id.
         """
         async with self._lock:
             await self._publish()
@@ -135,7 +135,7 @@ class Registration:
         )
 
     async def unregister(self) -> None:
-        """Remove the node. Without the store this fails, and the node goes with the session."""
+        """Remove the node. Without the store this fails, and the node ends with the session."""
         self._registered = False
         if self._task is not None:
             self._task.cancel()
@@ -147,24 +147,24 @@ class Registration:
     async def set_read_only(self, read_only: bool, reason: str = "") -> None:
         """Move the node between the writable and the read-only bookies. While the store is away, waits for it.
 
-        `reason` is told to those who find too few bookies that take writes.
+        Clients that find too few writable bookies show `reason`.
         """
         async with self._lock:
             if (self.info.read_only, self.info.read_only_reason) == (read_only, reason):
                 return
             self.info = dataclasses.replace(self.info, read_only=read_only, read_only_reason=reason)
         if self._watch is not None:
-            self._watch.close()  # it is on the old path
+            self._watch.close()  # it watches the old path
         await self._publish_until_done()
 
     async def set_in_limbo(self, *, in_limbo: bool) -> None:
-        """Replace what the node says of lost data; it stays in its place. While the store is away, waits for it."""
+        """Update the node's field for lost data, in place. While the store is away, waits for it."""
         async with self._lock:
             self.info = dataclasses.replace(self.info, in_limbo=in_limbo)
         await self._publish_until_done()
 
     async def set_free_bytes(self, free_bytes: int) -> None:
-        """Replace what the node says of free space; it stays in its place. While the store is away, waits for it."""
+        """Update the node's field for free space, in place. While the store is away, waits for it."""
         async with self._lock:
             self.info = dataclasses.replace(self.info, free_bytes=free_bytes)
         await self._publish_until_done()
@@ -198,13 +198,13 @@ class Registration:
                 await asyncio.sleep(self._settings.metadata_retry_pause_s)
 
     async def _publish(self) -> None:
-        # First the new place, then the old one: for a moment the bookie is in both and counts as read-only.
+        # First the new place, then the old one: for a moment the bookie is in both, and counts as read-only.
         await self._claim(self._path(self.info.read_only))
         await self._withdraw(self._path(not self.info.read_only))
 
     async def _claim(self, path: str) -> None:
         deadline = self._runtime.clock.monotonic() + TAKEOVER_TIMEOUTS * self._store.session_timeout_s
-        doubt = False  # whether a node may be there that this call has made
+        doubt = False  # whether this call may have created a node
         while True:
             value = self._value()
             made = await self._create(path, value)
@@ -232,9 +232,9 @@ class Registration:
                 return
             owner = fields_of(found[0])
             if (owner.get("token"), owner.get("session")) == (self._token, _session(self._store)):
-                await self._replace(path, value, found[1])  # something has changed that the node says
+                await self._replace(path, value, found[1])  # a field has changed
             elif owner.get("token") == self._token or (self._identity and owner.get("identity") == self._identity):
-                # Of an earlier session of this process, or of a predecessor that can't be alive.
+                # It is of an earlier session of this process, or of a dead predecessor.
                 await self._remove(path, found[1])
             elif not await self._gone(path, deadline):
                 raise IdentityError(
@@ -243,7 +243,7 @@ class Registration:
                 )
 
     async def _create(self, path: str, value: bytes) -> CreateOutcome:
-        """Make the node, if the cookie is still the bookie's own. `Exists` also for a node that is already its own."""
+        """Create the node, if the cookie is still the bookie's own. `Exists` also for this process's own node."""
         node = Create(path, value, ephemeral=True)
         if self._cookie is None:
             return await create_certainly(self._store, node, attempts_max=1)
@@ -251,7 +251,7 @@ class Registration:
         found = await attempt(read_certainly(self._store, cookie))
         if isinstance(found, NotDone | Unknown):
             return NotDone(found.error)
-        # A cookie that was made anew may have the same version, so both count.
+        # A cookie that was deleted and created again may have the same version, so both count.
         if isinstance(found, Answer) and found.value == self._cookie:
             return await create_certainly(self._store, node, Check(cookie, self._cookie[1]), attempts_max=1)
         here = await self._look(path, doubt=False)
@@ -262,8 +262,8 @@ class Registration:
     def _not_known(self) -> IdentityError:
         return IdentityError(
             "the cluster doesn't know this bookie with these directories any more: it was decommissioned while it was "
-            "cut off from the metadata store, or its id has other directories now. Stop it for good; what it had is "
-            "on other bookies",
+            "cut off from the metadata store, or its id has other directories now. Stop it for good: other bookies "
+            "have its entries",
             bookie=self.info.bookie_id,
         )
 
@@ -282,19 +282,19 @@ class Registration:
         return True
 
     async def _withdraw(self, path: str) -> None:
-        """Remove the node if it is ours."""
+        """Remove the node if it is this process's."""
         found = await read_if_there(self._store, path)
         if found is not None and fields_of(found[0]).get("token") == self._token:
             await self._remove(path, found[1])
 
     async def _look(self, path: str, doubt: bool) -> tuple[bytes, int] | None:
-        """What is there. An error says whether that may be this call's own."""
+        """The node. An error says whether the node may be this call's own."""
         found = await attempt(read_if_there(self._store, path))
         if isinstance(found, Answer):
             return found.value
         if isinstance(found, NotDone | Unknown):
             raise to_error(escalate_unknown(found, doubt), bookie=self.info.bookie_id)
-        raise found  # a look is refused for no reason that is left
+        raise found  # a read has no other refusal
 
     async def _replace(self, path: str, value: bytes, version: int) -> None:
         """Write the node, unless it has changed: then the caller looks again."""
@@ -308,7 +308,7 @@ class Registration:
                 assert_never(outcome)
 
     async def _remove(self, path: str, version: int) -> None:
-        """Remove the node, unless it has changed: then the caller looks again. Only once, for it may come back."""
+        """Remove the node, unless it has changed: then the caller looks again. One attempt, as it may come back."""
         outcome = await delete_certainly(self._store, path, version, attempts_max=1)
         match outcome:
             case Gone() | Missing() | Changed() | Superseded():
@@ -344,7 +344,7 @@ def _session(store: MetadataStore) -> str:
 
 
 def decode_registration(bookie_id: str, data: bytes, *, read_only: bool) -> BookieInfo:
-    """What a bookie's node says; fields that this version doesn't know are ignored. Raises `CorruptDataError`."""
+    """The fields of a bookie's node; unknown ones are ignored. Raises `CorruptDataError`."""
     fields = fields_of(data)
     try:
         return BookieInfo(
@@ -365,17 +365,17 @@ def decode_registration(bookie_id: str, data: bytes, *, read_only: bool) -> Book
 
 
 def _leaving(info: BookieInfo) -> BookieInfo:
-    """A bookie that is about to say of itself that it is to leave."""
+    """The description of a draining bookie before it says itself that it is read-only."""
     return dataclasses.replace(info, read_only=True, read_only_reason="draining")
 
 
 class BookieDirectory:
-    """The bookies as a client sees them: `bookies` takes writes, `read_only` doesn't. Both are replaced, never changed.
+    """The bookies as a client sees them: `bookies` are writable, `read_only` aren't. Both are replaced, never changed.
 
-    `draining` are those that are to leave, registered or not. `absent_since` has the others that were seen once and are
-    not registered, each with the monotonic time since when.
+    `draining` are the ids of draining bookies, registered or not. `absent_since` has bookies that this client saw and
+    that aren't registered any more, each with the monotonic time of that.
 
-    Addresses of bookies that went away are remembered, since a reader must still find one that is just restarting.
+    The directory remembers addresses of absent bookies, since a reader must still find a bookie that is restarting.
     """
 
     def __init__(
@@ -399,11 +399,11 @@ class BookieDirectory:
 
     @property
     def readable(self) -> frozenset[str]:
-        """The bookies that are registered, whether they take entries or not."""
+        """The registered bookies, writable or not."""
         return frozenset(self.bookies) | self.read_only.keys()
 
     def is_here(self, bookie_id: str) -> bool:
-        """Whether it is registered, and has what it had."""
+        """Whether it is registered, and has lost no data."""
         info = self.bookies.get(bookie_id) or self.read_only.get(bookie_id)
         return info is not None and not info.in_limbo
 
@@ -430,7 +430,7 @@ class BookieDirectory:
             writable, read_only, draining = await asyncio.gather(
                 self._read(False), self._read(True), self._drains.bookies()
             )
-            # A bookie that is just moving may be in both lists, and then takes no writes.
+            # A bookie that is moving may be in both lists, and then counts as read-only.
             refusing = {name: _leaving(info) for name, info in writable.items() if name in draining} | read_only
             self.bookies = {name: info for name, info in writable.items() if name not in refusing}
             self.read_only, self.draining = refusing, draining
@@ -439,7 +439,7 @@ class BookieDirectory:
         self._changed = asyncio.Event()
 
     def _see(self, infos: Mapping[str, BookieInfo]) -> None:
-        """Remember where the registered ones are, and since when the others are not there."""
+        """Remember the addresses of registered bookies, and since when the others are absent."""
         now = self._runtime.clock.monotonic()
         gone = {name: self.absent_since.get(name, now) for name in self._addresses if name not in infos}
         self.absent_since = gone
@@ -447,7 +447,7 @@ class BookieDirectory:
             self._addresses[info.bookie_id] = info.address
 
     async def wait_for(self, count: int, timeout: float) -> None:  # noqa: ASYNC109 - seconds, like every wait of a client
-        """Return when `count` bookies take writes. Raises `NotEnoughBookiesError` after `timeout` seconds."""
+        """Return when `count` bookies are writable. Raises `NotEnoughBookiesError` after `timeout` seconds."""
         try:
             async with asyncio.timeout(timeout):
                 while len(self.bookies) < count:
@@ -458,7 +458,7 @@ class BookieDirectory:
             ) from None
 
     async def changed(self) -> None:
-        """Return when the list has been read again: the next time, whether it is another one or not."""
+        """Return when the list has been read the next time, changed or not."""
         await self._changed.wait()
 
     async def address_of(self, bookie_id: str) -> str:
@@ -470,7 +470,7 @@ class BookieDirectory:
             cookie = await read_cookie(self._store, self._root, bookie_id)
             if cookie is None:
                 raise BookieUnavailableError("the cluster knows no such bookie", bookie=bookie_id, retriable=False)
-            # A registration that came meanwhile is newer than the cookie.
+            # A registration since then is newer than the cookie.
             self._addresses.setdefault(bookie_id, str(cookie_fields(cookie[0])["address"]))
         return self._addresses[bookie_id]
 
@@ -488,7 +488,7 @@ class BookieDirectory:
                     await asyncio.sleep(self._settings.metadata_retry_pause_s)
 
     async def _refresh_regularly(self) -> None:
-        # What changes in a node doesn't wake a watch on the list. One on each bookie's would cost more than it gives.
+        # A watch on the list isn't woken by a change within a node, and a watch on each node would cost too much.
         with contextlib.suppress(ClientClosedError):
             while True:
                 await asyncio.sleep(self._settings.bookie_refresh_interval_s)
@@ -509,4 +509,4 @@ class BookieDirectory:
         try:
             return decode_registration(bookie_id, found[0], read_only=read_only)
         except CorruptDataError:
-            return None  # not a bookie's node; one stranger must not hide all the bookies
+            return None  # not a bookie's node: it must not hide all the bookies

@@ -1,6 +1,6 @@
-"""Bookie ids that were given up: the cluster remembers them, so that no new bookie denies what a former one stored.
+"""Bookie ids that were given up: the cluster remembers them, so that no new bookie denies entries of a former one.
 
-    retired/<bookie id>   why the id was given up, with which storage, and the highest ledger id given out until then
+    retired/<bookie id>   the command that gave the id up, its storage, and the highest ledger id until then
 
 The record counts only while the id has no cookie. `bkpy bookie decommission` and `bkpy bookie format` write it before
 they delete the cookie. A record is replaced, and never deleted.
@@ -96,7 +96,7 @@ async def retire(
     limbo_to: int = -1,
     attempts_max: int = _DEFAULTS.metadata_write_attempts_max,
 ) -> None:
-    """Record that the id is given up; to be called before its cookie is deleted. `limbo_to` only raises the former one.
+    """Record that the id is given up, before its cookie is deleted. `limbo_to` only raises the former one.
 
     Raises `MetadataConflictError` if another call has changed the record meanwhile, and what `read_retired` raises.
     """

@@ -1,4 +1,4 @@
-"""All ledgers of a cluster, read some at a time, for those who look for what names a bookie."""
+"""Reads the metadata of all ledgers of a cluster, some at a time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("bkpy.recovery")
 
-# Of one ledger, or of its mark: damaged, of a newer version, or not allowed to this process. It holds up no other one.
+# Errors of one ledger, or of its mark: damaged, of a newer version, or forbidden to this process. The others go on.
 UNREADABLE: Final = (CorruptDataError, UnsupportedVersionError, UnauthorizedError)
 
 
@@ -37,7 +37,7 @@ async def all_ledgers(
 async def readable_ledgers(
     catalog: LedgerCatalog, *, reads_at_once: int, after: int = -1
 ) -> AsyncIterator[LedgerMetadata]:
-    """The same, one after the other; a ledger whose metadata can't be read is told of, and holds up no other."""
+    """The same, one after the other. A ledger whose metadata can't be read is logged, and left out."""
     async for some in all_ledgers(catalog, reads_at_once=reads_at_once, after=after):
         for ledger_id, metadata in some:
             if metadata is None:
@@ -47,7 +47,7 @@ async def readable_ledgers(
 
 
 async def read_ledgers(catalog: LedgerCatalog, ledger_ids: Iterable[int]) -> list[tuple[int, LedgerMetadata | None]]:
-    """Those of them that there are, at once."""
+    """The metadata of these ledgers, read concurrently; ledgers that don't exist are left out."""
 
     async def read(ledger_id: int) -> tuple[int, LedgerMetadata | None] | None:
         try:

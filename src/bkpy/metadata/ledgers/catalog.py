@@ -1,8 +1,8 @@
 """The catalogue of ledgers: creating, reading, replacing, deleting and listing their metadata.
 
-Invariants: one call of `create` makes at most one ledger, whatever is lost on the way, and none if it is cancelled; a
-write replaces exactly the version that its caller has read; a write with an unknown outcome is found out here, and if
-it can't be, its caller gets that as a value; *no such ledger* is never said by a server that lags behind.
+Invariants: one call of `create` creates at most one ledger, whatever is lost on the way, and none if it is cancelled; a
+write replaces exactly the version that its caller has read; the catalogue resolves a write with an unknown outcome, or
+returns that outcome as a value; *no such ledger* never comes from a server that lags behind.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Created:
 
 
 class IdsGiven(NamedTuple):
-    """The ids that were given out at one moment: all of them are below `below`.
+    """The ids that were given out up to one moment: all are below `below`.
 
     A ledger with one of the ids in `held` may still be created. No other new ledger gets an id below `below`.
     """
@@ -96,7 +96,7 @@ class LedgerCatalog:
         return self.layout.path_of(self._root, ledger_id)
 
     async def create(self, build: Callable[[int], LedgerMetadata]) -> Created | NotDone | Unknown:
-        """Store a new ledger's metadata, made by `build` from its new id. The error of `Unknown` names the ledger.
+        """Store a new ledger's metadata, which `build` makes of its new id. The error of `Unknown` names the ledger.
 
         `build` may be called again with another id. The value's `owner_token` must be unique to this call.
         """
@@ -112,23 +112,23 @@ class LedgerCatalog:
             ledger = Create(self.path_of(new.ledger_id), metadata.encode())
             try:
                 outcome = await self._create_at(ledger, Delete(new.node))
-            except GeneratorExit:  # the loop has ended, and with it whatever could take the ledger back
+            except GeneratorExit:  # the loop has ended: nothing can take the ledger back
                 raise
-            except BaseException:  # nobody will ever use the ledger
+            except BaseException:  # nobody will use the ledger
                 self._runtime.spawn(self._take_back(ledger, new.node), name=f"take back ledger {new.ledger_id}")
                 raise
             match outcome:
                 case Done():
                     return Created(metadata, outcome.version)
                 case Exists() | Missing():
-                    # The id is in use, made by hand, or the session and with it the id's node was lost meanwhile.
+                    # Somebody chose this id for a ledger, or the session ended, and the id's node with it.
                     await self._discard(new.node)
                     await asyncio.sleep(self._runtime.rng.random() * self._settings.ledger_id_pause_max_s)
                 case Superseded():
                     what = "the ledger may have been made, and somebody else has changed or deleted it since"
                     return Unknown(MetadataConflictError(what, ledger_id=new.ledger_id))
                 case NotDone():
-                    return outcome  # the node of the id goes with the session
+                    return outcome  # the node of the id ends with the session
                 case Unknown():
                     return Unknown(to_error(outcome, ledger_id=new.ledger_id))
                 case _:
@@ -137,9 +137,9 @@ class LedgerCatalog:
         return NotDone(MetadataConflictError(f"{count} new ledger ids in a row were taken or lost"))
 
     async def newest_id(self) -> int | NotDone:
-        """An id that no ledger has or ever had: those that are created from now on get higher ones.
+        """An id at least as high as that of any ledger until now: ledgers created from now on get higher ones.
 
-        Lists all ledgers, because some may have been made by hand, with ids of somebody's choice.
+        Lists all ledgers, because callers may have chosen the ids of some.
         """
         new = await self._new_ids.next()
         if isinstance(new, NotDone):
@@ -173,12 +173,12 @@ class LedgerCatalog:
         return await create_certainly(self._store, ledger, id_node, attempts_max=self._attempts_max)
 
     async def _discard(self, id_node: str) -> None:
-        # Whatever comes of it: at the latest the node goes with the session.
+        # The outcome doesn't matter: at the latest the node ends with the session.
         await delete_certainly(self._store, id_node, attempts_max=1)
 
     async def _take_back(self, ledger: Create, id_node: str) -> None:
-        """Delete a ledger whose creation was cancelled, if it is there, and still as it was made."""
-        # If the session has ended, a ledger without entries is left that nobody knows of.
+        """Delete a ledger whose creation was cancelled, if it is there and unchanged."""
+        # If the session has ended, an empty ledger is left that nobody knows.
         await self._discard(id_node)
         found = await attempt(read_certainly(self._store, ledger.path))
         if isinstance(found, Answer) and found.value == (ledger.data, 0):
@@ -198,9 +198,9 @@ class LedgerCatalog:
         return LedgerMetadata.decode(ledger_id, found[0]), found[1]
 
     async def closed_before(self, ledger_id: int, ms: int) -> bool:
-        """Whether the ledger was CLOSED then, and its metadata were not written since, or it is gone.
+        """Whether the ledger was CLOSED at that time and is unchanged since, or is gone.
 
-        By the clock of the metadata store. Raises what `read` does, but for `NoSuchLedgerError`.
+        By the clock of the metadata store. Raises the errors of `read`, except `NoSuchLedgerError`.
         """
         try:
             metadata, _ = await self.read(ledger_id)
@@ -213,7 +213,7 @@ class LedgerCatalog:
         return UnderreplicationQueue(self._store, self._root, self._runtime)
 
     def watch(self, ledger_id: int) -> Watch:
-        """Wakes whenever the ledger's metadata may have changed or gone; to be closed by the caller."""
+        """Wakes whenever the ledger's metadata may have changed or gone. The caller closes it."""
         return self._store.watch(self.path_of(ledger_id))
 
     async def write(self, metadata: LedgerMetadata, expected_version: int) -> PutOutcome:
@@ -248,7 +248,7 @@ class LedgerCatalog:
                 yield ledger_id
 
     async def listed(self, ledger_ids: Sequence[int]) -> set[int]:
-        """Those of `ledger_ids`, which ascend, that a listing has: of whatever partitions they lie in, one at a time.
+        """The ids of `ledger_ids`, which ascend, that exist; lists the partitions between them, one at a time.
 
         A ledger that exists during the whole call is in it. `BookKeeperError` if any of the partitions can't be listed.
         """

@@ -1,7 +1,7 @@
-"""Looks at a ledger's metadata that are sure enough to delete what a bookie has of it, or to decide whose it is.
+"""Probes a ledger's metadata with enough certainty to delete its entries on a bookie, or to decide whose it is.
 
-Invariant: what a look says was true in this cluster, at one moment after the call: the server was made to catch up, the
-instance id is that of the bookie's directories, and one session has seen all of it. What isn't sure is *unsure*.
+Invariant: the result was true in this cluster at one moment after the call: the server had caught up, the instance id
+is that of the bookie's directories, and one session has read all of it. Anything less certain is *unsure*.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """What a look saw. `version` is that of the metadata, -1 without any; `why` explains what is not sure.
+    """The result. `version` is that of the metadata, -1 without any; `why` explains an unsure one.
 
-    `ledger_key`: the ledger's key, empty without metadata. `next_id`: the id that the store gives out next, if that was
-    read.
+    `ledger_key`: the ledger's key, empty without metadata. `next_id`: the next id of the store, if that was read.
     """
 
     state: ProbeState

@@ -1,13 +1,13 @@
-"""The lists of named logs, and who writes a log now: reading, and replacing what was read.
+"""The lists of named logs and the leases of their writers: reads them, and replaces what was read.
 
     logs/<name>                 the list, see `bkpy.protocol.log.log_list`
-    logs/<name>/<uid>           never changed, and never made again: what is below it belongs to this log, and not to
-                                another one that gets the name when this one has been deleted
+    logs/<name>/<uid>           never changed, and never created again: the nodes below belong to this log, and not to
+                                another one that gets the name after its deletion
     logs/<name>/<uid>/consumers see `bkpy.metadata.logs.consumers`
-    logs/<name>/<uid>/lease     who writes the log, for people and for those who want to wait; goes with the session
+    logs/<name>/<uid>/lease     names the log's writer, for people and for openers that wait; ends with the session
 
 Invariants: a write replaces exactly the list that its caller has read, of this very log; no list gets a ledger that
-makes it too long for the store; who holds the lease says nothing of who may write, which the list alone says.
+makes it too long for the store; only the list decides who may write, and never the lease.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _DEFAULTS = MetadataSettings()
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The lease is held with the token that was given."""
+    """The caller holds the lease, with its token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ LeaseOutcome = Taken | HeldBy | NotDone | Unknown
 
 
 class LogStore:
-    """The logs under `root`, whose ledgers are kept in `layout`. Reads raise `MetadataUnavailableError`."""
+    """The logs under `root`, whose ledgers are in `layout`. Reads raise `MetadataUnavailableError`."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class LogStore:
     # --- lists ------------------------------------------------------------------------------------------------------
 
     def new_token(self) -> str:
-        """A text that is unlike any other: for a list's uid, its writer, a write of it."""
+        """A unique text: for a list's uid, its writer, or one write of it."""
         return self._runtime.rng.randbytes(_TOKEN_BYTES).hex()
 
     def now_ms(self) -> int:
@@ -106,7 +106,7 @@ class LogStore:
         return int(self._runtime.clock.time() * 1000)
 
     async def create(self, name: str, log_list: LogList) -> Done | Exists | NotDone | Unknown:
-        """Make a log. `Exists` if there is one of that name, even if it is being deleted."""
+        """Create a log. `Exists` if there is one of that name, even one whose deletion is under way."""
         path = paths.log(self.root, name)
         own = f"{path}/{log_list.uid}"
         data = self._encoded(name, dataclasses.replace(log_list, write_token=self.new_token()))
@@ -129,9 +129,9 @@ class LogStore:
                 assert_never(outcome)
 
     async def unmake(self, name: str, uid: str) -> bool:
-        """Remove a log that was made with this `uid`, whose list and consumers nobody has changed; False if they were.
+        """Remove a log that was created with this `uid`, unless its list or consumers have changed; then False.
 
-        No list has ever named a ledger of it. Raises why the outcome isn't certain.
+        No list has ever named a ledger of it. Raises an error if the outcome isn't certain.
         """
         path = paths.log(self.root, name)
         own = f"{path}/{uid}"
@@ -144,7 +144,7 @@ class LogStore:
     async def read(self, name: str, *, fresh: bool = False, include_deleted: bool = False) -> tuple[LogList, int]:
         """The list and its version, `fresh` if no earlier write may be missed: a server's answer may be old.
 
-        Raises `NoSuchLogError`, which is never old, also for a log that is being deleted unless `include_deleted`;
+        Raises `NoSuchLogError`, which is never old, also during the deletion of a log unless `include_deleted`;
         `CorruptDataError`, `UnsupportedVersionError`.
         """
         path = paths.log(self.root, name)
@@ -163,13 +163,13 @@ class LogStore:
     ) -> PutOutcome:
         """Replace the list, if it is at `expected_version` and of the same log, and if the `checks` pass.
 
-        It gets a write token of its own, or `token`, which nobody may have used. `Missing` with an index names the node
-        of the check that was refused; without one, the log is gone. Raises `ConfigError` for a list that is too long.
+        The list gets a new write token, or `token`, which must be new. `Missing` with an index names the node of the
+        failed check; without an index, the log is gone. Raises `ConfigError` for a list that is too long.
         """
         return await self._put(name, log_list, expected_version, *checks, token=token)
 
     async def write_anyway(self, name: str, log_list: LogList, expected_version: int, *checks: Check) -> PutOutcome:
-        """The same of a list that has no other ledgers than the one that is stored: it may be too long all the same."""
+        """The same for a list that adds no ledger to the stored one: it may be longer than the limit."""
         return await self._put(name, log_list, expected_version, *checks, anyway=True)
 
     async def _put(
@@ -184,7 +184,7 @@ class LogStore:
         path = paths.log(self.root, name)
         written = dataclasses.replace(log_list, write_token=token or self.new_token())
         data = written.encode() if anyway else self._encoded(name, written)
-        # Without it, the write of one who sleeps could meet the same version of another log of that name.
+        # Without this check, a delayed write could meet the same version of another log of that name.
         same = Check(f"{path}/{log_list.uid}", 0)
         outcome = await put_certainly(
             self.store, path, data, expected_version, same, *checks, attempts_max=self._attempts_max
@@ -204,7 +204,7 @@ class LogStore:
         return data
 
     def check_fits(self, name: str, log_list: LogList) -> None:
-        """Raise `ConfigError` if a list that is about to be made may be too long, before anything is done for it."""
+        """Raise `ConfigError` if a list to be made may be too long, before anything is done for it."""
         size, bound = len(log_list.encode()), self.settings.log_list_bytes_max
         if size > bound:
             raise ConfigError(
@@ -213,13 +213,13 @@ class LogStore:
             )
 
     async def names(self) -> list[str]:
-        """The names of all logs, sorted; of those that are being deleted, too."""
+        """The names of all logs, sorted, including logs whose deletion is under way."""
         folder = f"{self.root}/{paths.LOGS}"
         await self.store.sync(folder)
         return sorted(await children_if_there(self.store, folder))
 
     async def living_names(self) -> AsyncGenerator[str, None]:
-        """The same without those that are being deleted. Reads all the lists, one at a time."""
+        """The same without logs whose deletion is under way. Reads all the lists, one at a time."""
         for name in await self.names():
             try:
                 await self.read(name)
@@ -230,25 +230,25 @@ class LogStore:
             yield name
 
     def watch(self, name: str) -> Watch:
-        """Wakes whenever the list may have changed or gone; to be closed by the caller."""
+        """Wakes whenever the list may have changed or gone. The caller closes it."""
         return self.store.watch(paths.log(self.root, name))
 
     # --- checks, for the transaction of a write -----------------------------------------------------------------------
 
     def ledger_check(self, ledger_id: int, version: int) -> Check:
-        """That the ledger is there, and its metadata are at `version`: whoever adds it to a list needs that."""
+        """Checks that the ledger is there, with its metadata at `version`: for a write that adds it to a list."""
         return Check(self._layout.path_of(self.root, ledger_id), version)
 
     def list_check(self, name: str, version: int) -> Check:
-        """That the list is at `version`, for one who deletes what it doesn't name."""
+        """Checks that the list is at `version`: for the deletion of a ledger that it doesn't name."""
         return Check(paths.log(self.root, name), version)
 
     # --- the lease ----------------------------------------------------------------------------------------------------
 
     async def take_lease(self, name: str, uid: str, token: str, label: str, *, replace: bool = False) -> LeaseOutcome:
-        """Say that the writer with this token of the log with this `uid` is there, for as long as the session lives.
+        """Take the lease of the log with this `uid` for the writer with this token, until the session ends.
 
-        `HeldBy` if another one says so, and is not to be replaced. Raises `NoSuchLogError`.
+        `HeldBy` if another writer has it, unless `replace`. Raises `NoSuchLogError`.
         """
         path = self._lease_path(name, uid)
         lease_value = _LEASE.encode({"token": token, "label": label, "since_ms": self.now_ms()})
@@ -278,12 +278,12 @@ class LogStore:
         return NotDone(MetadataConflictError(f"the lease of log {name} changes hands all the time"))
 
     async def lease_holder(self, name: str, uid: str) -> str | None:
-        """The label of the one who holds the lease of the log with this `uid`; None if nobody does."""
+        """The label of the writer that holds the lease of the log with this `uid`; None if nobody does."""
         found = await self._lease_at(self._lease_path(name, uid))
         return None if found is None else found[1]
 
     async def drop_lease(self, name: str, uid: str, token: str) -> None:
-        """Remove the lease if it has this token. Without the store this fails, and it goes with the session."""
+        """Remove the lease if it has this token. Without the store this fails, and the lease ends with the session."""
         path = self._lease_path(name, uid)
         found = await self._lease_at(path)
         if found is not None and found[0] == token:

@@ -1,12 +1,12 @@
-"""Consumers of a named log: positions with names, which say what has yet to be read and so has to be kept.
+"""Consumers of a named log: named positions, from which on the log must keep its entries.
 
-    logs/<name>/<uid>/consumers              written with every registration, every deletion and every step back
+    logs/<name>/<uid>/consumers              written with every registration, deletion and step back
     logs/<name>/<uid>/consumers/<consumer>   its position, and since when
 
-Invariants: a truncation takes no entry from a consumer that was registered before it, unless it is told to: its
-transaction checks `consumers`, and a registration's checks the list; a position is replaced only by one who has read
-it, and only that of the registration that he knows; none lies past what is known to be there, since retention would
-delete what comes, and was never read; at most `log_consumers_max` are registered.
+Invariants: a truncation takes no entry from a consumer that was registered before it, unless its caller says so: its
+transaction checks `consumers`, and a registration's checks the list; a position is replaced only by a caller that has
+read it, of the same registration; none lies past the known end of the log, since retention would delete entries there
+before anybody has read them; at most `log_consumers_max` are registered.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ _RECORD: Final = StoredRecord("a consumer of a log", version=1)
 
 @dataclass(frozen=True, slots=True)
 class ConsumerState:
-    """The next position that a consumer has to read, and since when (milliseconds since the epoch) it is this one."""
+    """The next position that a consumer reads, and since when it is this one (milliseconds since the epoch)."""
 
     position: int
     since_ms: int
-    token: str = field(default="", repr=False)  # of the one who wrote it, and unlike any other
+    token: str = field(default="", repr=False)  # unique to the object that wrote it
     unknown: Mapping[str, Any] = field(default_factory=dict, hash=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """All consumers of a log, by name. A transaction with `check` does nothing once there are others."""
+    """All consumers of a log, by name. A transaction with `check` fails once there are others."""
 
     states: dict[str, ConsumerState]
     check: Check
@@ -61,17 +61,16 @@ class _StoredState:
 
 
 class LogConsumers:
-    """The consumers of the log `name`, of the list with this `uid`: those of another one of that name are others'.
+    """The consumers of the log `name` with this `uid`, and not of another log of that name.
 
-    What it writes has a token of its own, so that it knows again what it was not told of: the reply was lost, or the
-    call cancelled.
+    Its writes carry a token of its own. So it recognises a write whose reply was lost, or whose call was cancelled.
     """
 
     def __init__(
         self, logs: LogStore, name: str, uid: str, known_end: Callable[[int], Awaitable[int]] | None = None
     ) -> None:
-        """`known_end` says up to which position the log is known to reach, after a look if that is short of the one
-        that it is given; without it, what the list says has to do.
+        """`known_end` returns the position up to which the log is known to reach, and looks again if that is below its
+        argument; without it, the list decides.
         """
         self._known_end = known_end
         self._logs = logs
@@ -83,7 +82,7 @@ class LogConsumers:
         self._folder = f"{paths.log(logs.root, name)}/{uid}/consumers"
 
     async def registered(self) -> Registered:
-        """All of them, and the check of that. Raises `NoSuchLogError`."""
+        """All consumers, and a check that they are all. Raises `NoSuchLogError`."""
         await self._store.sync(self._folder)
         top = await read_certainly(self._store, self._folder)
         if top is None:
@@ -100,10 +99,10 @@ class LogConsumers:
         return Registered(states, Check(self._folder, top[1]))
 
     async def register(self, consumer: str, position: int | None) -> ConsumerState:
-        """The state of the consumer, which is registered at `position` if it isn't there; None is the first one.
+        """The state of the consumer. A new one is registered at `position`, or if that is None at the log's first.
 
-        Raises `TruncatedError` for a position that is not there any more, `ConfigError` for one that was never there,
-        or if there are too many consumers, `NoSuchLogError`, `MetadataConflictError`, `MetadataUnavailableError`.
+        Raises `TruncatedError` for a position that was truncated, `ConfigError` for one past the end or if there are
+        too many consumers, `NoSuchLogError`, `MetadataConflictError`, `MetadataUnavailableError`.
         """
         node = self._node(consumer)
         for _ in range(self._settings.log_conflicts_max):
@@ -123,10 +122,10 @@ class LogConsumers:
         raise self._given_up()
 
     async def commit(self, consumer: str, position: int, expected: ConsumerState) -> ConsumerState:
-        """Move the consumer on, or back, if it is in the `expected` state, or one that was written here; its new state.
+        """Move the consumer forward or back, if it is in the `expected` state or one that this object wrote.
 
-        Raises `MetadataConflictError` if it is in another one, for which somebody else has used its name;
-        `TruncatedError` for a position that is not there any more, `ConfigError` for one past the end,
+        Returns its new state. Raises `MetadataConflictError` if it is in another state, as somebody else uses its name;
+        `TruncatedError` for a position that was truncated, `ConfigError` for one past the end,
         `NoSuchLogError`, `MetadataUnavailableError`.
         """
         node = self._node(consumer)
@@ -134,12 +133,12 @@ class LogConsumers:
         state = self._state(position, expected.unknown)
         for _ in range(self._settings.log_conflicts_max):
             known = await self._known(consumer)
-            if known.state == state:  # an attempt before has done it, though it could not be told
+            if known.state == state:  # an earlier attempt has done it, and its reply was lost
                 return state
             if known.state is None or (known.state != expected and known.state.token != self._token):
                 raise MetadataConflictError(
                     f"consumer {consumer} of log {self._log} is not at position {expected.position} any more: "
-                    "somebody else goes by that name",
+                    "somebody else uses that name",
                     retriable=False,
                 )
             if position >= known.state.position:
@@ -154,7 +153,7 @@ class LogConsumers:
         raise self._given_up()
 
     async def delete(self, consumer: str) -> bool:
-        """Forget the consumer, whatever is stored of it; False if there was none. Nothing is kept for it any more."""
+        """Remove the consumer, whatever its value is; False if there was none. The log then keeps no entries for it."""
         node = self._node(consumer)
         was_there = False
         for _ in range(self._settings.log_conflicts_max):
@@ -170,9 +169,9 @@ class LogConsumers:
         return f"{self._folder}/{checked_name(consumer, 'consumer')}"
 
     async def _stored(self, node: str) -> tuple[int, tuple[bytes, int] | None]:
-        """The version of the node of all, and the consumer's own value and version."""
+        """The version of the common node, and the consumer's own value and version."""
         await self._store.sync(self._folder)
-        # That of all comes first: what changes behind it is noticed by the check of it.
+        # The common node comes first: the check of its version notices any later change.
         top = await read_certainly(self._store, self._folder)
         if top is None:
             raise NoSuchLogError(f"log {self._log} has been deleted")
@@ -203,16 +202,16 @@ class LogConsumers:
             raise ConfigError(f"log {self._log} ends before position {log_list.sealed_end}, not {position}")
 
     async def _check_number(self) -> None:
-        """Whether there may be one more; who comes in between changes the node of all, and this is asked again."""
+        """Raise if there may be no further one. A registration meanwhile changes the common node, and we look again."""
         bound = self._settings.log_consumers_max
         if len(await children_if_there(self._store, self._folder)) >= bound:
             raise ConfigError(
-                f"log {self._log} has {bound} consumers already, as many as log_consumers_max allows: delete those "
-                "that nobody uses any more, or raise that setting"
+                f"log {self._log} has {bound} consumers already, as many as log_consumers_max allows: delete "
+                "unused ones, or raise that setting"
             )
 
     async def _committed(self, all_version: int, *operations: Operation) -> bool:
-        """Whether they are done, with a write of the node of all consumers; False is to be tried again."""
+        """Whether they are done, together with a write of the common node; if not, the caller tries again."""
         return await self._put(self._folder, self._logs.new_token().encode(), all_version, *operations)
 
     async def _put(self, node: str, data: bytes, version: int, *others: Operation) -> bool:
@@ -221,7 +220,7 @@ class LogConsumers:
         match outcome:
             case Done():
                 return True
-            case Changed() | Missing() | Superseded():  # what is there now says more
+            case Changed() | Missing() | Superseded():  # the caller reads it again
                 return False
             case NotDone() | Unknown():
                 raise to_error(outcome)
@@ -236,7 +235,7 @@ class LogConsumers:
 
 
 async def consumers_of(logs: LogStore, name: str) -> LogConsumers:
-    """Those of the log that has this name now. Raises `NoSuchLogError`."""
+    """The consumers of the log that has this name now. Raises `NoSuchLogError`."""
     log_list, _ = await logs.read(name)
     return LogConsumers(logs, name, log_list.uid)
 

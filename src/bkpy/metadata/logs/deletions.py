@@ -1,12 +1,12 @@
-"""That a named log was deleted, noted for as long as ledgers may turn up that say they belong to it.
+"""Notes of deleted logs, kept for as long as ledgers that name such a log may turn up.
 
-    logs-deleted/<uid>      the log's name, and when
+    logs-deleted/<uid>      the log's name, and when it was deleted
 
-A list can be lost in other ways: removed by hand, or not there yet in an old copy that was put back. Only with this
-note does it follow from a missing list that nobody needs the ledgers.
+A list can be lost in other ways: an operator removed it, or restored an old copy that doesn't have it yet. Only with
+this note does a missing list prove that nobody needs the ledgers.
 
-Invariants: the note is there before the list of a deleted log is removed, and of no log that wasn't deleted; a `uid`
-is unlike any other, so whoever notes it says the same as everybody else.
+Invariants: the note is there before the list of a deleted log is removed, and never for a log that wasn't deleted; a
+`uid` is unique, so all notes of it say the same.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _RECORD: Final = StoredRecord("the note that a log was deleted", version=1)
 
 
 class Deletion(NamedTuple):
-    """Of the log with this uid; `deleted_ms` are milliseconds since the epoch."""
+    """The note of the log with this uid; `deleted_ms` are milliseconds since the epoch."""
 
     uid: str
     name: str
@@ -45,7 +45,7 @@ class Deletion(NamedTuple):
 
 
 class LogDeletions:
-    """Of all logs of a cluster. Calls raise `MetadataUnavailableError`."""
+    """The notes of a cluster. Calls raise `MetadataUnavailableError`."""
 
     def __init__(self, logs: LogStore) -> None:
         self._logs = logs
@@ -54,7 +54,7 @@ class LogDeletions:
         self._attempts_max = logs.settings.metadata_write_attempts_max
 
     async def note(self, name: str, uid: str) -> None:
-        """Say that the log was deleted, which its list says already. When it returns, `noted` is true."""
+        """Note that the log was deleted, as its list says already. When this returns, `noted` is true."""
         node = Create(self._node(uid), _RECORD.encode({"name": name, "deleted_ms": self._logs.now_ms()}))
         outcome = await create_certainly(self._store, node, attempts_max=self._attempts_max)
         if isinstance(outcome, Missing):  # the first one of the cluster
@@ -63,7 +63,7 @@ class LogDeletions:
                 raise to_error(above)
             outcome = await create_certainly(self._store, node, attempts_max=self._attempts_max)
         match outcome:
-            case Done() | Exists() | Superseded():  # whoever has noted it
+            case Done() | Exists() | Superseded():  # somebody has noted it
                 return
             case Missing():
                 raise MetadataConflictError(f"somebody deletes what is above {outcome.node}")
@@ -77,7 +77,7 @@ class LogDeletions:
         return await read_certainly(self._store, self._node(uid)) is not None
 
     async def older_than(self, age_s: float) -> list[Deletion]:
-        """The notes that are so old, or older; one that can't be read is as new as can be."""
+        """The notes of at least this age. A note that can't be read is not among them."""
         await self._store.sync(self._folder)
         old = []
         for uid in await children_if_there(self._store, self._folder):
@@ -92,7 +92,7 @@ class LogDeletions:
         return old
 
     async def forget(self, uid: str) -> None:
-        """Remove the note. What belonged to the log, and turns up later, is kept."""
+        """Remove the note. Ledgers of the log that turn up later are kept."""
         outcome = await delete_certainly(self._store, self._node(uid), attempts_max=self._attempts_max)
         if isinstance(outcome, NotDone | Unknown):
             raise to_error(outcome)

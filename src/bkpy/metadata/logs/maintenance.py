@@ -1,18 +1,18 @@
-"""Takes things out of named logs: truncation, retention, deletion, and ledgers that no list names.
+"""Removes entries and ledgers from named logs: truncation, retention, deletion, and ledgers that no list names.
 
-    truncate, retain   one write of the list that dooms ledgers, in a transaction with the check of its consumers
-    finish             deletes what is doomed, then takes off the list what is gone: a ledger that can't be deleted
-                       keeps no other one there
-    delete             one write that dooms all; the last ledgers are fenced; then as `finish`; then the nodes
-    sweep              a ledger that no list names, in a transaction with the check of the list that might; or of a
-                       log of which it is noted that it was deleted
+    truncate, retain   one write of the list marks ledgers as pending delete; its transaction checks the consumers
+    finish             deletes the pending ledgers, then removes the deleted ones from the list: a ledger that can't be
+                       deleted keeps no other one there
+    delete             one write marks all ledgers; the last ones are fenced; then as `finish`; then the nodes
+    sweep              deletes a ledger that no list names: the transaction checks the list that might name it, or a
+                       note says that its log was deleted
 
-Whoever is cut short anywhere leaves what the next one finishes: a log's writer, the auditor, or another call.
+The next call completes what an interrupted one leaves: a log's writer makes it, the auditor, or a command.
 
-Invariants: no ledger is deleted that a list names, or may come to name; one that is doomed never gets into a list
-again, so it may be deleted by anybody, however old his knowledge is; a list is forgotten only when nothing is doomed
-and the deletion is noted, see `bkpy.metadata.logs.deletions`; that there is no list is no reason to delete anything; no
-ledger that may be open is deleted with its log before it is fenced, or can't be.
+Invariants: no ledger is deleted that a list names, or may come to name; a pending ledger never gets into a list again,
+so anybody may delete it, by knowledge of any age; a list is removed only when no ledger is pending and the deletion is
+noted, see `bkpy.metadata.logs.deletions`; a missing list is no reason to delete anything; a ledger that may be open is
+fenced before it is deleted with its log, unless nobody can fence it.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# What the ledgers of a log say of it, in their custom metadata.
+# The custom metadata by which a ledger names its log.
 LOG_NAME: Final = "bkpy.log"
 LOG_UID: Final = "bkpy.log_uid"
 
 
-# Has nothing acknowledged to the writer of a ledger any more, see `bkpy.replication.context`.
+# Fences a ledger: its writer gets no acknowledgement any more, see `bkpy.replication.context`.
 Fence = Callable[[int], Awaitable[None]]
 
 
-class Belongs(NamedTuple):
+class LogOfLedger(NamedTuple):
     """The log that a ledger belongs to."""
 
     name: str
@@ -75,12 +75,12 @@ class Swept(enum.Enum):
     """What a sweep did with a ledger."""
 
     KEPT = "kept"
-    KEPT_FOR_LOST_LIST = "kept for a lost list"  # nobody knows whether it is needed
+    KEPT_FOR_LOST_LIST = "kept for a lost list"  # it may be needed: nothing says so, or that it isn't
     DELETED = "deleted"
 
 
 class LogMaintenance:
-    """Of all logs of a cluster. Calls raise `NoSuchLogError`, `MetadataUnavailableError`, `MetadataConflictError`."""
+    """All logs of a cluster. Calls raise `NoSuchLogError`, `MetadataUnavailableError`, `MetadataConflictError`."""
 
     def __init__(self, logs: LogStore, catalog: LedgerCatalog) -> None:
         self._logs = logs
@@ -93,11 +93,11 @@ class LogMaintenance:
     async def truncate(
         self, name: str, before: int, *, end: int | None = None, uid: str = "", ignore_consumers: bool = False
     ) -> LogList:
-        """Delete the entries below the position `before`; the list then. `end`: the position up to which it is known
-        that entries of the log with this `uid` are acknowledged; without it, only what the list knows counts.
+        """Delete the entries below the position `before`, and return the list.
 
-        Raises `ConfigError` for a position past the end, or that a consumer has yet to read unless they are to be
-        ignored. Entries in a ledger that has others as well are out of reach at once, and deleted with those.
+        `end` is a position up to which entries of the log with this `uid` are known to be acknowledged; without it,
+        only the list counts. Raises `ConfigError` for a position past the end, or unless `ignore_consumers` past one
+        that a consumer has yet to read. Readers lose all these entries at once; a ledger is deleted with its last one.
         """
 
         def change(log_list: LogList, consumers: Mapping[str, int]) -> LogList:
@@ -110,7 +110,7 @@ class LogMaintenance:
         return await self.finish(name)
 
     async def retain(self, name: str) -> LogList:
-        """Delete what the log's retention doesn't keep any more, and what was doomed before; the list then."""
+        """Delete what the log's retention doesn't keep, and ledgers that were pending already; return the list."""
 
         def change(log_list: LogList, consumers: Mapping[str, int]) -> LogList:
             return log_list.truncated(retained_from(log_list, self._logs.now_ms(), consumers.values()))
@@ -123,7 +123,7 @@ class LogMaintenance:
     async def _change(
         self, name: str, change: Callable[[LogList, Mapping[str, int]], LogList], *, ignore_consumers: bool = False
     ) -> None:
-        """Write what `change` makes of the list and of what consumers need; again if either changes meanwhile."""
+        """Write what `change` makes of the list and the consumers' positions; again if either changes meanwhile."""
         log_list, _ = await self._logs.read(name, fresh=True)
         for _ in range(self._settings.log_conflicts_max):
             positions: dict[str, int] = {}
@@ -143,7 +143,7 @@ class LogMaintenance:
         raise self._given_up(name)
 
     async def _written(self, name: str, log_list: LogList, version: int, *checks: Check) -> bool:
-        """False is to be tried again, on what there is then."""
+        """Whether it is written; if not, the caller reads the list again."""
         outcome = await self._logs.write_anyway(name, log_list, version, *checks)
         match outcome:
             case Done():
@@ -156,7 +156,7 @@ class LogMaintenance:
                 assert_never(outcome)
 
     async def forget_sink(self, name: str, writer_id: str) -> bool:
-        """Remove a writer id with its last batch; False if there is none. A repeated batch comes twice then."""
+        """Remove a writer id with its last batch; False if there is none. The writer can then store a batch twice."""
         was_there = False
 
         def change(log_list: LogList, _: Mapping[str, int]) -> LogList:
@@ -170,20 +170,20 @@ class LogMaintenance:
         return was_there
 
     async def finish(self, name: str) -> LogList:
-        """Delete the ledgers that are doomed, and take them off the list; the list then.
+        """Delete the pending ledgers, remove them from the list, and return it.
 
-        Raises, when those that are gone are off the list, what keeps the others.
+        If some can't be deleted, raises the reason, after the others are removed from the list.
         """
         return await self._finish(name)
 
     async def _finish(self, name: str, fence: Fence | None = None) -> LogList:
-        """The same; with `fence`, of a log that was deleted, too."""
+        """The same; with `fence`, also for a log that was deleted."""
         gone: set[int] = set()
         for _ in range(self._settings.log_conflicts_max):
             log_list, version = await self._logs.read(name, fresh=True, include_deleted=fence is not None)
             if not log_list.pending_delete:
                 return log_list
-            # Once is enough: a log that rolls meanwhile changes its list faster than all of them are deleted.
+            # Delete each ledger once: a log that rolls meanwhile changes its list faster than all of them are deleted.
             left = [ledger_id for ledger_id in log_list.pending_delete if ledger_id not in gone]
             if log_list.deleted and fence is not None:
                 await self._fence(name, tuple(left[-OPEN_MAX:]), fence)
@@ -196,7 +196,7 @@ class LogMaintenance:
         raise self._given_up(name)
 
     async def _delete_ledgers(self, ledger_ids: Sequence[int], gone: set[int]) -> BookKeeperError | None:
-        """Those that are gone are added to `gone`. What keeps the others; without the store, none is tried any more."""
+        """Delete the ledgers, and add them to `gone`. The error of a failure; without the store, stop trying."""
         problem: BookKeeperError | None = None
         step = self._settings.log_deletes_at_once
         for begin in range(0, len(ledger_ids), step):
@@ -212,7 +212,7 @@ class LogMaintenance:
         return problem
 
     async def _fence(self, name: str, ledger_ids: tuple[int, ...], fence: Fence) -> None:
-        """The ledgers that were the last ones of a log: only they can have a writer."""
+        """Fence the last ledgers of a log: only they can have a writer."""
         for ledger_id in ledger_ids:
             try:
                 await fence(ledger_id)
@@ -221,7 +221,7 @@ class LogMaintenance:
             except (LedgerRecoveryError, CorruptDataError, UnsupportedVersionError, UnauthorizedError) as error:
                 log.warning(
                     "ledger %d of log %s, which was deleted, can't be fenced: a writer that still reaches its bookies "
-                    "goes on until it hears of the deletion: %s",
+                    "goes on until it is notified of the deletion: %s",
                     ledger_id,
                     name,
                     error,
@@ -230,8 +230,8 @@ class LogMaintenance:
     async def delete(self, name: str, fence: Fence) -> None:
         """Delete the log, its ledgers and its consumers. Raises `NoSuchLogError` if there is none.
 
-        When the first write is done the log is gone for everybody; an error later leaves the rest to the auditor. When
-        it returns, nothing is acknowledged to the log's writer any more, as far as enough bookies could be fenced.
+        The first write deletes the log for everybody; after a later error the auditor does the rest. When this returns,
+        the log's writer gets no acknowledgement any more, if enough bookies could be fenced.
         """
         await self._delete_all_later(name)
         await self._forget(name, fence)
@@ -248,7 +248,7 @@ class LogMaintenance:
         raise self._given_up(name)
 
     async def _forget(self, name: str, fence: Fence) -> None:
-        """Remove what is left of a log that was deleted."""
+        """Remove the ledgers and nodes that are left of a deleted log."""
         for _ in range(self._settings.log_conflicts_max):
             try:
                 log_list = await self._finish(name, fence)
@@ -269,8 +269,8 @@ class LogMaintenance:
         await self._store.sync(folder)
         return [f"{folder}/{name}" for name in await children_if_there(self._store, folder)]
 
-    async def look_after(self, name: str, fence: Fence) -> None:
-        """What the auditor does for a log: all that nobody else is there to do."""
+    async def maintain(self, name: str, fence: Fence) -> None:
+        """Complete the deletion of the log; or apply its retention, if no writer does. The auditor calls it."""
         try:
             log_list, _ = await self._logs.read(name, include_deleted=True)
             if log_list.deleted:
@@ -281,7 +281,7 @@ class LogMaintenance:
             return
 
     async def sweep(self, metadata: LedgerMetadata, grace_s: float) -> Swept:
-        """Delete the ledger if it belongs to a log and nobody can come to need it."""
+        """Delete the ledger if it belongs to a log and certainly nobody needs it."""
         belongs = log_of(metadata)
         if belongs is None:
             return Swept.KEPT
@@ -289,7 +289,7 @@ class LogMaintenance:
         log_list = None if found is None else found[0]
         if not made_by_log(metadata, belongs.uid, log_list):
             return Swept.KEPT
-        # Behind the list: what is noted when it is removed can't be missed.
+        # After the list: the note is there before a list is removed, so this read can't miss it.
         deleted = (log_list is None or log_list.uid != belongs.uid) and await self._deletions.noted(belongs.uid)
         now_ms = self._logs.now_ms()
         match orphaned(metadata.ledger_id, belongs.uid, log_list, deleted, metadata.created_ms, now_ms, grace_s):
@@ -308,7 +308,7 @@ class LogMaintenance:
         _check_done(outcome)
         if not isinstance(outcome, Gone):
             return Swept.KEPT
-        log.info("ledger %d was deleted: log %s doesn't have it", metadata.ledger_id, belongs.name)
+        log.info("ledger %d was deleted: the list of log %s doesn't name it", metadata.ledger_id, belongs.name)
         return Swept.DELETED
 
     async def delete_ledger(self, metadata: LedgerMetadata) -> DeleteOutcome:
@@ -327,12 +327,12 @@ class LogMaintenance:
                     ledger_id=ledger_id,
                 )
             outcome = await self._catalog.delete(ledger_id, self._logs.list_check(belongs.name, found[1]))
-            # The check says the same as nodes below the ledger's would, which there never are of a log.
+            # The outcome of a failed check is that of nodes below the ledger's, which a log's ledger never has.
             if not isinstance(outcome, Changed | Missing) or (isinstance(outcome, Missing) and not outcome.index):
                 return outcome
         raise self._given_up(belongs.name)
 
-    async def _list_of(self, belongs: Belongs) -> tuple[LogList, int] | None:
+    async def _list_of(self, belongs: LogOfLedger) -> tuple[LogList, int] | None:
         try:
             return await self._logs.read(belongs.name, fresh=True, include_deleted=True)
         except NoSuchLogError:
@@ -342,19 +342,19 @@ class LogMaintenance:
         return MetadataConflictError(f"the list of log {name} changes all the time")
 
 
-def log_of(metadata: LedgerMetadata) -> Belongs | None:
+def log_of(metadata: LedgerMetadata) -> LogOfLedger | None:
     """The log that the ledger says it belongs to."""
     name, uid = (metadata.custom_metadata.get(key) for key in (LOG_NAME, LOG_UID))
     if name is None or uid is None:
         return None
     try:
-        return Belongs(checked_name(name.decode()), uid.decode())
+        return LogOfLedger(checked_name(name.decode()), uid.decode())
     except ValueError:  # a name that no log has; `ConfigError` is one as well
         return None
 
 
 def _kept_by(outcome: DeleteOutcome, ledger_id: int) -> BookKeeperError | None:
-    """What has kept the ledger; None if it is gone."""
+    """The reason why the ledger is still there; None if it is gone."""
     match outcome:
         case Gone() | Missing():
             return None
@@ -367,6 +367,6 @@ def _kept_by(outcome: DeleteOutcome, ledger_id: int) -> BookKeeperError | None:
 
 
 def _check_done(outcome: DeleteOutcome) -> None:
-    """Raise what kept it from being done; whatever else became of it is seen at the next look."""
+    """Raise the error of a failure. The next pass finds any other outcome."""
     if isinstance(outcome, NotDone | Unknown):
         raise to_error(outcome)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import CorruptDataError
 from bkpy.metadata import paths
+from bkpy.metadata.replication.term_value import TermValue
 from bkpy.metadata.stored_record import StoredRecord
-from bkpy.metadata.term_value import TermValue
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

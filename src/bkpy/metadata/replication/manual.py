@@ -55,7 +55,7 @@ class _Announcement:
 
     def __init__(self, store: MetadataStore, root: str, who: str, runtime: Runtime, settings: RecoverySettings) -> None:
         self._store = store
-        self._folder = f"{root}/{paths.BY_HAND}"
+        self._folder = f"{root}/{paths.MANUAL_MOVES}"
         self._who = who
         self._token = runtime.rng.randbytes(_TOKEN_BYTES).hex()
         self._marks = UnderreplicationQueue(store, root, runtime, settings)

@@ -208,7 +208,7 @@ class MemorySession(MetadataStore):
     def session_id(self) -> int:
         return self._session_id
 
-    # --- what a test or a simulator does to a session ---------------------------------------------------------------
+    # --- faults that tests and the simulator cause ---------------------------------------------------------------
 
     def suspend(self) -> None:
         """Cut the connection: calls wait for `resume` until their deadline."""
@@ -216,14 +216,14 @@ class MemorySession(MetadataStore):
         self.session_events.emit(SessionState.SUSPENDED)
 
     def resume(self) -> None:
-        """Connect again. A session that expired meanwhile learns it now and starts anew."""
+        """Connect again. A session that expired meanwhile is notified now, and a new one starts."""
         if self._expired:
             self._renew()
         self._connected.set()
         self.session_events.emit(SessionState.CONNECTED)
 
     def expire(self) -> None:
-        """Let the store forget the session. A connected client hears of it at once, a suspended one when it resumes."""
+        """Expire the session. A connected client is notified at once, a suspended one when it resumes."""
         self._tree.end_session(self._session_id)
         self._expired = True
         if self._connected.is_set() and not self._closed:

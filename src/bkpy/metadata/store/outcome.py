@@ -1,10 +1,10 @@
-"""What became of a conditional write: values that a caller has to distinguish, where an error could be passed over.
+"""Outcomes of conditional writes, as values: callers must distinguish them, and could overlook an error.
 
     certain   Done, Gone; Exists, Missing, Changed: refused, and nothing of this call is there; NotDone: never sent
     open      Unknown: it may be there, now or later; Superseded: it is not there any more, but may have been
 
-Whoever gets one matches all of its kinds, with `assert_never` behind the last. An error with `outcome_unknown` is made
-of it by `told`, where a user is told of it and nowhere before.
+A caller matches all kinds, with `assert_never` after the last. Only where an outcome reaches a user, `to_error` turns
+it into an error with `outcome_unknown`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Superseded:
-    """Somebody else's later write is there. Whether ours came before it can't be told by looking at the node."""
+    """Somebody else's later write is there. The node doesn't show whether ours came before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class NotDone:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Something may have been written, and `error` is why that can't be told."""
+    """Something may have been written; `error` says why that is unknown."""
 
     error: BookKeeperError
 
@@ -73,7 +73,7 @@ DeleteOutcome = Gone | Missing | Changed | Superseded | NotDone | Unknown
 
 
 def escalate_unknown(outcome: NotDone | Unknown, doubt: bool) -> NotDone | Unknown:
-    """What a failure is after something else in the same matter had, or had not, an unknown outcome."""
+    """The outcome of a failure: unknown as well, if an earlier step of the same call had an unknown outcome."""
     return Unknown(outcome.error) if doubt else outcome
 
 

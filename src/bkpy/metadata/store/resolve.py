@@ -297,13 +297,13 @@ async def ensure_path(store: MetadataStore, path: str, *, attempts_max: int) -> 
         if isinstance(there, Answer) and there.value:
             continue
         if isinstance(there, StoreRefusal):
-            raise there  # a look is never refused
+            raise there  # a read is never refused
         if isinstance(there, NotDone | Unknown):
             return NotDone(there.error)
         outcome = await create_certainly(store, Create(node, b""), attempts_max=attempts_max)
         match outcome:
             case Done() | Exists() | Superseded():
-                continue  # whoever made it
+                continue  # it is there
             case Missing():
                 return NotDone(MetadataConflictError(f"somebody deletes what is above {outcome.node}"))
             case NotDone() | Unknown():

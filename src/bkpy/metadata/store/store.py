@@ -134,7 +134,7 @@ class Watch:
 
 
 class SessionEvents:
-    """The current session state and those who want to hear of its changes, at once and in order."""
+    """The current session state, and callbacks that are called at once, in order, when it changes."""
 
     def __init__(self) -> None:
         self.state = SessionState.SUSPENDED

@@ -187,7 +187,7 @@ async def test_two_of_one_name_notice_each_other(tree: MemoryStore) -> None:
     state = await consumers(tree).register("billing", 10)
     same = await consumers(tree).register("billing", None)
     await consumers(tree).commit("billing", 12, state)
-    with pytest.raises(MetadataConflictError, match="somebody else goes by that name"):
+    with pytest.raises(MetadataConflictError, match="somebody else uses that name"):
         await consumers(tree).commit("billing", 20, same)
     assert await position(tree) == 12
 

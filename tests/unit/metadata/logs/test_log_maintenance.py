@@ -175,7 +175,7 @@ async def test_a_ledger_that_can_not_be_deleted_keeps_no_other_one_on_the_list(w
         await world.maintenance.delete(NAME, world.fence)
     assert world.ledgers() == {stuck}
     world.tree.apply(Delete(below, None), 0)
-    await world.maintenance.look_after(NAME, world.fence)
+    await world.maintenance.maintain(NAME, world.fence)
     assert world.ledgers() == set()
     assert not [path for path in world.tree.paths if path.startswith(LIST)]
 
@@ -226,12 +226,12 @@ async def test_the_auditor_leaves_a_log_with_a_writer_alone() -> None:
     world = await LogWorld().begin(retention_s=10.0)
     world.clock.now += 20
     assert await world.logs.take_lease(NAME, UID, "w", "host") == Taken()
-    await world.opened().look_after(NAME, world.fence)
+    await world.opened().maintain(NAME, world.fence)
     assert left(world) == world.segments
     await world.logs.drop_lease(NAME, UID, "w")
-    await world.opened().look_after(NAME, world.fence)
+    await world.opened().maintain(NAME, world.fence)
     assert left(world) == world.segments[3:]
-    await world.opened().look_after("other", world.fence)
+    await world.opened().maintain("other", world.fence)
 
 
 @pytest.mark.scenario(66)
@@ -287,7 +287,7 @@ async def test_what_is_doomed_is_left_to_those_who_doomed_it(world: LogWorld) ->
     pending_delete = await world.metadata(world.segments[0])
     world.clock.now += GRACE_S
     assert await world.maintenance.sweep(pending_delete, GRACE_S) is Swept.KEPT
-    await world.maintenance.look_after(NAME, world.fence)
+    await world.maintenance.maintain(NAME, world.fence)
     assert world.ledgers() == set(world.segments[1:])
     assert await world.maintenance.sweep(pending_delete, GRACE_S) is Swept.KEPT  # by one who read its metadata before
 
@@ -381,7 +381,7 @@ async def sweep(context: LogMaintenance, world: LogWorld) -> None:
 ACTS: dict[str, Any] = {
     "truncate": lambda context, _: context.truncate(NAME, 20),
     "retain": lambda context, _: context.retain(NAME),
-    "look after": lambda context, world: context.look_after(NAME, world.fence),
+    "maintain": lambda context, world: context.maintain(NAME, world.fence),
     "delete": lambda context, world: context.delete(NAME, world.fence),
     "sweep": sweep,
 }
@@ -407,7 +407,7 @@ def expected(act: str, world: LogWorld) -> set[int]:
 
 async def looked_after(world: LogWorld) -> None:
     """What the auditor finds, it does to the end."""
-    await world.maintenance.look_after(NAME, world.fence)
+    await world.maintenance.maintain(NAME, world.fence)
     await sweep(world.maintenance, world)
     world.check()
 
@@ -490,7 +490,7 @@ async def test_whatever_another_does_meanwhile_nothing_is_lost(act: str, other: 
             log_list = world.log_list()
             assert log_list is not None
             assert log_list.first_position <= 12, call
-        await world.maintenance.look_after(NAME, world.fence)
+        await world.maintenance.maintain(NAME, world.fence)
         world.check()
 
 
@@ -545,7 +545,7 @@ async def test_a_list_that_changes_all_the_time_is_an_error(world: LogWorld) -> 
 async def test_a_log_of_that_name_that_is_being_deleted_makes_room(world: LogWorld) -> None:
     """Whoever wants the name finishes the deletion first."""
     _deletes(world)
-    await world.maintenance.look_after(NAME, world.fence)
+    await world.maintenance.maintain(NAME, world.fence)
     assert isinstance(await world.logs.create(NAME, LogList("u2", 3, 3, 2, "crc32c", bytes(16))), Done)
 
 

@@ -1,7 +1,7 @@
-"""Who may touch what this side creates in ZooKeeper: whoever has one of its passwords, and nobody else.
+"""Access control lists of the nodes that this process creates in ZooKeeper: only clients with one of its passwords.
 
-ZooKeeper's scheme `auth` would list all that a session has shown, the name in its certificate too: a bearer of that
-certificate would need no password for the node then. So passwords are listed as such.
+ZooKeeper's scheme `auth` would list every identity of the session, including the name in its certificate: a client with
+that certificate would then need no password. So the lists name the passwords explicitly.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _DIGEST = "digest"
 
 
 def owners(auth: Sequence[tuple[str, bytes]]) -> list[Any]:
-    """The access control list for those who present one of these credentials, (scheme, credential)."""
+    """The access control list for clients with one of these credentials, (scheme, credential)."""
     entries = [_all(_DIGEST, _digest(secret)) for scheme, secret in auth if scheme == _DIGEST]
-    if len(entries) < len(auth) or not entries:  # what others mean by theirs, the server alone knows
+    if len(entries) < len(auth) or not entries:  # only the server understands the other schemes
         entries.append(protocol.AUTHED_UNRESTRICTED)
     return entries
 
@@ -31,6 +31,6 @@ def _all(scheme: str, name: str) -> Any:
 
 
 def _digest(secret: bytes) -> str:
-    """What ZooKeeper calls whoever presents this USER:PASSWORD."""
+    """ZooKeeper's name for a client with this USER:PASSWORD."""
     user = secret.partition(b":")[0].decode(errors="replace")
     return f"{user}:{base64.b64encode(hashlib.sha1(secret).digest()).decode()}"

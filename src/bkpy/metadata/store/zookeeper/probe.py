@@ -20,7 +20,7 @@ class SpeaksTlsError(ConnectionResetError):
 async def speaks_tls(host: str, port: int) -> bool:
     """Whether a greeting in TLS is answered in TLS. Nothing else is sent. The caller puts a timeout round it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing that is told here is believed
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing that the server says here is used
     outgoing = ssl.MemoryBIO()
     with contextlib.suppress(ssl.SSLWantReadError):
         context.wrap_bio(ssl.MemoryBIO(), outgoing).do_handshake()

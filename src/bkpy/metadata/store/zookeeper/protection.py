@@ -1,4 +1,4 @@
-"""Access control of a tree that is there already: every node gets the list that new nodes get."""
+"""Access control of an existing tree: every node gets the list that new nodes get."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 async def protect_tree(store: ZooKeeperStore, root: str, at_once: int, seen: Callable[[int], None]) -> int:
-    """Let only those who have one of the store's credentials touch `root` and what is below; how many nodes that are.
+    """Restrict `root` and all nodes below it to clients with one of the store's credentials. Returns their number.
 
-    `at_once` nodes at a time; `seen` is told how many were done so far. What fails in the middle is done again by
-    another call: it does no harm to nodes that have the list.
+    Handles `at_once` nodes at a time, and calls `seen` with the number so far. After a failure, call it again: that
+    does no harm to nodes that have the list.
     """
     waiting, done = [root], 0
     while waiting:
@@ -30,7 +30,7 @@ async def protect_tree(store: ZooKeeperStore, root: str, at_once: int, seen: Cal
 
 
 async def _protect_one(store: ZooKeeperStore, path: str) -> list[str]:
-    """The nodes below it. What is created meanwhile is created by those who protect it themselves."""
+    """Protect one node; returns the nodes below it. The creators of nodes that come meanwhile protect these."""
     try:
         await store.protect(path)
         return [f"{path}/{name}" for name in await store.children(path)]

@@ -122,7 +122,7 @@ class Session:
         self._fatal = error
         self._connection = None
         self._settled.set()
-        self.watches.wake_all()  # whoever waits for a change would wait for ever
+        self.watches.wake_all()  # a watch would otherwise wait for ever
 
     def _die(self, error: BaseException) -> None:
         self._fail(MetadataUnavailableError(f"the metadata session ended by a defect: {error!r}", retriable=False))
@@ -338,7 +338,7 @@ def _describe_error(error: Exception, *, secure: bool) -> str:
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether nobody listens at the address, or at any of those that a name has."""
+    """Whether nobody listens at the address, or at any address of a host name."""
     if isinstance(error, ConnectionRefusedError):
         return True
     numbers = {int(number) for number in _ERROR_NUMBER.findall(str(error))} if isinstance(error, OSError) else set()

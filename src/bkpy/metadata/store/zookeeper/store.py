@@ -141,7 +141,7 @@ class ZooKeeperStore(MetadataStore):
         return int(response.stat.modified)
 
     async def protect(self, path: str) -> None:
-        """Let only those who have one of this store's credentials touch the node."""
+        """Restrict the node to clients with one of this store's credentials."""
         check_path(path)
         request = protocol.SetACLRequest(path=path, acl=self._owners, version=_ANY_VERSION)
         await self._call(request, path, write=True)

@@ -65,7 +65,7 @@ class WatchTable:
                 watch.wake()
 
     def requests(self, last_zxid: int) -> Iterator[Any]:
-        """SetWatches requests for all of them: the server fires at once those whose node changed after `last_zxid`."""
+        """SetWatches requests for all watches. The server fires one at once if its node changed after `last_zxid`."""
         request = _request(last_zxid)
         size = 0
         for path, watches in self._by_path.items():
