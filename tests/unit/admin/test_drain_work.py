@@ -347,7 +347,7 @@ async def test_one_that_never_comes_back_goes_when_nothing_names_it(five: InProc
     victim = writer.ensemble[0]
     await lose(five, client, victim)
     await BookieDrain(replication_context(client), victim, settings()).begin()
-    with pytest.raises(ConfigError, match="hasn't said yet"):
+    with pytest.raises(ConfigError, match="isn't known to refuse entries yet"):
         await decommission(client, victim)
     looked = await decommission(client, victim, lost=True)
     assert looked.named == (writer.ledger_id,)

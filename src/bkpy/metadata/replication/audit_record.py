@@ -1,4 +1,4 @@
-"""What an auditor leaves to the next, in the metadata store: since when who is absent, and what of that is marked."""
+"""The record that an auditor leaves to the next: the absent bookies, since when, and which of them it has handled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When the periodic checks last ran, and how far those are that run: left by an auditor to the next."""
+"""When the periodic checks last ran, and the progress of running ones: an auditor stores it for the next."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class CheckRun:
     """One kind of check. Times are milliseconds since 1970, 0 for never.
 
     It runs from `began_ms` on, and has looked at the ledgers up to `after`; when it is at the end, `ended_ms` is later
-    than `began_ms`. `ledgers` were looked at in this run, or in the last one, and `marked` were found to fall short.
+    than `began_ms`. `ledgers` counts the ledgers of this run, or of the last one, and `marked` the
+    under-replicated ones of these.
     """
 
     began_ms: int = 0

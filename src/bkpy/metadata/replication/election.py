@@ -1,10 +1,10 @@
 """The election of the cluster's one auditor: candidates stand in line, each with an ephemeral node; the first leads.
 
 A node's name has a token that is unlike any other and a number that is given once; so the node of a term is there only
-as long as nobody else can lead. Whoever leads checks it in the transaction of every write.
+as long as nobody else can lead. The leader checks it in the transaction of every write.
 
-Invariants: of two terms, the node of the one is gone before that of the other is the first in line; a leader is told to
-stop as soon as its session is suspended, though a write that checks its node would be refused anyway; a place in line
+Invariants: of two terms, the node of the one is gone before that of the other is the first in line; a leader stops as
+soon as its session is suspended, though the store would refuse a write that checks its node anyway; a place in line
 that isn't used any more is removed, or goes with its session.
 """
 
@@ -196,7 +196,7 @@ async def leader(store: MetadataStore, root: str) -> Leader | None:
 
 
 def _in_order(names: Sequence[str]) -> list[str]:
-    """Those that stand in line, the first one first; others' nodes are left alone."""
+    """The candidates in line, the first one first; other nodes are left alone."""
     numbers = {name: name.rpartition("-")[2] for name in names}
     return sorted((name for name, number in numbers.items() if number.isdecimal()), key=lambda name: int(numbers[name]))
 

@@ -1,4 +1,4 @@
-"""The re-replication lock of a ledger: whoever moves copies of a closed ledger, or removes them, holds it.
+"""The re-replication lock of a ledger: a client holds it while it moves or removes copies of the closed ledger.
 
 It is two ephemeral nodes, made and removed in one transaction: one that is named after the ledger, so that there is one
 holder at a time, and a *proof* whose name nobody else ever has. That the proof is there says that this very lock is

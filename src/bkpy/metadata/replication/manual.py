@@ -1,8 +1,8 @@
-"""Copies that are moved by hand, without marks: said to the auditor, who remembers which bookies closed ledgers name.
+"""Manual moves of copies, without under-replication records: announced to the auditor, which remembers closed ledgers.
 
-Invariant: before the first copy is moved, an ephemeral node says so and an announcement was made. So whoever has read
-all ledgers since knows that something may have moved, by the node or by the announcement. When the session ends, and
-the node with it, both are made again: who has read all ledgers between knows by that announcement.
+Invariant: before the first move there are an ephemeral node and an announcement. So an auditor that has read all
+ledgers since knows, by the one or the other, that copies may have moved. When the session ends, and the node with it,
+both are made again: an auditor that has read all ledgers between knows by the new announcement.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _DEFAULTS = RecoverySettings()
 async def manual_moves(
     store: MetadataStore, root: str, who: str, runtime: Runtime, settings: RecoverySettings = _DEFAULTS
 ) -> AsyncIterator[None]:
-    """While copies of closed ledgers are moved without marks. Raises `MetadataUnavailableError`."""
+    """While copies of closed ledgers are moved without records. Raises `MetadataUnavailableError`."""
     said = _Announcement(store, root, who, runtime, settings)
     unsubscribe = store.session_events.subscribe(said.session_changed)
     try:
         await said.say()
-        saying = runtime.spawn(said.say_again(), name=f"{who} says that copies are moved")
+        saying = runtime.spawn(said.say_again(), name=f"announcement of manual moves by {who}")
         try:
             yield
         finally:
@@ -58,7 +58,7 @@ class _Announcement:
         self._folder = f"{root}/{paths.MANUAL_MOVES}"
         self._who = who
         self._token = runtime.rng.randbytes(_TOKEN_BYTES).hex()
-        self._marks = UnderreplicationQueue(store, root, runtime, settings)
+        self._queue = UnderreplicationQueue(store, root, runtime, settings)
         self._settings = settings
         self._ended = asyncio.Event()  # the session in which it was said last
 
@@ -74,13 +74,13 @@ class _Announcement:
             raise to_error(above)
         node = await take_turn(self._store, self._folder, self._token, self._who.encode(), attempts_max=attempts_max)
         if isinstance(node, Missing):
-            raise MetadataConflictError(f"somebody deletes {self._folder}")
+            raise MetadataConflictError(f"another client deletes {self._folder}")
         if isinstance(node, NotDone):
             raise to_error(node)
         await self._announce()
 
     async def say_again(self) -> None:
-        """In each session that comes after, until cancelled or the store is closed."""
+        """Announce them in each later session, until cancelled or the store is closed."""
         while True:
             await self._ended.wait()
             try:
@@ -92,7 +92,7 @@ class _Announcement:
                 await asyncio.sleep(self._settings.metadata_retry_pause_s)
 
     async def end(self) -> None:
-        """What was moved since the session ended, if it did, is announced at least."""
+        """If the session has ended, announce the moves since then."""
         if self._ended.is_set():
             with contextlib.suppress(BookKeeperError):
                 await self._announce()
@@ -101,6 +101,6 @@ class _Announcement:
         await leave_line(self._store, self._folder, self._token)
 
     async def _announce(self) -> None:
-        announced = await self._marks.announce()
+        announced = await self._queue.announce()
         if isinstance(announced, NotDone | Unknown):
             raise to_error(announced)

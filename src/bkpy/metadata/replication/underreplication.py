@@ -1,12 +1,12 @@
-"""Which ledgers are under-replicated, and which bookies they miss: one record a ledger, for workers to work off.
+"""Which ledgers are under-replicated, and which bookies they miss: one record a ledger, for workers to repair.
 
-A mark is a hint: whoever works on its ledger looks at the metadata again. What must not happen is that one gets lost.
-A ledger's node has the name of the one node below it that holds the value, and that no other node ever had: so a
-version of the value is one state of one mark, even if the mark was removed and made anew meanwhile.
+A record is a hint: a worker looks at the ledger's metadata again. But no record may get lost. A ledger's node has the
+name of the one node below it that holds the value, and that no other node ever had: so a version of the value is one
+state of one record, even if the record was removed and added again meanwhile.
 
-Invariants: every `add` makes a new version, so a mark that was removed by its version hides nothing that was added
-later; marks of one ledger merge; what is merged forgets no bookie, and no reason that a bookie's return doesn't heal;
-fields that this version doesn't know survive.
+Invariants: every `add` makes a new version, so the removal of a record by its version removes nothing that was added
+later; records of one ledger merge; a merge forgets no bookie, and no reason that a bookie's return doesn't heal; fields
+that this version doesn't know survive.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from bkpy.metadata.replication.locks import LedgerLock
     from bkpy.runtime.interfaces import Runtime
 
-_RECORD: Final = StoredRecord("the mark", version=1)
+_RECORD: Final = StoredRecord("the under-replication record", version=1)
 _SWITCH: Final = StoredRecord("the switch of re-replication", version=1)
 _TOKEN_BYTES = 8
 _DEFAULTS = RecoverySettings()
@@ -97,7 +97,7 @@ class LostBookie:
 
 @dataclass(frozen=True, slots=True)
 class UnderreplicationRecord:
-    """A ledger's mark as it was read: `lost` by bookie id. The node `token` had the version `node_version`."""
+    """A ledger's record as it was read: `lost` by bookie id. The node `token` had the version `node_version`."""
 
     ledger_id: int
     lost: Mapping[str, LostBookie] = field(hash=False)
@@ -107,7 +107,7 @@ class UnderreplicationRecord:
 
     @property
     def incomplete(self) -> frozenset[str]:
-        """The bookies that are marked for what they lack, not for being away or to leave."""
+        """The bookies that the record names because they miss entries, not because they are away or draining."""
         return frozenset(bookie_id for bookie_id, loss in self.lost.items() if loss.reason in _INCOMPLETE)
 
     @property
@@ -122,8 +122,8 @@ class UnderreplicationRecord:
 
 
 def missing_since_ms(record: UnderreplicationRecord, bookie_ids: Collection[str], settings: RecoverySettings) -> int:
-    """Since when, at the earliest, the ledger may have been written without one of these marked bookies."""
-    margin_s = settings.lost_bookie_settle_s  # the clocks of the store and of what marks ledgers may differ
+    """Since when, at the earliest, the ledger may have been written without one of these bookies of the record."""
+    margin_s = settings.lost_bookie_settle_s  # the clocks of the store and of the auditor may differ
     return min(record.lost[bookie_id].since_ms for bookie_id in bookie_ids) - int(margin_s * 1000)
 
 
@@ -132,7 +132,7 @@ RemoveOutcome = PutOutcome | DeleteOutcome
 
 
 class UnderreplicationQueue:
-    """The marks under `root`. Reads raise `MetadataUnavailableError`.
+    """The records under `root`. Reads raise `MetadataUnavailableError`.
 
     With a `guard`, a node that is never changed, `add` and `remove` write nothing once that node is gone.
     """
@@ -166,7 +166,7 @@ class UnderreplicationQueue:
         now_ms = int(self._runtime.clock.time() * 1000)
         return {bookie_id: LostBookie(now_ms, LossReason.RETURNED.value) for bookie_id in bookie_ids}
 
-    # --- one mark -------------------------------------------------------------------------------------------------
+    # --- one record -----------------------------------------------------------------------------------------------
 
     async def add(self, ledger_id: int, lost: Mapping[str, LostBookie]) -> AddOutcome:
         """Record the ledger, or merge `lost` into its record. `Missing` names the guard's node, which is gone.
@@ -190,13 +190,18 @@ class UnderreplicationQueue:
                 case _:
                     assert_never(outcome)
         return escalate_unknown(
-            NotDone(MetadataConflictError("others write its mark all the time", ledger_id=ledger_id)), doubt
+            NotDone(
+                MetadataConflictError(
+                    "other clients write its under-replication record all the time", ledger_id=ledger_id
+                )
+            ),
+            doubt,
         )
 
     async def add_new(self, ledger_ids: Sequence[int], lost: Mapping[str, LostBookie]) -> bool:
-        """Mark these ledgers in one transaction, if none of them has a mark; whether that was certainly done.
+        """Add records of these ledgers in one transaction, if none has one; whether that was certainly done.
 
-        If not, all of them may be marked so, or none: `add` marks each, and says what is in its way.
+        If not, all of these records may be there, or none: `add` adds each, and returns what is in its way.
         """
         first, *others = (node for ledger_id in ledger_ids for node in self._new(self._path(ledger_id), lost))
         made = await create_certainly(self._store, first, *others, *self._checks, attempts_max=1)
@@ -205,7 +210,7 @@ class UnderreplicationQueue:
     async def _add_once(self, ledger_id: int, lost: Mapping[str, LostBookie]) -> CreateOutcome | PutOutcome:
         path = self._path(ledger_id)
         made = await self._make(path, lost)
-        if isinstance(made, Missing) and not made.index:  # the first mark of its partition
+        if isinstance(made, Missing) and not made.index:  # the first record of its partition
             above = await ensure_path(self._store, parent_of(path), attempts_max=self._attempts_max)
             return above if isinstance(above, NotDone) else await self._make(path, lost)
         if not isinstance(made, Exists):
@@ -231,19 +236,19 @@ class UnderreplicationQueue:
         return await create_certainly(self._store, top, value, *self._checks, attempts_max=self._attempts_max)
 
     def _new(self, path: str, lost: Mapping[str, LostBookie]) -> tuple[Create, Create]:
-        """The nodes of a new mark."""
+        """The nodes of a new record."""
         token = self._runtime.rng.randbytes(_TOKEN_BYTES).hex()
         return Create(path, token.encode()), Create(f"{path}/{token}", _encode(lost, {}))
 
     async def read(self, ledger_id: int) -> UnderreplicationRecord | None:
-        """The ledger's mark; None if it certainly has none. One that can't be read names no bookie.
+        """The ledger's record; None if it certainly has none. A damaged one names no bookie.
 
-        Raises `UnsupportedVersionError` for a mark of a newer bkpy, `CorruptDataError` for one without a value.
+        Raises `UnsupportedVersionError` for a record of a newer bkpy, `CorruptDataError` for one without a value.
         """
         return await self._find(ledger_id)
 
     async def seen(self, ledger_id: int) -> bool:
-        """Whether it has a mark, as far as this session knows. Where it knew of one and there is none, that is gone."""
+        """Whether it has a record, as far as this session knows. A record that the session knew of may be gone."""
         return await self._store.exists(self._path(ledger_id))
 
     async def _find(self, ledger_id: int) -> UnderreplicationRecord | None:
@@ -258,12 +263,14 @@ class UnderreplicationQueue:
             if found is not None:
                 return _decode(ledger_id, found[0], found[1], token)
             if token == missing:
-                raise CorruptDataError("the mark has no value: delete its node", ledger_id=ledger_id, path=path)
-            missing = token  # it was removed, and perhaps made anew, between the two reads
+                raise CorruptDataError(
+                    "the under-replication record has no value: delete its node", ledger_id=ledger_id, path=path
+                )
+            missing = token  # it was removed, and perhaps added again, between the two reads
             await self._store.sync(path)
 
     async def return_bookies(self, record: UnderreplicationRecord, bookie_ids: Collection[str]) -> PutOutcome:
-        """Record that these bookies are back, and have yet to be verified, if the mark is still as it was read."""
+        """Record that these bookies are back, and have yet to be verified, if the record is still as it was read."""
         node = f"{self._path(record.ledger_id)}/{record.token}"
         back = LossReason.RETURNED.value
         lost = {
@@ -275,7 +282,7 @@ class UnderreplicationQueue:
         )
 
     async def remove(self, record: UnderreplicationRecord, bookie_ids: Collection[str]) -> RemoveOutcome:
-        """Take these bookies off the mark, and with the last one the mark, if it is still as it was read."""
+        """Drop these bookies, and with the last one the record, if it is still as it was read."""
         path = self._path(record.ledger_id)
         node = f"{path}/{record.token}"
         rest = {bookie: loss for bookie, loss in record.lost.items() if bookie not in bookie_ids}
@@ -296,7 +303,7 @@ class UnderreplicationQueue:
         return gone
 
     async def remove_with(self, record: UnderreplicationRecord, lock: LedgerLock) -> bool:
-        """Remove the mark and give the ledger's lock back, in one transaction; whether that was certainly done.
+        """Remove the record and the ledger's lock in one transaction; whether that was certainly done.
 
         If not, both may be there still, or neither: `remove` and `release` find out.
         """
@@ -309,14 +316,14 @@ class UnderreplicationQueue:
         return True
 
     async def tidy(self) -> None:
-        """Remove the partitions in which no mark was left when this object removed one."""
+        """Remove the partitions in which no record was left when this object removed one."""
         while self._thinned:
             await self._remove_empty(self._thinned.pop())
 
     async def _remove_empty(self, partition: str) -> None:
-        """Remove a partition without marks, and those above it, so that old ones don't add up. Who adds makes them."""
+        """Remove a partition without records, and empty ones above it. `add` makes them again."""
         while partition != self._base:
-            # One that was made anew meanwhile is empty as well, or isn't removed.
+            # A partition that another client has made again meanwhile is empty as well, or isn't removed.
             if not isinstance(await delete_certainly(self._store, partition, attempts_max=1), Gone):
                 return
             partition = parent_of(partition)
@@ -327,9 +334,9 @@ class UnderreplicationQueue:
     # --- all of them ----------------------------------------------------------------------------------------------
 
     async def list(self) -> AsyncGenerator[int, None]:
-        """The ids of the ledgers that are marked, ascending, read partition by partition.
+        """The ids of the ledgers with records, ascending, read partition by partition.
 
-        A mark that is there during the whole listing is in it.
+        A record that is there during the whole listing is in it.
         """
         await self._store.sync(self._base)
         async for partition in LONG_HIERARCHICAL.partitions(self._store, self._base):
@@ -337,7 +344,7 @@ class UnderreplicationQueue:
                 yield ledger_id
 
     async def changed(self) -> None:
-        """Return when there may be new marks: they were announced since the last call, or an interval has passed.
+        """Return when there may be new records: they were announced since the last call, or an interval has passed.
 
         The first call returns at once. For one caller at a time. Raises `ClientClosedError` when the store is closed.
         """
@@ -356,7 +363,7 @@ class UnderreplicationQueue:
             self._news.close()
 
     async def announce(self) -> Done | NotDone | Unknown:
-        """Wake those who wait in `changed`. If it fails, they look by themselves, an interval later.
+        """Wake the callers of `changed`. If that fails, they look by themselves, an interval later.
 
         `Done` has the version of this announcement, or -1 if another one, at the same time, has woken them.
         """
@@ -372,7 +379,7 @@ class UnderreplicationQueue:
             case Done():
                 return outcome
             case Exists() | Changed() | Superseded() | Missing():
-                return Done(-1)  # somebody else has woken them, after the marks were there
+                return Done(-1)  # another client has woken them, after the records were there
             case NotDone() | Unknown():
                 return outcome
             case _:
@@ -384,13 +391,13 @@ class UnderreplicationQueue:
         return -1 if found is None else found[1]
 
     async def has_manual_moves(self) -> bool:
-        """Whether copies are moved without marks now, as the server knows it: see `by_hand.py`."""
-        return bool(await children_if_there(self._store, f"{self._root}/{paths.MANUAL_MOVES}"))
+        """Whether copies are moved without records now, as the server knows it: see `manual.py`."""
+        return bool(await children_if_there(self._store, f"{self._root}/{paths.BY_HAND}"))
 
     # --- the switch -----------------------------------------------------------------------------------------------
 
     async def enabled(self) -> bool:
-        """Whether ledgers are to be marked and worked off, as the server knows it: it may lag behind."""
+        """Whether re-replication is enabled, as the server knows it: it may lag behind."""
         return not await self._store.exists(f"{self._root}/{paths.DISABLED}")
 
     async def switched(self) -> AsyncGenerator[bool, None]:
@@ -403,7 +410,7 @@ class UnderreplicationQueue:
             watch.close()
 
     async def set_enabled(self, enabled: bool) -> Done | NotDone | Unknown:
-        """Switch marking and working off on or off, for the whole cluster."""
+        """Enable or disable re-replication for the whole cluster."""
         path = f"{self._root}/{paths.DISABLED}"
         outcome: CreateOutcome | DeleteOutcome
         if enabled:
@@ -469,7 +476,7 @@ def _encode(lost: Mapping[str, LostBookie], unknown: Mapping[str, Any]) -> bytes
 
 
 def _decode(ledger_id: int, data: bytes, node_version: int, token: str) -> UnderreplicationRecord:
-    """The mark. One that is damaged names no bookie, and says still that the ledger is to be looked at."""
+    """The record. A damaged one names no bookie, and its ledger is still looked at."""
 
     def made(fields: dict[str, Any]) -> UnderreplicationRecord:
         lost = {bookie: _decode_loss(loss) for bookie, loss in fields.pop("lost").items()}

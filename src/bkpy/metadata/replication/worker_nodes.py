@@ -1,4 +1,4 @@
-"""What replication workers tell of themselves in the metadata, for people: an ephemeral node for each.
+"""The reports of replication workers in the metadata, for people: an ephemeral node for each worker.
 
 Invariants: a worker has one node, whose name nobody else's ever has, and which goes with its session; nothing depends
 on what is in it.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bkpy.metadata.store.outcome import CreateOutcome, PutOutcome
 
 _RECORD: Final = StoredRecord("a worker's report", version=1)
-REBUILDING = "rebuilding"  # what a bookie that gets back what it lost says, in place of a worker's fields
+REBUILDING = "rebuilding"  # the field of a bookie that copies back what it lost, in place of a worker's fields
 _TOKEN_BYTES = 8
 
 

@@ -1,15 +1,15 @@
 """Which bookies are lost, decided from what is seen of them: the decisions of the auditor.
 
 A bookie that has a cookie and isn't registered is *absent*. Absent for longer than the settle time, alone, it is lost
-after the recovery delay; two such are lost at once. What was lost is marked, once, and the marks are dropped when the
-bookie comes back with the storage that it had.
+after the recovery delay; two such are lost at once. The ledgers of a lost bookie get under-replication records, which
+are dropped when the bookie comes back with the storage that it had.
 
-    here --gone--> absent --settle time and delay--> due --all its ledgers marked--> marked --none left--> worked off
-          <-------- back as it was: forgotten -------------  back as it was: RETURNED, its marks are dropped
+    here --gone--> absent --settle time and delay--> due --all ledgers recorded--> marked --none left--> worked off
+          <-------- back as it was: forgotten -------------  back as it was: RETURNED, dropped from the records
 
-A bookie in *limbo* (registered, but it has lost data) counts as absent, also if its storage is a new one: it gets back
-what the former one had, and has the time for it that an absent one has to come back. One that is here without a word of
-a loss, and whose storage was *replaced* by another, is due at once: what the former one had is gone.
+A bookie in *limbo* (registered, but it has lost data) counts as absent, also if its storage is a new one: it copies
+back the entries of the former one, and has as much time for that as an absent one has to come back. A bookie that is
+here, reports no loss, and has another storage than before (*replaced*), is due at once: the former storage is gone.
 
 Invariants: a bookie that is here, with the storage that it had and not in limbo, is never due; while most of the
 bookies are absent nobody is due, and afterwards their clocks begin again; what is due stays due for a later auditor, so
@@ -47,8 +47,8 @@ class BookieStatus:
 class Absence:
     """A bookie without its storage `instance` since `since_ms`. `replaced`: it has another storage now.
 
-    `marked`: all ledgers that it had have marks, or had them. `worked_off`: and none has one any more, or none of those
-    that have one can be repaired. Then its loss makes no other one more urgent.
+    `marked`: all its ledgers have or had under-replication records. `worked_off`: and no record is left, or none of the
+    ledgers with one can be repaired. Then its loss makes no other one more urgent.
     """
 
     since_ms: int
@@ -70,7 +70,7 @@ class AuditRecord:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What follows. `due` are to be marked now; of `returned`, with the storage they have, marks are to be dropped.
+    """What follows. The ledgers of `due` get records now; records drop `returned`, by the storage that they have.
 
     `look_at_ms`: when something is due that isn't yet, if nothing changes; None if that is never.
     """
@@ -87,8 +87,8 @@ class AbsenceStep(enum.Enum):
     NONE = enum.auto()  # there is none, or it is over
     BEGIN = enum.auto()  # another one than there was, if there was one
     KEEP = enum.auto()
-    REPLACED = enum.auto()  # what it had is gone for good, and nobody has marked that
-    RETURN = enum.auto()  # it is over, and so is what was marked
+    REPLACED = enum.auto()  # its entries are gone for good, and its ledgers have no records yet
+    RETURN = enum.auto()  # it is over, and the records drop the bookie
 
 
 class AbsenceBefore(enum.Enum):
@@ -123,7 +123,7 @@ STEPS: Mapping[AbsenceBefore, Mapping[Presence, AbsenceStep]] = {
         Presence.LIMBO: AbsenceStep.KEEP,
         Presence.ABSENT: AbsenceStep.KEEP,
     },
-    # The marks stay: they are of the former storage. But now the other one may be absent.
+    # The records stay: they are of the former storage. But now the other one may be absent.
     AbsenceBefore.REPLACED_MARKED: {
         Presence.HERE: AbsenceStep.NONE,
         Presence.LIMBO: AbsenceStep.BEGIN,
@@ -214,7 +214,7 @@ def _was(absence: Absence | None) -> AbsenceBefore:
 
 
 def _most(absences: Mapping[str, Absence], bookies: int) -> bool:
-    """Whether more than half of the bookies that count are absent. Those that nothing misses any more don't count."""
+    """Whether more than half of the bookies are absent. A bookie that no ledger misses any more doesn't count."""
     worked_off = sum(absence.worked_off for absence in absences.values())
     missing = sum(not absence.worked_off and not absence.replaced for absence in absences.values())
     return 2 * missing > bookies - worked_off
@@ -247,7 +247,7 @@ def _due_at(absences: Mapping[str, Absence], settle_ms: int, delay_ms: int) -> d
 
 
 def with_marked(record: AuditRecord, bookies: Collection[str]) -> AuditRecord:
-    """The record when all ledgers of these have their marks."""
+    """The audit record when all ledgers of these bookies have under-replication records."""
     marked = {
         bookie: dataclasses.replace(absence, marked=True)
         for bookie, absence in record.absences.items()
@@ -257,7 +257,7 @@ def with_marked(record: AuditRecord, bookies: Collection[str]) -> AuditRecord:
 
 
 def with_worked_off(record: AuditRecord, *, but: Collection[str] = ()) -> AuditRecord:
-    """The record when no mark names any bookie but these, of which ledgers are still being repaired."""
+    """The audit record when under-replication records name only the bookies `but`."""
     done = {
         bookie: dataclasses.replace(absence, worked_off=True)
         for bookie, absence in record.absences.items()

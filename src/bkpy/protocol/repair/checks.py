@@ -5,7 +5,7 @@ bookie is asked for its entries, and each that it returns is verified. An id of 
 returned intact, is missing there.
 
 Invariants: the windows of a share that is no longer than they are together are all of it; a bookie that gave no answer
-lacks nothing; a bookie is out of place only if a writable one of a rack of its own could take that.
+misses nothing; a bookie is misplaced only if a writable one of a rack of its own could take its place.
 """
 
 from __future__ import annotations

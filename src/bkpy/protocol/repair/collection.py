@@ -1,12 +1,12 @@
-"""What may be deleted from a bookie, and when: the decisions of collection, as tables.
+"""What a bookie may delete, and when: the decisions of garbage collection, as tables.
 
-There are two reasons to delete a ledger here. It is *gone*: the metadata have no such ledger, which is for good, since
-no id is given out twice. Or the copy is *spare*: the ledger is CLOSED, and no ensemble of it names this bookie. A look
-is enough for the first; the second is true until somebody copies entries here, so it takes the ledger's re-replication
-lock, and a second look behind the hiding.
+There are two reasons to delete a ledger from a bookie. It is *gone*: the metadata have no such ledger, which is for
+good, since no id is given out twice. Or the copy is *over-replicated*: the ledger is CLOSED, and no ensemble of it
+names this bookie. One look at the metadata is enough for the first. The second is true until a worker copies entries
+here, so it takes the ledger's re-replication lock, and a second look behind the hiding of the copy.
 
     not listed --look--> DELETE
-    listed, spare --lock, look--> HIDE --look--> DELETE
+    listed, over-replicated --lock, look--> HIDE --look--> DELETE
 
 Neither is true in a metadata store that was put back to an older state: ledgers that were created since are missing
 there, and ensembles that have changed since name others. Such a store gives itself away as long as it would give out an
@@ -50,7 +50,7 @@ class Step(enum.StrEnum):
 
     BEGUN = "begun"  # nothing was done yet; the ledger is the highest that is here
     UNLISTED = "unlisted"  # it is here, and a listing that began later doesn't have it
-    LOCKED = "locked"  # it seemed to be spare, and its re-replication lock was taken
+    LOCKED = "locked"  # it seemed to be over-replicated, and its re-replication lock was taken
     HIDDEN = "hidden"  # and then it was hidden
 
 
@@ -127,7 +127,7 @@ def decide(step: Step, sight: ProbeState, *, own_lock: bool, unchanged: bool) ->
 
 
 def probe_state_of(metadata: LedgerMetadata | None, bookie_id: str) -> ProbeState:
-    """What metadata, certainly those that are stored now (None: there are none), say of the bookie's copy."""
+    """The state of the bookie's copy, by the metadata that are certainly stored now (None: there are none)."""
     if metadata is None:
         return ProbeState.NO_LEDGER
     if any(bookie_id in fragment.bookies for fragment in metadata.fragments):
@@ -160,7 +160,7 @@ def may_begin(*, older: bool) -> bool:
 def may_collect_over_replicated(*, untrusted: bool) -> bool:
     """Whether a bookie may delete copies that nobody needs.
 
-    Not one that has lost data: whatever struck it may have struck others, and then a spare copy may be the last one.
+    A bookie that has lost data may not: others may have lost theirs for the same reason, and then its copy is the last.
     Ledgers that are gone are nobody's any more, so these go on any bookie: one that is full must get space again.
     """
     return not untrusted

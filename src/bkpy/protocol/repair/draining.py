@@ -3,19 +3,19 @@
     TAKES --drain--> LEAVES: refuses every entry, answers all else --decommission--> GONE
       ^------cancel-----'
 
-A bookie that leaves is there for those who copy what it has. It may go when no ledger names it, and none can come to
-name it again. An ensemble that names it may be in nobody's metadata yet:
+A draining bookie still serves the workers that copy its entries. It may go when no ledger names it, and none can come
+to name it again. An ensemble that names it may not be in the metadata yet:
 
     a recovery has written entries back to it, and names it when it closes the ledger
     somebody has copied a share to it, under a ledger's lock, and swaps it in
     a client whose list of bookies is old has chosen it: but nothing will be stored on it
 
-So the *scan* that finds nothing counts only if these came before it, in this order: the bookie has said, in the
-metadata, that it refuses all entries; the locks that were held then were given back. And it counts only if every ledger
-that it finds IN_RECOVERY is closed before its word is taken.
+So a *scan* that finds no such ledger counts only if these came before it, in this order: the bookie has stored in the
+metadata that it refuses all entries; the locks that were held then were released. And it counts only once every ledger
+that it found IN_RECOVERY is closed.
 
 Invariants: `OBJECTIONS` and `tenure` are total; a bookie that may be named with an entry that it has is never
-decommissioned; the mark of a bookie that was lost is never taken for void.
+decommissioned; a record that names a lost bookie is never void.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def takes_entries(*, leaves: bool, read_only: bool, recovery: bool) -> bool:
     return not leaves and (recovery or not read_only)
 
 
-# --- those who write --------------------------------------------------------------------------------------------------
+# --- writers ----------------------------------------------------------------------------------------------------------
 
 
 def to_leave(
@@ -111,9 +111,7 @@ class DecommissionRefusal(enum.Enum):
         "the bookie isn't draining, and doesn't run: start it and drain it first, or give --lost if it never comes "
         "back with what it had"
     )
-    NOT_REFUSING = (
-        "the bookie hasn't said yet that it takes no more entries: start it, or give --lost if it never comes back"
-    )
+    NOT_REFUSING = "the bookie isn't known to refuse entries yet: start it, or give --lost if it never comes back"
 
 
 def _objection(bookie: Candidate) -> DecommissionRefusal | None:

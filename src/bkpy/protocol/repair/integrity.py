@@ -6,14 +6,14 @@
             '--> END its limbo: under its lock, nothing is missing
             '--> LEAVE it: it isn't ours to judge, or nothing of it is in doubt
 
-A ledger that isn't closed is recovered only for its limbo's sake, and only before the bookie takes entries again: the
-writer of one that comes to name it later is left alone, and its limbo lasts until it is closed. Nor is a writer ended
-because a bookie is looked through, or a block is damaged. What fragments that have an end lack is copied in any case.
+A ledger that isn't closed is recovered only to end its limbo, and only before the bookie takes entries again. A ledger
+that comes to name the bookie later keeps its writer, and its limbo lasts until it is closed. Neither a check of the
+bookie nor a damaged block ends a writer. Missing entries of fragments that have an end are copied in any case.
 
-Limbo is what keeps a bookie from denying what it has lost. It ends for a ledger that is CLOSED, in which ensembles name
-this bookie, and all of whose ids that name it are in the bookie's index; and that has to be so while this bookie holds
-the ledger's re-replication lock, for whoever copied something here before it was lost may be about to swap it in.
-Anything else stays in limbo: the metadata may name the bookie later for what it stored before.
+Limbo keeps a bookie from denying entries that it has lost. It ends for a ledger that is CLOSED, in which ensembles name
+this bookie, and all of whose ids that name it are in the bookie's index. That has to be so while this bookie holds the
+ledger's re-replication lock: a worker that copied entries here before the loss may be about to swap the bookie in.
+Any other ledger stays in limbo: the metadata may name the bookie later for entries that it stored before.
 
 Invariants: all functions are total; a ledger that isn't CLOSED never leaves limbo; one that was never seen is denied
 only if it was created after the loss.
@@ -85,10 +85,10 @@ class IntegrityAction(enum.Enum):
 
 
 def next_action(demand: Demand, *, to_end: bool, missing: bool, grace_over: bool) -> IntegrityAction:
-    """By the metadata as they were read now, and what is here.
+    """By the metadata as they are now, and by the bookie's index.
 
-    `to_end`: the ledger's limbo is to end, though that ends its writer; `lacks`: something of fragments that have an
-    end is missing in the index; `grace_over`: its writer had its time.
+    `to_end`: the ledger's limbo ends, though that ends its writer; `missing`: the index misses entries of fragments
+    that have an end; `grace_over`: the writer had the time to close the ledger.
     """
     match demand:
         case Demand.GONE | Demand.NOTHING:
@@ -104,7 +104,7 @@ def next_action(demand: Demand, *, to_end: bool, missing: bool, grace_over: bool
 
 
 class LimboEvidence(NamedTuple):
-    """What is known when limbo is to end. `lacks`: as the index on disk says, so that what was copied is flushed."""
+    """The state of a ledger whose limbo may end. `missing`: by the index on disk, so that all copies are flushed."""
 
     demand: Demand
     missing: bool
@@ -125,7 +125,7 @@ def denies_unseen(ledger_id: int, *, all_in_doubt: bool, limbo_to: int) -> bool:
 
 
 def copy_of(metadata: LedgerMetadata, missing: MissingRange, readable: Collection[str]) -> Copy:
-    """The copy to the bookie itself that makes up for the lack."""
+    """The copy to the bookie itself of the missing entries."""
     held = list(holdings(metadata))[missing.fragment]
     names = metadata.fragments[missing.fragment].bookies
     share = held.shares[missing.place]
@@ -136,7 +136,7 @@ def copy_of(metadata: LedgerMetadata, missing: MissingRange, readable: Collectio
 
 
 def within(share: Share, missing: MissingRange) -> Share:
-    """The part of a share that lies in the lack."""
+    """The part of a share that is missing."""
     starts = tuple(
         sorted(
             start

@@ -58,7 +58,7 @@ class Balance:
         return not any(self.surplus.values()) or not any(self.room.values())
 
     def moves(self, metadata: LedgerMetadata) -> Iterator[Move]:
-        """What is to be moved of this ledger, in this order. It counts as moved."""
+        """The moves of this ledger, in their order. They count as done."""
         while (move := self._next(metadata)) is not None:
             self.surplus[move.source] -= move.size
             self.room[move.target] -= move.size
@@ -99,7 +99,7 @@ class Balance:
 
 
 def _share(loads: Mapping[str, int], writable: Collection[str]) -> int:
-    """The mean of those that take entries, or have more than it to give."""
+    """The mean of the bookies that take entries, or have more than the mean to give."""
     sharing = dict(loads)
     while sharing:
         share = sum(sharing.values()) // len(sharing)
@@ -111,7 +111,7 @@ def _share(loads: Mapping[str, int], writable: Collection[str]) -> int:
 
 
 def moved(metadata: LedgerMetadata, move: Move) -> LedgerMetadata:
-    """The ledger when that is done."""
+    """The ledger after the move."""
     for number, fragment in enumerate(metadata.fragments):
         if move.source in fragment.bookies and not metadata.is_hole(number):
             metadata = metadata.replace_bookie(number, fragment.bookies.index(move.source), move.target)

@@ -1,22 +1,23 @@
-"""What becomes of a ledger some of whose bookies are lost, or are to leave: which copies are made, in what order.
+"""The repair of a ledger with lost or draining bookies: which copies are made, in what order.
 
     look, under the ledger's lock ----> COPY one fragment's share --> swap --> look again ...
                                   |        '-- in place, where nothing else can be done --> look again
+                                  |---> KEEP_WRITER: the bookies that an open ledger's writer lost are back
                                   |---> WAIT, and after the grace period RECOVER --> look again
-                                  |---> STUCK: what must come back first is said
+                                  |---> STUCK, until some bookie comes back: `Stuck` names it
                                   '---> DONE: nothing names those bookies any more
 
-A *copy* is the share of one bookie of one fragment: exactly the entries whose write set has it. It may take that
-one's place when all of it is on the new bookie, and not before. The last fragment of a ledger that isn't CLOSED has no
+A *copy* is the share of one bookie of one fragment: exactly the entries whose write set has it. The new bookie takes
+the old one's place when it has all of the share, and not before. The last fragment of a ledger that isn't CLOSED has no
 such share: nobody can say what belongs to it, so no copy of it is ever made.
 
-A bookie that is here and merely *lacks* entries keeps its place if no other bookie can take it: its whole share is
-copied to it, in place, and it is *mended* there. It was in the write sets of these entries all the time, so that
-changes no ensemble. It is mended in the ledger when it is in all of the fragments that name it.
+A bookie that is here and merely *misses* entries keeps its place if no other bookie can take it: its whole share is
+copied to it, and it is *repaired in place*. It was in the write sets of these entries all the time, so no ensemble
+changes. It is repaired in the ledger when it is repaired in all fragments that name it.
 
-Invariants: no bookie takes a place in an ensemble that names it already, or that isn't writable; only a bookie that is
-known to be here, with what it had, is copied to in place; an entry that no readable bookie of its write set may have
-makes its copy impossible, never shorter; `way`, `next_step` and `after_swap` are total.
+Invariants: no bookie takes a place in an ensemble that names it already, or that isn't writable; a copy in place goes
+only to a bookie that is here, with what it had; an entry that no readable bookie of its write set may have makes its
+copy impossible, never shorter; `copy_method`, `next_step`, `record_update` and `AFTER_SWAP` are total.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ if TYPE_CHECKING:
 
 
 class Bookies(NamedTuple):
-    """The bookies of the cluster, by what they are good for. One that is to leave may still be readable.
+    """The bookies of the cluster, by what clients may do with them. A draining bookie may still be readable.
 
-    Those `in_limbo` are registered, and have lost data.
+    Bookies `in_limbo` are registered, and have lost data.
     """
 
     readable: frozenset[str]
@@ -73,7 +74,7 @@ class Copy(NamedTuple):
 
     @property
     def repaired_in_place(self) -> RepairedInPlace:
-        """What it makes if it is made in place."""
+        """The result of a copy in place."""
         return RepairedInPlace(self.fragment, self.place, self.old, self.first, self.last)
 
 
@@ -85,21 +86,21 @@ class CopyBlocker(enum.StrEnum):
 
 
 class CopyMethod(enum.StrEnum):
-    """How a bookie's share of a fragment that has an end comes to be whole again."""
+    """How to repair a bookie's share of a fragment that has an end."""
 
     ELSEWHERE = "another bookie gets it, and the place"
     IN_PLACE = "the bookie itself gets it, and keeps its place"
 
 
 def copy_method(*, sources: bool, others: bool, incomplete: bool, takes: bool) -> CopyMethod | CopyBlocker:
-    """What to do about one place.
+    """How to repair one place of an ensemble.
 
     `sources`: each of its entries is on a readable bookie, as far as the metadata tell. `others`: a writable bookie
-    that is to stay is outside the ensemble. `lacks`: the bookie is here and merely lacks entries; `takes`:
-    it takes some.
+    that isn't draining is outside the ensemble. `incomplete`: the bookie is here and merely misses entries; `takes`: it
+    takes entries.
 
-    A bookie that has missed entries, or has them damaged, may do so again: another one is better. One that is away, or
-    is to leave, or in limbo and mends itself, is never copied to.
+    A bookie that has missed entries, or has them damaged, may do so again: another one is better. A bookie that is
+    away, draining, or in limbo, where it repairs itself, gets no copy.
     """
     if not sources:
         return CopyBlocker.NO_SOURCE
@@ -137,7 +138,7 @@ class Stuck(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What is to be done about a ledger. `unclosed`: those of the last ensemble that are to go, if it isn't CLOSED."""
+    """The repair of a ledger. `unclosed`: leaving bookies of the last ensemble, if the ledger isn't CLOSED."""
 
     copies: tuple[Copy, ...] = ()  # the most urgent first
     stuck: tuple[Stuck, ...] = ()
@@ -159,10 +160,9 @@ def plan(
     incomplete: Collection[str] = (),
     repaired_in_place: Collection[RepairedInPlace] = (),
 ) -> Plan:
-    """How to get those of `leaving` out of the ledger's ensembles. They may be readable: then they are sources too.
+    """How to get the bookies `leaving` out of the ledger's ensembles. They may be readable: then they are sources too.
 
-    Those of them that are `lacking` are here with what they had, and merely lack entries: they may stay where they were
-    `mended`.
+    The `incomplete` ones are here and merely miss entries: they keep the places where they are `repaired_in_place`.
     """
     copies: list[Copy] = []
     stuck: list[Stuck] = []
@@ -197,7 +197,7 @@ def _gains_nothing(
     leaving: Collection[str],
     bookies: Bookies,
 ) -> bool:
-    """Whether closing the ledger would end its writer for nothing: no bookie could take the place of those that leave.
+    """Whether closing the ledger would end its writer for nothing: no bookie could take the place of a leaving one.
 
     Its writer goes on without them: each write set has an ack quorum of bookies with what they had. This never holds
     for a recovery that has begun, which has ended the writer already; nor for a bookie in limbo, which may have lost
@@ -369,7 +369,7 @@ def record_update(lost: Collection[str], leaving: frozenset[str], repaired: froz
 
 
 class Swap(enum.Enum):
-    """What became of the write that puts the new bookie into the ensemble, and of the lock."""
+    """The result of the write that puts the new bookie into the ensemble."""
 
     DONE = "stored"
     CONFLICT = "somebody else has changed the metadata"
@@ -379,14 +379,14 @@ class Swap(enum.Enum):
 
 
 class NextStep(enum.StrEnum):
-    """What follows from it."""
+    """What follows from a swap."""
 
     LOOK = "look again"
     STOP = "stop: somebody else may be at work on the ledger"
     LATER = "try again later"
 
 
-# The copy that was made is spare where it was not swapped in: it is collected, or named by the next one that is made.
+# A copy that was not swapped in is over-replicated: the bookie collects it, or a later swap names the bookie.
 AFTER_SWAP: Final[Mapping[Swap, NextStep]] = {
     Swap.DONE: NextStep.LOOK,
     Swap.CONFLICT: NextStep.LOOK,

@@ -312,7 +312,7 @@ class LedgerScan:
         self._unannounced = False
 
     async def _each(self, ledger_ids: list[int], act: Callable[[int], Awaitable[None]]) -> None:
-        """`act` for each of them, some at once. Those that fail while the store is away are retried when it is back."""
+        """`act` for each of them, some at once. Failures while the store is away are retried when it is back."""
         failed: list[int] = []
 
         async def attempt(ledger_id: int) -> None:
