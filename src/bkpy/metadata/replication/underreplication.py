@@ -392,7 +392,7 @@ class UnderreplicationQueue:
 
     async def has_manual_moves(self) -> bool:
         """Whether copies are moved without records now, as the server knows it: see `manual.py`."""
-        return bool(await children_if_there(self._store, f"{self._root}/{paths.BY_HAND}"))
+        return bool(await children_if_there(self._store, f"{self._root}/{paths.MANUAL_MOVES}"))
 
     # --- the switch -----------------------------------------------------------------------------------------------
 
