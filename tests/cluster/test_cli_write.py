@@ -77,7 +77,7 @@ def test_a_fence_is_told_of_with_what_was_acknowledged(uri: str, writer: Fork) -
     writer.stdin.close()
     status, said = ended(writer)
     assert (status, said.count("\n")) == (1, 1)
-    assert said.startswith("bkpy: fenced: somebody else is recovering the ledger")
+    assert said.startswith("bkpy: fenced: another client is recovering the ledger")
     assert said.endswith(f"; 3 entries were acknowledged in ledger {ledger_id}; its recovery decides where it ends\n")
 
 

@@ -1,1 +1,1 @@
-"""What operators start: draining, decommissioning and rebalancing bookies."""
+"""What operators start, and the `AdminClient` that starts it: recovery, drain, decommission, rebalance of bookies."""

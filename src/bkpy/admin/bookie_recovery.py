@@ -1,7 +1,7 @@
 """Re-replicates the ledgers of a bookie that is gone for good, where the cluster doesn't do so by itself.
 
-All ledgers are scanned for those that name the bookie. A worker of this process repairs these, under the ledgers'
-locks, as the cluster's own workers do.
+A scan finds the ledgers that name the bookie. A worker of this process repairs them, under the ledgers' locks, as the
+cluster's own workers do.
 
 Invariants: a bookie that is registered is not recovered, and its return ends the recovery; an interrupted recovery
 leaves each ledger as it was or repaired, so that the next one continues.
@@ -91,7 +91,7 @@ class BookieRecovery:
             raise BookieUnavailableError(f"no writable bookie is registered under this id: {why}", bookie=target)
 
     async def scan(self, on_scanned: Callable[[int], None]) -> tuple[list[int], list[int]]:
-        """The ids of the ledgers that name the bookie, and of those whose metadata can't be read."""
+        """The ids of the ledgers that name the bookie, and of the ledgers whose metadata can't be read."""
         named: list[int] = []
         unreadable: list[int] = []
         scanned = 0

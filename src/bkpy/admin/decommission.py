@@ -1,13 +1,13 @@
-"""Takes a bookie out of its cluster for good, once nothing needs it (`protocol/repair/draining.py`).
+"""Removes a bookie from its cluster for good, once no ledger needs it (`protocol/repair/draining.py`).
 
-    refuses all entries --> locks held by then are given back --> whole scan: none names it --> cookie and draining go
-                                                    ledgers IN_RECOVERY are closed, and looked at again
+    bookie refuses entries --> locks held then are released --> scan: no ledger names it --> delete cookie, drain node
+                                                   ledgers IN_RECOVERY are closed, and read again
 
 `bkpy bookie format` frees the id of a stopped bookie by the same scan (`metadata/bookies/naming.py`).
 
-Invariants: the steps come in this order; the cookie goes together with the draining, if both are still what they were
-when they were read; a scan counts only if it was made in one session with the metadata store; the cluster remembers the
-id before the cookie goes; a bookie that answers is not lost.
+Invariants: the steps come in this order; one transaction deletes the cookie and the drain node, and only if neither has
+changed since it was read; a scan counts only within one session with the metadata store; the cluster remembers the id
+before it deletes the cookie; a bookie that answers is not lost.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ log = logging.getLogger("bkpy.recovery")
 
 
 async def answers(context: ReplicationContext, bookie_id: str) -> bool:
-    """Whether the bookie answers at the address that it had last, whether it is registered or not."""
+    """Whether the bookie answers at its last address, whether it is registered or not."""
     timeout_s = 2 * context.parts.settings.connect_timeout_s  # to connect, and to answer
     try:
         await context.parts.pool.channel(bookie_id).call(
@@ -52,7 +52,7 @@ async def answers(context: ReplicationContext, bookie_id: str) -> bool:
 
 
 class Decommission:
-    """Of one bookie. `lost`: it will never come back, and nobody waits for its word."""
+    """The removal of one bookie. `lost`: the bookie will never come back, so its own confirmation isn't needed."""
 
     def __init__(self, context: ReplicationContext, bookie_id: str, settings: RecoverySettings, *, lost: bool) -> None:
         self._context = context
@@ -68,10 +68,10 @@ class Decommission:
     async def run(
         self, agree: Callable[[ReferencingLedgers], None], looked_at: Callable[[int], None] = lambda count: None
     ) -> ReferencingLedgers:
-        """What was found; with `scan.clear` the bookie is decommissioned, else nothing was changed.
+        """The ledgers that may need the bookie. It is decommissioned if `scan.clear`, else nothing has changed.
 
-        `agree` raises to change nothing. Raises `ConfigError` for a bookie that isn't ready to go, and
-        `MetadataConflictError` when something has happened to it meanwhile.
+        `agree` raises to prevent the removal. Raises `ConfigError` for a bookie that isn't drained, and
+        `MetadataConflictError` if it was started, or its draining changed, meanwhile.
         """
         drain = await self._ready()
         try:
@@ -87,9 +87,9 @@ class Decommission:
                 await self._take_back(drain)
 
     async def _ready(self) -> Drain:
-        """Its draining, in which it takes no entries any more."""
+        """The bookie's drain node. The bookie refuses entries."""
         await self._object()
-        if self._lost:  # should it come back all the same, it finds that it is to leave
+        if self._lost:  # if the bookie comes back all the same, it refuses entries
             outcome = await self._drains.begin(self._bookie_id)
             if isinstance(outcome, NotDone | Unknown):
                 raise to_error(outcome, bookie=self._bookie_id)
@@ -100,11 +100,11 @@ class Decommission:
         return drain
 
     async def _take_back(self, drain: Drain) -> None:
-        """End the draining that was begun here: should the bookie come back, it is what it was."""
+        """Cancel the draining that this object began, so that a bookie that comes back serves as before."""
         outcome = await self._drains.cancel(drain)
         if isinstance(outcome, NotDone | Unknown):
             log.warning(
-                "bookie %s may be draining now (`bkpy bookie drain --cancel` ends that): %s",
+                "failed to cancel the draining of bookie %s (`bkpy bookie drain --cancel` does that): %s",
                 self._bookie_id,
                 outcome.error,
             )
@@ -156,6 +156,6 @@ class Decommission:
 
     def _changed(self) -> MetadataConflictError:
         return MetadataConflictError(
-            "it was started, or its draining was cancelled or begun, at the same time: try again",
+            "it was started, or its draining began or was cancelled, at the same time: try again",
             bookie=self._bookie_id,
         )

@@ -1,12 +1,12 @@
-"""Has a bookie leave its cluster while it still serves: all that it has is copied elsewhere, and then nothing names it.
+"""Drains a bookie: while it still serves, its copies are made elsewhere, until no ledger names it.
 
-    begin --> every ledger that names it is worked off --> looked for once more --> none: it may be decommissioned
+    begin --> each ledger that names the bookie is repaired --> scan again: none names it --> it can be decommissioned
 
-The draining is a node in the metadata (`metadata/bookies/draining.py`): it refuses entries, writers leave it, the
-auditor marks its ledgers, workers copy. Whoever waits here only watches them; where nobody works, because there is no
-auditor or re-replication is switched off, the work is done here, by the same worker under the same locks.
+A draining bookie has a node in the metadata (`metadata/bookies/draining.py`). The bookie refuses entries, writers
+replace it, the auditor records its ledgers as under-replicated, workers copy them. A caller that waits here only
+watches. Where there is no auditor, or re-replication is disabled, it runs a worker of its own, under the same locks.
 
-Invariant: nothing depends on whoever waits: if that is killed, the draining goes on, or is taken up by the next call.
+Invariant: a draining doesn't depend on its caller: if that is killed, others continue, or the next call does.
 """
 
 from __future__ import annotations
@@ -39,26 +39,27 @@ if TYPE_CHECKING:
     from bkpy.protocol.repair.rereplication import Plan
     from bkpy.replication.context import ReplicationContext
 
-OPEN = "it is open: its writer has to leave the bookie, or it is recovered after the grace period"
+OPEN = "it is open: its writer has to replace the bookie, or a worker recovers it after the grace period"
 UNREADABLE = "its metadata can't be read"
 
 
 @dataclass
 class DrainProgress:
-    """What is left of a bookie, as it was when the metadata were read last.
+    """What is left to copy from a bookie, when the metadata were read last.
 
-    Bytes are exact where the bookie has all of a closed ledger, and else estimated from averages: then `bytes_exact` is
-    False. `missing` says what keeps the draining from its end, and what to do, by the kind of the obstacle.
+    `bytes_exact` is False if `bytes` is an estimate: where the bookie doesn't hold all of a closed ledger. `missing`
+    says, by kind, what prevents the draining from ending and what to do about it. `blocked` gives, by ledger id, the
+    reason why no worker copies the ledger now.
     """
 
     draining: bool
-    refuses: bool  # entries, as it has said itself
+    refuses: bool  # entries, as the bookie has confirmed
     registered: bool
-    ledgers: int = 0  # that name it
+    ledgers: int = 0  # that name the bookie
     entries: int = 0
     bytes: int = 0
     bytes_exact: bool = True
-    blocked: dict[int, str] = field(default_factory=dict)  # ledgers that nobody copies now, and why
+    blocked: dict[int, str] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     worked_on_by: str = ""
     bytes_per_s: float = 0.0
@@ -78,10 +79,10 @@ class BookieDrain:
         self._named: set[int] = set()
         self._began = 0.0
         self._works_here = False
-        self._whole: tuple[int, int] | None = None  # ledgers and bytes, when it began
+        self._whole: tuple[int, int] | None = None  # ledgers and bytes left at the first scan
 
     async def begin(self) -> None:
-        """Have the bookie drain, if it doesn't already. Raises `BookieUnavailableError` for one that isn't known."""
+        """Begin to drain, unless the bookie is draining. Raises `BookieUnavailableError` for an unknown bookie."""
         if await read_cookie(self._store, self._root, self._bookie_id) is None:
             raise BookieUnavailableError("the cluster knows no such bookie", bookie=self._bookie_id, retriable=False)
         outcome = await self._drains.begin(self._bookie_id)
@@ -89,23 +90,23 @@ class BookieDrain:
             raise to_error(outcome, bookie=self._bookie_id)
 
     async def cancel(self) -> bool:
-        """Have it stay, with what is left on it; whether it was draining. What has gone elsewhere stays there."""
+        """Keep the bookie with the copies that are left on it. Returns whether it was draining."""
         drain = await self._drains.read(self._bookie_id)
         if drain is None:
             return False
         outcome = await self._drains.cancel(drain)
         if isinstance(outcome, NotDone | Unknown):
             raise to_error(outcome, bookie=self._bookie_id)
-        # Workers take the marks that are left for void; now rather than when they look by themselves.
+        # Workers find the remaining records void; the announcement has them look now.
         await UnderreplicationQueue(self._store, self._root, self._runtime, self._settings).announce()
         return isinstance(outcome, Gone | Missing)
 
     async def look(
         self,
         looked_at: Callable[[int], None] = lambda count: None,
-        tell: Callable[[DrainProgress], None] = lambda progress: None,
+        show: Callable[[DrainProgress], None] = lambda progress: None,
     ) -> DrainProgress:
-        """How far it is, by the metadata of all ledgers. `tell` is called as soon as something is missing."""
+        """The progress, by a scan of all ledgers. Calls `show` as soon as something new prevents the end."""
         count = 0
         self._named.clear()
         progress = await self._standing()
@@ -116,30 +117,30 @@ class BookieDrain:
             looked_at(count)
             if progress.missing.keys() > known:
                 known = frozenset(progress.missing)
-                tell(progress)
+                show(progress)
         self._estimate(progress)
         return progress
 
-    async def run(self, tell: Callable[[DrainProgress], None]) -> DrainProgress:
-        """Return when nothing names the bookie, or it was cancelled. `tell` is told how it gets on."""
-        progress = await self.look(tell=tell)
+    async def run(self, show: Callable[[DrainProgress], None]) -> DrainProgress:
+        """Return when no ledger names the bookie, or its draining was cancelled. Calls `show` with the progress."""
+        progress = await self.look(show=show)
         async with contextlib.AsyncExitStack() as own:
-            marks: ManualQueue | None = None
+            queue: ManualQueue | None = None
             while progress.draining and progress.ledgers:
-                if marks is None and not await self._others_work():
-                    marks = await self._work(own)
-                if marks is not None:
-                    marks.add(sorted(self._named))
-                tell(progress)
+                if queue is None and not await self._others_work():
+                    queue = await self._work(own)
+                if queue is not None:
+                    queue.add(sorted(self._named))
+                show(progress)
                 await asyncio.sleep(self._settings.drain_look_interval_s)
                 progress = await self._look_again()
                 if not progress.ledgers:
-                    progress = await self.look()  # others may have come to name it meanwhile
-        tell(progress)
+                    progress = await self.look()  # other ledgers may name the bookie by now
+        show(progress)
         return progress
 
     async def _look_again(self) -> DrainProgress:
-        """At the ledgers that named it."""
+        """The progress, by the ledgers that named the bookie before."""
         progress = await self._standing()
         before, self._named = sorted(self._named), set()
         at_once = self._settings.audit_reads_at_once
@@ -185,7 +186,7 @@ class BookieDrain:
             self._named.add(ledger_id)
             progress.ledgers += 1
             planned = plan(metadata, {self._bookie_id}, bookies)
-            # What nobody can copy now is left as well.
+            # Entries that no worker can copy now are left, too.
             entries = sum(copy.share.entries or 0 for copy in planned.copies)
             entries += sum(stuck.entries for stuck in planned.stuck)
             average = metadata.length / (metadata.last_entry + 1) if metadata.last_entry >= 0 else 0
@@ -200,13 +201,13 @@ class BookieDrain:
                 progress.blocked[ledger_id] = "; ".join(stuck.description for stuck in planned.stuck)
 
     def _advise(self, progress: DrainProgress, planned: Plan) -> None:
-        """What is missing, and ways out."""
+        """Add to `missing` what prevents this ledger's repair, and ways out."""
         if any(stuck.blocker is CopyBlocker.NO_TARGET for stuck in planned.stuck):
             others = len(self._context.bookies().writable - {self._bookie_id})
             progress.missing["bookies"] = (
-                f"no bookie can take over: {others} others take entries, and the ledgers that wait have them in their "
-                "ensembles already. Add a bookie, or have one that is read-only take entries again (`bkpy bookies "
-                f"list`), or let this one stay: `bkpy bookie drain {self._bookie_id} --cancel`"
+                f"no bookie can take over: {others} others are writable, and the ledgers that wait have them in their "
+                "ensembles already. Add a bookie, or make a read-only one writable (`bkpy bookies list`), or keep this "
+                f"one: `bkpy bookie drain {self._bookie_id} --cancel`"
             )
         away = {name for stuck in planned.stuck if stuck.blocker is CopyBlocker.NO_SOURCE for name in stuck.bookies}
         if away:
@@ -215,7 +216,7 @@ class BookieDrain:
             )
 
     def _estimate(self, progress: DrainProgress) -> None:
-        """By what was left when it began: bytes if there are any, else ledgers."""
+        """Estimate from the first scan: by bytes if there are any, else by ledgers."""
         now = self._runtime.clock.monotonic()
         if self._whole is None:
             self._began, self._whole = now, (progress.ledgers, progress.bytes)
@@ -234,18 +235,18 @@ class BookieDrain:
     # --- where nobody else works --------------------------------------------------------------------------------------
 
     async def _others_work(self) -> bool:
-        """Whether there is an auditor, and so workers, and they may work."""
+        """Whether the cluster has an auditor, and so workers, and re-replication is enabled."""
         enabled = await UnderreplicationQueue(self._store, self._root, self._runtime, self._settings).enabled()
         return enabled and await leader(self._store, self._root) is not None
 
     async def _work(self, own: contextlib.AsyncExitStack) -> ManualQueue:
-        """A worker here, until `own` ends."""
+        """Run a worker here until `own` ends. Returns its queue."""
         name = f"bkpy bookie drain {self._bookie_id}"
         await own.enter_async_context(manual_moves(self._store, self._root, name, self._runtime, self._settings))
         locks = LedgerLocks(self._store, self._root, name, self._runtime, self._settings)
-        marks = ManualQueue(self._bookie_id, reason=LossReason.DRAINING)
+        queue = ManualQueue(self._bookie_id, reason=LossReason.DRAINING)
         self._works_here = True
-        worker = ReplicationWorker(self._context, marks, locks, self._runtime, self._settings, name)
+        worker = ReplicationWorker(self._context, queue, locks, self._runtime, self._settings, name)
         working: asyncio.Task[Any] = self._runtime.spawn(worker.run(), name=name)
 
         async def end() -> None:
@@ -253,4 +254,4 @@ class BookieDrain:
             await asyncio.wait([working])
 
         own.push_async_callback(end)
-        return marks
+        return queue

@@ -1,9 +1,9 @@
 """Moves copies of closed ledgers to bookies that have less than their share, as `protocol/repair/rebalance.py` plans.
 
-All ledgers are read twice: first to see what each bookie has, then to move, ledger by ledger, until what is lacking is
-there. Each move is a repair of the ledger, under its lock: copied, verified, swapped in.
+A run scans all ledgers twice: first to see how much each bookie holds, then to move copies, ledger by ledger, until
+each bookie has its share. A move is a repair of the ledger, under its lock: copy, verify, swap in.
 
-Invariant: a ledger whose copies could not be moved keeps those that it has; what is remembered of it is bounded.
+Invariants: a ledger whose copies can't be moved keeps its copies; the list of such ledgers is bounded.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Rebalancer:
         self._repairs: dict[str, LedgerRepair] = {}  # by target
 
     async def look(self) -> Balance:
-        """What each registered bookie has, and what it is to give or to be given."""
+        """What each registered bookie holds, and how much it should give or receive."""
         infos = {**self._context.directory.bookies, **self._context.directory.read_only}
         bookies = self._context.bookies()
         loads = dict.fromkeys(sorted(bookies.readable), 0)
@@ -111,14 +111,14 @@ class Rebalancer:
                 if name in loads:
                     loads[name] += size
         self.loads = loads
-        # What those have that are to leave is moved by whoever looks after that, and they are no part of the cluster.
+        # Draining bookies have no share: their own draining moves their copies.
         staying = {name: load for name, load in loads.items() if name not in self._context.directory.draining}
         balance = Balance(staying, bookies.writable, {name: (info.region, info.rack) for name, info in infos.items()})
         self.planned = min(sum(balance.surplus.values()), sum(balance.room.values()))
         return balance
 
     async def plan(self, balance: Balance) -> AsyncGenerator[list[Move], None]:
-        """What is to be moved, ledger by ledger. It counts as moved."""
+        """The moves, ledger by ledger. `balance` counts them as done."""
         if balance.even:
             return
         async for metadata in readable_ledgers(
@@ -182,7 +182,7 @@ class Rebalancer:
                 self.failed[move.ledger_id] = ended.why
         elif ended.judged is not None and _names(ended.judged[0], move.target):
             self._moved(move)
-        # Else it was deleted meanwhile, or somebody else has moved it elsewhere.
+        # Else the ledger was deleted meanwhile, or another process has moved the copy elsewhere.
 
     def _moved(self, move: Move) -> None:
         self.moves += 1

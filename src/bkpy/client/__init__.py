@@ -1,1 +1,1 @@
-"""The client: what assembles its parts, and the ways through it to write, read and close ledgers."""
+"""The client: `client.py` assembles it of `bookies/`, `write/` and `read/`; `close.py` closes ledgers."""

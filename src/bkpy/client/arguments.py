@@ -1,6 +1,6 @@
-"""What a call is given, looked at before anything is done about it: a bad value would otherwise be refused elsewhere.
+"""Checks of the arguments of public calls, before the call does anything.
 
-Invariant: nothing but whole numbers that fit the wire's 63 bits gets into a request as an id.
+Invariant: only whole numbers that fit the wire's 63 bits get into a request as ids.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from bkpy.protocol.ledger.ledger_metadata import ENTRY_ID_MAX, LEDGER_ID_MAX
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-LEDGERS_MAX: Final = 1_000_000  # named at once
+LEDGERS_MAX: Final = 1_000_000  # in one argument
 
 _IDS: Final = re.compile(r"\s*(\d{1,19})\s*(?:-\s*(\d{1,19})\s*)?", re.ASCII)
-_RESERVED: Final = "bkpy."  # names of custom metadata that begin so are for what bkpy itself makes
+_RESERVED: Final = "bkpy."  # begins the names of bkpy's own custom metadata
 
 
 def check_ledger_id(ledger_id: Any) -> None:
@@ -50,7 +50,7 @@ def parse_ledger_ids(text: str) -> tuple[int, ...]:
 
 
 def format_ledger_ids(ids: Iterable[int]) -> str:
-    """The shortest text that `parse_ledger_ids` makes these ids of."""
+    """The shortest text that `parse_ledger_ids` parses into these ids."""
     runs = [
         [ledger_id for _, ledger_id in run]
         for _, run in groupby(enumerate(sorted(set(ids))), key=lambda pair: pair[1] - pair[0])
@@ -80,7 +80,7 @@ def check_position(name: str, position: Any) -> None:
 
 
 def check_size(name: str, size: Any) -> None:
-    """`ConfigError` unless it is a whole number; of which sizes fit together is another question."""
+    """`ConfigError` unless it is a whole number. Whether sizes fit together is checked elsewhere."""
     _check_whole(name, size)
 
 
@@ -115,7 +115,7 @@ def checked_custom(given: Mapping[str, bytes] | None) -> dict[str, bytes]:
             raise ConfigError(f"custom metadata can't have the name {name!r}: it is no UTF-8")
         if name.startswith(_RESERVED):
             raise ConfigError(
-                f"custom metadata can't have the name {name!r}: those that begin with {_RESERVED!r} are bkpy's, which "
+                f"custom metadata can't have the name {name!r}: names that begin with {_RESERVED!r} are bkpy's, which "
                 "deletes ledgers by them"
             )
     return {name: bytes(value) for name, value in custom.items()}

@@ -215,7 +215,7 @@ class Client:
         metadata = created.metadata
         if self._closed:
             raise ClientClosedError(
-                "the client was closed while the ledger was made: it is open and has no entries",
+                "the client was closed while it created the ledger, which is open and has no entries",
                 ledger_id=metadata.ledger_id,
             )
         self._pool.add_key(metadata.ledger_id, metadata.ledger_key)
@@ -242,7 +242,7 @@ class Client:
         self._writing.pop(writing, None)
 
     def _watch_progress(self) -> None:
-        """Periodically look for writers whose quorums don't answer. Not on the path of an append."""
+        """Look periodically for writers whose quorums don't answer. Not on the path of an append."""
         self._watching = None
         self._progress.look(self._runtime.clock.monotonic(), self._dispatcher.watched())
         if self._writing:
@@ -267,8 +267,8 @@ class Client:
     async def recover_ledger(self, ledger_id: int, *, password: bytes = b"") -> LedgerReader:
         """Fence the ledger, find out where it ends, close it there, and open it for reading.
 
-        Its writer, if there still is one, can't append any more. Nothing that was acknowledged is lost. A ledger that
-        is CLOSED is just opened. Raises `NoSuchLedgerError`, `UnauthorizedError` for a wrong password, and
+        Its writer, if there still is one, can't append any more. No acknowledged entry is lost. A CLOSED ledger is only
+        opened. Raises `NoSuchLedgerError`, `UnauthorizedError` for a wrong password, and
         `LedgerRecoveryError` if too few bookies could say where it ends: then it stays IN_RECOVERY, and a later call
         may succeed.
         """
@@ -289,7 +289,7 @@ class Client:
         )
 
     async def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
-        """What the metadata store keeps about a ledger. Raises `NoSuchLedgerError`."""
+        """The metadata that the store keeps about a ledger. Raises `NoSuchLedgerError`."""
         check_ledger_id(ledger_id)
         self._check_open()
         metadata, _ = await self._cluster.catalog.read(ledger_id)
@@ -316,12 +316,12 @@ class Client:
         return ResumableIterator(Stepwise(self._logs.living_names(), self._runtime, name="list of logs"), alone)
 
     async def delete_log(self, name: str) -> None:
-        """Delete a log, with all its entries and consumers: whoever writes or reads it fails. Raises `NoSuchLogError`.
+        """Delete a log, with all its entries and consumers. Its writer and its readers fail. Raises `NoSuchLogError`.
 
-        When it returns, its last ledgers are fenced: nothing is acknowledged to its writer any more. (Where too few of
-        their bookies can be reached, a warning is logged, and the writer ends when it hears of the deletion.)
+        When it returns, the log's last ledgers are fenced: no append of its writer is acknowledged any more. Where too
+        few of their bookies can be reached, it logs a warning, and the writer ends when it is notified of the deletion.
 
-        If it fails later, as when the metadata store is away, the log is gone or not, and a second call says which.
+        If it fails later, as when the metadata store is away, the log may be deleted or not. A second call finds out.
         """
         self._check_open()
         await LogMaintenance(self._logs, self._cluster.catalog).delete(name, self._recoveries.fence)
@@ -381,10 +381,10 @@ class Client:
         deletes entries that are older than `retention_s` seconds and lie before the last `retention_bytes` bytes (with
         one limit, by that alone). It waits for consumers, for at most `consumer_lag_max_s` seconds. `roll_*`: in place
         of the settings `log_roll_bytes`, `log_roll_entries` and `log_roll_s`. Without `wait`, raises `LogLockedError`
-        if another client has the log open, and fences nobody. A log that this call has made is removed if it fails.
-        Raises `NoSuchLogError`, `UnauthorizedError` for a wrong password, `LedgerRecoveryError` if it can't be decided
-        now where the log ends, and what `create_ledger` raises; `ConfigError`, before anybody is fenced, if the log's
-        list has no room for another ledger.
+        if another client has the log open, and fences no writer. If the call fails, it removes a log that it created.
+        Raises `NoSuchLogError`, `UnauthorizedError` for a wrong password, `LedgerRecoveryError` if too few
+        bookies can say where the log ends, and what `create_ledger` raises; `ConfigError`, before it fences a writer,
+        if the log's list has no room for another ledger.
         """
         self._check_open()
         new = NewLog(ensemble_size, write_quorum, ack_quorum, digest, retention_s, retention_bytes, consumer_lag_max_s)
@@ -400,7 +400,7 @@ class Client:
     async def close(self) -> None:
         """Close connections and session. Open writers fail what is pending; their ledgers stay open for recovery.
 
-        A `ResourceWarning` tells of writers that were neither closed nor abandoned and have not failed.
+        Emits a `ResourceWarning` about writers that were neither closed nor abandoned and have not failed.
         """
         left_open = [writer.ledger_id for writer in self._writers]
         if left_open and not self._closed:
@@ -410,7 +410,7 @@ class Client:
 
     @property
     def _writers(self) -> list[LedgerWriter]:
-        """Those that could go on."""
+        """The open writers that can still append."""
         return [writer for writer in self._writing if isinstance(writer, LedgerWriter) and writer.usable]
 
     async def _close(self) -> None:
@@ -427,7 +427,7 @@ class Client:
         await self._pool.close()
         try:
             await self._directory.close()
-        finally:  # also if this is cancelled: nobody else would ever end the session
+        finally:  # also if this is cancelled: nothing else ends the session
             if self._owns_store:
                 await self._cluster.store.close()
 

@@ -43,10 +43,10 @@ async def close_ledger(
 ) -> Closed | NotDone | Unknown:
     """Close the ledger at `last_entry` with `length` bytes.
 
-    `rebase` brings this side's own changes into a value that somebody else has written meanwhile. For a recovery, the
-    metadata that are returned may have another end: that of whoever closed the ledger first. What is certain, of this
-    call and all before it, is raised: `LedgerFencedError` and `LedgerClosedError` for a writer that came too late,
-    `NoSuchLedgerError`, and `MetadataConflictError` if the metadata have changed `conflicts_max` times.
+    `rebase` merges this side's own changes into metadata that another client has written meanwhile. A recovery may get
+    metadata with another end: another recovery closed the ledger first. Certain failures are raised:
+    `LedgerFencedError` and `LedgerClosedError` for a writer that came too late, `NoSuchLedgerError`, and
+    `MetadataConflictError` if the metadata have changed `conflicts_max` times. Other failures are returned.
     """
     ledger_id = metadata.ledger_id
     for _ in range(conflicts_max):
@@ -81,15 +81,15 @@ async def close_ledger(
 def _too_late(action: CloseAction, fresh: LedgerMetadata, last_entry: int) -> BookKeeperError:
     if action is CloseAction.CLOSED_ELSEWHERE:
         return LedgerClosedError(
-            f"somebody else closed the ledger at entry {fresh.last_entry}; "
+            f"another client closed the ledger at entry {fresh.last_entry}; "
             f"this writer's last acknowledged entry is {last_entry}",
             ledger_id=fresh.ledger_id,
         )
     if action is CloseAction.FENCED:
         return LedgerFencedError(
-            "somebody else is recovering the ledger", ledger_id=fresh.ledger_id, outcome_unknown=False
+            "another client is recovering the ledger", ledger_id=fresh.ledger_id, outcome_unknown=False
         )
-    return MetadataConflictError("the ledger is open again, which can't be", ledger_id=fresh.ledger_id)
+    return MetadataConflictError("the ledger is open again, which must never happen", ledger_id=fresh.ledger_id)
 
 
 def _deleted(ledger_id: int) -> NoSuchLedgerError:
@@ -99,7 +99,7 @@ def _deleted(ledger_id: int) -> NoSuchLedgerError:
 async def read_again(
     catalog: LedgerCatalog, ledger_id: int, outcome: Changed | Superseded
 ) -> tuple[LedgerMetadata, int]:
-    """The metadata after a write that was refused. An error tells whether that one may have been stored before."""
+    """The metadata after a refused write. `outcome_unknown` of an error says whether that write may be stored."""
     try:
         return await catalog.read(ledger_id, fresh=True)
     except NoSuchLedgerError:

@@ -1,4 +1,4 @@
-"""Making ledgers: what a new one is to be, and its first metadata."""
+"""The creation of ledgers: the attributes of a new ledger, and its first metadata."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class NewLedger(NamedTuple):
-    """What a ledger is to be. `key` is made of its password by `bkpy.protocol.wire.records.ledger_key`."""
+    """The attributes of a ledger to create. `key` is `bkpy.protocol.wire.records.ledger_key` of its password."""
 
     ensemble_size: int
     write_quorum: int
@@ -30,10 +30,10 @@ class NewLedger(NamedTuple):
 
 
 async def create_ledger(new: NewLedger, catalog: LedgerCatalog, ensembles: Ensembles, runtime: Runtime) -> Created:
-    """Store the metadata of a new ledger, on bookies that take entries.
+    """Store the metadata of a new ledger, on writable bookies.
 
-    Raises `NotEnoughBookiesError`, and `MetadataUnavailableError`, whose `ledger_id` is that of the ledger that may
-    have been made, where its outcome is unknown.
+    Raises `NotEnoughBookiesError`, and `MetadataUnavailableError`. With `outcome_unknown`, the error's `ledger_id` is
+    that of the ledger that may exist.
     """
     bookies = await ensembles.new(new.ensemble_size)
     created_ms = int(runtime.clock.time() * 1000)

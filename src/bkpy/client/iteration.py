@@ -5,7 +5,7 @@ consumer that goes on after the time-out then stops without an error. A `Resumab
 takes batches from a `BatchSource`, which keeps its place too; `Stepwise` makes one of a generator.
 
 Invariants: a cancelled `__anext__` loses nothing and repeats nothing; after an error every further call raises that
-error, so that no consumer takes it for the end; `aclose` ends everything that was begun, also what nobody awaits.
+error, so that no consumer takes it for the end; `aclose` ends everything that the iterator began.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class BatchSource(Protocol[T_co]):
         """
 
     async def close(self) -> None:
-        """End everything that was begun. May be called again, also meanwhile."""
+        """End everything that was begun. May be called again, also while a call runs."""
 
 
 def alone(element: T) -> Iterator[T]:
@@ -178,4 +178,4 @@ def cancel_dropped(task: asyncio.Task[Any]) -> None:
 
 
 def raised_where_awaited(error: BaseException) -> None:
-    """As `on_death` of a task whose error reaches the caller that awaits it, and concerns nobody else."""
+    """The `on_death` of a task whose error concerns only the caller that awaits it."""

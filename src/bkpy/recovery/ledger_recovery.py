@@ -3,13 +3,13 @@
     metadata: IN_RECOVERY  ->  fence the last ensemble until no ack quorum is left unfenced  ->  last add confirmed
     ranges of entries behind it, read in parallel, decided in order  ->  written back to their write sets  ->  CLOSED
 
-Invariants: entries are read from the ensembles that the metadata named when they became IN_RECOVERY; every read of the
-last fragment fences; no entry is taken for the last one unless the one behind it is explicitly denied by so many
-bookies that it can't have been acknowledged; changed ensembles are stored by the closing write and not before. Whatever
-goes wrong leaves the ledger IN_RECOVERY, for a later try.
+Invariants: a recovery reads entries from the ensembles that the metadata named when they became IN_RECOVERY; every read
+of the last fragment fences; an entry is the last one only if so many bookies explicitly deny the next one that it can't
+have been acknowledged; the closing write stores changed ensembles, and no write before it. A recovery that fails leaves
+the ledger IN_RECOVERY, for a later try.
 
-It reads through the same pipeline of ranges as a reader does, and gets the same replies. What counts as an answer is
-another matter, because what is decided here is decided for good: docs/explanation/protocol.md compares the two.
+A recovery reads through the same pipeline of ranges as a reader, and gets the same replies. It counts them more
+strictly, because its decision is final: docs/explanation/protocol.md compares the two.
 """
 
 from __future__ import annotations
@@ -60,17 +60,17 @@ class _RangeEntries(NamedTuple):
 
 
 class _BookieAnswer(NamedTuple):
-    """What one bookie said of a range, and the records that it returned, all verified."""
+    """One bookie's reply about a range, and the records that it returned, all verified."""
 
     reply: Reply
     found: dict[int, RecoveredEntry]
 
 
 class GivingUp(NamedTuple):
-    """Somebody has decided that bookies which are gone will never come back: all but the `registered` ones.
+    """An operator's decision, made at `at_ms`, that all bookies but the `registered` ones are gone for good.
 
-    And that those which answer that they can't tell never will. The ledger is not closed before entry `at_least`.
-    `at_ms`: when that was decided.
+    Registered bookies that answer that they can't tell are given up, too. The ledger keeps its entries up to
+    `at_least`.
     """
 
     registered: frozenset[str]
@@ -79,10 +79,10 @@ class GivingUp(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """What can still be seen of a ledger. It would be closed at `last_entry`, with `length` bytes of payload.
+    """What can still be read of a ledger. It would be closed at `last_entry`, with `length` bytes of payload.
 
-    `acknowledged`: up to there every entry was certainly acknowledged. `seen`: the last one that each bookie of the
-    last fragment has (-1 for none), or in its place why that isn't known. `decided`: nothing has to be given up.
+    Every entry up to `acknowledged` was certainly acknowledged. `seen` gives, for each bookie of the last fragment, the
+    last entry that it holds (-1 for none), or the reason why that is unknown. `decided`: nothing has to be given up.
     """
 
     metadata: LedgerMetadata
@@ -96,7 +96,7 @@ class Survey(NamedTuple):
 class LedgerRecovery:
     """One recovery of one ledger that isn't CLOSED; `metadata` and `version` as just read.
 
-    Without `giving_up`, it is closed only where nothing that was acknowledged can lie behind its end.
+    Without `giving_up`, the recovery closes the ledger only where no acknowledged entry can lie behind its end.
     """
 
     def __init__(
@@ -121,14 +121,14 @@ class LedgerRecovery:
         self._on_ended = on_ended
         self._ledger_id = metadata.ledger_id
         self._giving_up = giving_up
-        self._gave_up = False  # and nothing else than giving up has decided
-        self._answers: dict[str, str] = {}  # the last of each bookie, for the error
+        self._gave_up = False  # and only that has decided
+        self._answers: dict[str, str] = {}  # the last one of each bookie, for errors
         self._seen: dict[str, int | str] = {}
         self._ranges = RangePipeline(
             self._range,
             name=f"recovery of ledger {metadata.ledger_id}",
             at_once=self._settings.recovery_ranges_at_once,
-            rest_ahead=False,  # a crash of many clients is followed by as many recoveries, each with its memory
+            rest_ahead=False,  # many clients crash together: each recovery needs its memory
             first_entries=self._settings.recovery_first_entries,
             range_entries_max=self._settings.recovery_range_entries_max,
             range_bytes=self._settings.read_bytes,
@@ -138,7 +138,7 @@ class LedgerRecovery:
         self._explicit: tuple[int, int] = (-1, 0)  # last add confirmed and its length, as the writer published it
 
     async def run(self) -> LedgerMetadata:
-        """Recover; returns the CLOSED metadata. Raises `LedgerRecoveryError`, `UnauthorizedError`."""
+        """Recover the ledger, and return its CLOSED metadata. Raises `LedgerRecoveryError`, `UnauthorizedError`."""
         await self._mark()
         if self._metadata.state is LedgerState.CLOSED:
             return self._metadata
@@ -178,7 +178,7 @@ class LedgerRecovery:
             self._pool.forget_key(self._ledger_id)
 
     async def fence(self) -> None:
-        """Fence it, and no more: nothing is acknowledged to its writer from now on. Raises as `run` does."""
+        """Only fence the ledger: no append of its writer is acknowledged from now on. Raises what `run` does."""
         await self._mark()
         if self._metadata.state is LedgerState.CLOSED:
             return
@@ -189,7 +189,7 @@ class LedgerRecovery:
             self._pool.forget_key(self._ledger_id)
 
     async def survey(self) -> Survey:
-        """Fence it and look, and close nothing. Raises as `run` does; `LedgerClosedError` if it is CLOSED."""
+        """Fence the ledger and read it, and close nothing. Raises what `run` does; `LedgerClosedError` if CLOSED."""
         await self._mark()
         if self._metadata.state is LedgerState.CLOSED:
             raise LedgerClosedError("the ledger is closed already", ledger_id=self._ledger_id)
@@ -210,7 +210,7 @@ class LedgerRecovery:
         return Survey(self._metadata, confirmed, last, length, self._seen, not self._gave_up)
 
     def _loss(self, confirmed: int, last: int) -> AcceptedLoss | None:
-        """What the metadata are to say of it, if anything was given up."""
+        """The loss to record in the metadata, if anything was given up."""
         giving_up = self._giving_up
         if giving_up is None or not self._gave_up:
             return None
@@ -228,7 +228,7 @@ class LedgerRecovery:
         return AcceptedLoss(giving_up.at_ms, confirmed, seen, unknown)
 
     async def _mark(self) -> None:
-        """IN_RECOVERY: from now on the writer can't change its ensemble. What is stored then is what counts."""
+        """Store IN_RECOVERY: from then on the writer can't change the ensemble. The metadata of then count."""
         for _ in range(self._settings.metadata_conflicts_max):
             if self._metadata.state is not LedgerState.OPEN:
                 return
@@ -255,7 +255,7 @@ class LedgerRecovery:
     # --- fencing ----------------------------------------------------------------------------------------------------
 
     async def _fence(self) -> int:
-        """Fence the last ensemble; returns the highest id that is known to be acknowledged."""
+        """Fence the last ensemble. Returns the highest id that is known to be acknowledged."""
         metadata = self._metadata
         fragment = metadata.fragments[-1]
         fencing = Fencing(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
@@ -271,7 +271,7 @@ class LedgerRecovery:
         }
         waiting = set(tasks)
         try:
-            # Whoever gives something up hears everybody first.
+            # Before it gives anything up, a recovery waits for every bookie's answer.
             while not fencing.complete or (waiting and self._giving_up is not None):
                 if fencing.impossible:
                     for task in waiting:
@@ -302,11 +302,11 @@ class LedgerRecovery:
         return self._giving_up is not None and bookie_id not in self._giving_up.registered
 
     def _cannot_tell(self, error: BookKeeperError) -> bool:
-        """Whether a bookie's answer is given up: it has lost the ledger's key, or has it damaged, and says so."""
+        """Whether to give up a bookie's answer: the bookie says that it lost or damaged the ledger's data."""
         return self._giving_up is not None and isinstance(error, CorruptDataError)
 
     async def _fence_one(self, bookie_id: str) -> int:
-        """Fence one bookie; the last add confirmed that it knows of, -1 if it can't tell."""
+        """Fence one bookie. Returns the last add confirmed that it knows, -1 if it can't say."""
         reply = await self._pool.channel(bookie_id).call_as_owner(
             Op.READ_LAC,
             m.pack([int(Flags.RECOVERY), self._ledger_id]),
@@ -314,8 +314,8 @@ class LedgerRecovery:
             timeout_s=self._settings.read_timeout_s,
         )
         answer = parse_lac_reply(self._codec, reply, self._ledger_id, bookie_id)
-        # A bookie that can't tell what it had, or has it damaged, has fenced the ledger all the same: its entries are
-        # read one by one, and other copies are found.
+        # A bookie that lost or damaged entries has fenced the ledger all the same. Its entries are read one by one, and
+        # other copies are found.
         if not answer.proven.fenced:
             raise CorruptDataError("the bookie did not fence the ledger", ledger_id=self._ledger_id, bookie=bookie_id)
         self._explicit = max(self._explicit, answer.explicit)
@@ -325,7 +325,7 @@ class LedgerRecovery:
     # --- reading forward --------------------------------------------------------------------------------------------
 
     async def _copy(self, write_back: WriteBack) -> None:
-        """Find all entries behind last add confirmed, and put each on its ack quorum again."""
+        """Find all entries behind last add confirmed, and write each to its ack quorum again."""
         async with aclosing(self._ranges.run(write_back.last_entry + 1, ENTRY_ID_MAX)) as ranges:
             async for found in ranges:
                 for entry in found.entries:
@@ -340,9 +340,9 @@ class LedgerRecovery:
         return found, last if found.ends else first + len(found.entries) - 1
 
     async def _fetch(self, first: int, last: int, *, flags: int = int(Flags.RECOVERY)) -> _RangeEntries:
-        """Entries first..last as far as the ledger has them. Raises `LedgerRecoveryError` if that can't be told.
+        """Entries first..last as far as the ledger has them. Raises `LedgerRecoveryError` if that can't be decided.
 
-        One bookie of the write set is asked first, for the bytes; the others when it denies an entry or is late.
+        Asks one bookie of the write set first, for the bytes, and the others when it denies an entry or is late.
         """
         metadata = self._metadata
         bookies = metadata.fragment_of(first).bookies
@@ -360,10 +360,10 @@ class LedgerRecovery:
         try:
             while (entry_status := forward.decide()) is EntryStatus.OPEN:
                 if held > self._settings.recovery_range_bytes_max and forward.next > first:
-                    break  # enough for once
+                    break  # enough for one range
                 busy = set(asked.values())
                 silent = [i for i in forward.members(forward.next) if forward.word(i, forward.next) is EntryAnswer.NONE]
-                if len(silent) < quorum:  # one has answered or failed, and that decided nothing
+                if len(silent) < quorum:  # one has answered or failed, which decided nothing
                     wanted = set(silent)
                 elif not wanted and not busy.intersection(silent):
                     wanted = {silent[rotation % quorum]}
@@ -401,7 +401,7 @@ class LedgerRecovery:
     def _take(
         self, asked: asyncio.Task[_BookieAnswer], forward: Forward, index: int, bookie_id: str
     ) -> dict[int, RecoveredEntry]:
-        """Count what a bookie has answered, if it has; the records that it returned."""
+        """Count a bookie's answer or failure. Returns the records that it returned."""
         try:
             reply, found = asked.result()
         except UnauthorizedError:
@@ -419,7 +419,7 @@ class LedgerRecovery:
         return found
 
     async def _ask(self, bookie_id: str, first: int, last: int, flags: int) -> _BookieAnswer:
-        """What one bookie says of first..last, and the verified records it returned."""
+        """Ask one bookie for first..last: its reply, and the verified records that it returned."""
         head = m.pack([flags, self._ledger_id, first, last, self._settings.read_bytes])
         reply = await self._pool.channel(bookie_id).call_as_owner(
             Op.READ, head, ledger_id=self._ledger_id, timeout_s=self._settings.read_timeout_s
@@ -438,8 +438,7 @@ class LedgerRecovery:
                 try:
                     self._codec.check(view, header.offset, header.end)
                 except DigestMismatchError:
-                    # Whose record it was can't be told from damaged bytes: nothing that this bookie did not return
-                    # intact is denied by it.
+                    # Damaged bytes don't show whose record it was. So this bookie denies no entry of the range.
                     unknown.append((first, last))
                     continue
                 found[header.entry_id] = RecoveredEntry(
@@ -452,12 +451,12 @@ class LedgerRecovery:
         return _BookieAnswer(Reply(first, min(answer.examined_to, last), found, unknown), found)
 
     async def _length(self, last: int) -> int:
-        """The ledger's length up to `last`, which was acknowledged before the recovery: the entry itself says it."""
+        """The ledger's length up to `last`, an entry acknowledged before the recovery. The entry records it."""
         if last < 0:
             return 0
         if self._explicit[0] == last:
             return self._explicit[1]
-        # Of what can't be read any more nobody knows the length: then it is that up to an entry before.
+        # If that entry can't be read any more, the length is that up to an earlier one.
         candidates = [last] if self._giving_up is None else length_candidates(self._metadata, last)
         for entry_id in candidates:
             found = await self._fetch(entry_id, entry_id, flags=0)

@@ -1,6 +1,6 @@
-"""How a client ends ledgers that others write: by their password, without it, or without bookies that are gone.
+"""The recoveries of one client: with a ledger's password, without it, or without bookies that are gone.
 
-Invariant: a recovery that has begun is among what the client closes, until it has ended.
+Invariant: the client's `close` ends each recovery that has begun and not ended.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Recoveries:
-    """Makes the recoveries of one client; `check_open` raises when that is closed."""
+    """Makes the recoveries of one client. `check_open` raises when the client is closed."""
 
     __slots__ = ("_catalog", "_check_open", "_directory", "_on_begun", "_on_ended", "_parts")
 
@@ -51,19 +51,19 @@ class Recoveries:
         return await self._run(metadata, version, codec)
 
     async def ended_unread(self, ledger_id: int) -> LedgerMetadata:
-        """The same for those who don't know the password: entries are verified by their checksums alone."""
+        """The same without the password: entries are verified by their checksums alone."""
         self._check_open()
         metadata, version = await self._catalog.read(ledger_id, fresh=True)
         return await self._run(metadata, version, RecordCodec(ledger_id))
 
     async def fence(self, ledger_id: int) -> None:
-        """Nothing is acknowledged to the ledger's writer any more."""
+        """Fence the ledger: no append of its writer is acknowledged any more."""
         self._check_open()
         metadata, version = await self._catalog.read(ledger_id, fresh=True)
         await self._recovery(metadata, version, RecordCodec(ledger_id)).fence()
 
     async def giving_up(self, ledger_id: int, password: bytes, at_least: int) -> LedgerRecovery:
-        """One that does without bookies that are gone, and closes the ledger no earlier than before `at_least`."""
+        """A recovery that gives up bookies that are gone. The ledger keeps its entries up to `at_least`."""
         self._check_open()
         metadata, version = await self._catalog.read(ledger_id, fresh=True)
         codec = RecordCodec(ledger_id, metadata.authorised(password).digest, digest_key(password))

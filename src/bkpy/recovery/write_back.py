@@ -1,7 +1,7 @@
-"""Puts the entries that a recovery found on the ack quorums of their write sets again.
+"""Writes the entries that a recovery found to the ack quorums of their write sets again.
 
-Invariants: entries are added in id order without a gap; `last_entry` counts only what is on its ack quorum; a changed
-ensemble exists in memory alone until the recovery closes the ledger.
+Invariants: entries are added in id order without a gap; `last_entry` counts only entries on their ack quorums; a
+changed ensemble exists only in memory until the recovery closes the ledger.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class RecoveredEntry(NamedTuple):
 
 
 class WriteBack:
-    """Made behind `confirmed`, the highest entry that is known to be acknowledged.
+    """Writes entries behind `confirmed`, the highest entry that is known to be acknowledged.
 
     It is the source of a replication, and the store of its fragments.
     """
@@ -62,17 +62,17 @@ class WriteBack:
         )
         self._dispatcher = parts.dispatcher
         self._window_bytes = parts.settings.write_window_bytes
-        self.length: int | None = None  # up to the last entry that was added; None if none was
+        self.length: int | None = None  # up to the last entry added; None if none was
         self._next_id = confirmed + 1
         self._run: list[RecoveredEntry] = []
         self._run_bytes = 0
         self._unsent: list[list[RecoveredEntry]] = []
-        self._pending_bytes: deque[tuple[int, int]] = deque()  # (last id, bytes) of what was handed over
+        self._pending_bytes: deque[tuple[int, int]] = deque()  # (last id, bytes) of each run handed over
         self._moved = asyncio.Event()
 
     @property
     def metadata(self) -> LedgerMetadata:
-        """With the ensembles that were changed since."""
+        """The metadata, with the ensembles that have changed since."""
         return self._replication.metadata
 
     @property
@@ -80,7 +80,7 @@ class WriteBack:
         return self._replication.confirmed
 
     async def add(self, run: RecoveredEntry) -> None:
-        """The next entry. Waits while too many bytes are unacknowledged. Raises `LedgerRecoveryError`."""
+        """Add the next entry. Waits while too many bytes are unacknowledged. Raises `LedgerRecoveryError`."""
         if run.entry_id != self._next_id:
             raise AssertionError(f"entry {run.entry_id} was recovered where {self._next_id} is next")
         if self._run_bytes + len(run.record) > self._replication.batch_bytes_max:
@@ -93,7 +93,7 @@ class WriteBack:
         self._run_bytes += len(run.record)
 
     async def finish(self) -> None:
-        """Return when all that was added is on its ack quorum. Raises `LedgerRecoveryError`."""
+        """Return when every added entry is on its ack quorum. Raises `LedgerRecoveryError`."""
         self._hand_over()
         while self._replication.confirmed < self._next_id - 1:
             await self._progress()
@@ -165,7 +165,7 @@ class WriteBack:
         self._moved.set()
 
     def on_rest(self) -> None:
-        """How far the ledger may be read is said by the write that closes it, and there is nothing to let go of."""
+        """Nothing to release. The write that closes the ledger publishes how far it may be read."""
 
     async def store(
         self,

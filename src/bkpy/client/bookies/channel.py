@@ -1,12 +1,12 @@
-"""One bookie as a client sees it: a connection that is made when it is needed, and made again after it was lost.
+"""A client's channel to one bookie: it connects when it is first used, and reconnects after a loss.
 
     IDLE --first use--> CONNECTING --greeted--> UP --lost--> DOWN --retry--> CONNECTING (nothing waits) ...
 
-While a bookie is tried for the first time, what is sent waits for it. Once it has failed, everything fails at once
-until it is back: appends have other replicas, and waiting for a hung bookie again and again would stop them.
+During the first attempt to connect, requests wait. Once an attempt has failed, every request fails at once until the
+bookie is back: appends have other replicas, and repeated waits for a hung bookie would stop them.
 
-Invariants: every request ends, by its reply, by an error, or by the timeout of the oldest one; what waits for a bookie
-is bounded by whoever sends (see `congested`).
+Invariants: every request ends, by its reply, by an error, or by the timeout of the oldest one; senders bound the bytes
+that wait for a bookie (see `congested`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _State(enum.Enum):
 
 
 class BookieChannel:
-    """A bookie by id. `address` tells where it is now, or raises; it is asked again before each connect."""
+    """The channel to a bookie by id. `address` returns its current address, or raises; called before each connect."""
 
     def __init__(
         self,
@@ -137,13 +137,13 @@ class BookieChannel:
                 self._watch.cancel()
                 self._watch = asyncio.get_running_loop().call_soon(self._watch_oldest)
 
-    def owes(self, ledger_id: int) -> bool:
-        """Whether appends to the ledger are on their way, or not answered yet. Looks at all that are."""
+    def has_unanswered_appends(self, ledger_id: int) -> bool:
+        """Whether appends to the ledger wait to be sent or answered. Goes through all pending appends."""
         on_the_way = (*(sent[0] for sent in self._adds.values()), *(waiting[0] for waiting in self._waiting))
         return any(ledger_id in add.ledger_ids for add in on_the_way)
 
     def add_again(self, add: Add, index: int) -> None:
-        """The bookie has forgotten a ledger's key (it may): present it and send once more."""
+        """The bookie has forgotten a ledger's key, which it may: present the key and send once more."""
         self._presented -= add.ledger_ids
         self.add(add, index)
 
@@ -234,10 +234,10 @@ class BookieChannel:
         return reply
 
     def request(self, op: Op, head: bytes) -> asyncio.Future[wire.Frame]:
-        """Send a request without a body; the future of its reply, which the caller cancels when it has waited enough.
+        """Send a request without a body. Returns the future of its reply, which the caller cancels after its timeout.
 
-        The caller has taken one of `slots`, which is given back when the future is done. A future and no task where
-        the bookie is connected: reads are many.
+        The caller has acquired one of `slots`; the channel releases it when the future is done. On a connected channel
+        there is no task, because reads are many.
         """
         future: asyncio.Future[wire.Frame]
         if self._state is _State.UP:
@@ -362,7 +362,7 @@ class BookieChannel:
                 reply = await self._greeting
         except TimeoutError:
             self._drop(connection)
-            self._attempts += 1  # it has been silent until now: whoever came meanwhile needs no other attempt
+            self._attempts += 1  # it was silent until now: requests that came meanwhile need no other attempt
             raise BookieUnavailableError(
                 f"no answer within {self._settings.connect_timeout_s:g} s", bookie=self.bookie_id
             ) from None
@@ -472,9 +472,9 @@ class BookieChannel:
                 try:
                     add.replied(index, frame.head)
                 except ProtocolError as e:
-                    add.failed(index, e)  # it is no longer among those that fail with the connection
+                    add.failed(index, e)  # it is not in `_adds` any more, which fail with the connection
                     raise
-                finally:  # and not before: who waits for an append goes on before those who wait for the bookie
+                finally:  # not earlier: waiters for the append run before waiters for the bookie
                     self._count_in_flight(-add.body_bytes)
             return
         if frame.opcode == Op.HELLO | wire.REPLY and self._greeting is not None and not self._greeting.done():

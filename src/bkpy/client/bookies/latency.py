@@ -1,7 +1,7 @@
 """When a read counts as late: a percentile of what this client's recent reads took.
 
-Pure: it is told what happened and never looks at a clock. Invariants: the memory is bounded; only reads that were
-answered count as samples, because what is given up would raise the percentile by which it was given up.
+Pure: callers report events with their times; there is no clock. Invariants: the memory is bounded; only answered reads
+are samples, because abandoned ones would raise the percentile by which they were abandoned.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 
 class ReadLatency:
-    """The recent reads of one client, and how many were asked of a second replica.
+    """The recent reads of one client, and its speculative reads.
 
-    `speculative` counts replicas that were asked because an earlier one was late, `won` those that answered first.
+    `speculative` counts requests to another replica because an earlier one was late, `won` counts how many of them were
+    answered first.
     """
 
     def __init__(self, settings: ClientSettings) -> None:
@@ -43,7 +44,7 @@ class ReadLatency:
             self.late_s = max(self._late_min_s, ordered[place])
 
     def superseded(self, bookie_id: str) -> bool:
-        """Another replica was asked later and answered first; whether this bookie is to be avoided for a while."""
+        """Another replica was asked later and answered first. Returns whether to avoid this bookie for a while."""
         late = self._late_in_a_row[bookie_id] = self._late_in_a_row.get(bookie_id, 0) + 1
         if late < self._late_in_a_row_max:
             return False

@@ -1,8 +1,8 @@
-"""Which bookies a new ledger is placed on, and which ones take the places of those that failed.
+"""Placement: the bookies of a new ledger's ensemble, and the replacements of failed bookies.
 
-A *domain* is what fails together: a rack, or a region. Invariants: an ensemble never has a bookie twice; a replacement
-was never in the ensemble; a bookie to avoid is taken only when there are too few others; the same bookies and the same
-random numbers give the same choice.
+A *domain* is a set of bookies that fail together: a rack, or a region. Invariants: an ensemble never has a bookie
+twice; a replacement was never in the ensemble; a bookie to avoid is taken only when there are too few others; the same
+bookies and the same random numbers give the same choice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Domain = Callable[[BookieInfo], Hashable]
 
 
 class Placement(Protocol):
-    """Chooses ensembles. Anything with these methods can be given to `connect(placement=...)`."""
+    """Chooses ensembles. `connect(placement=...)` takes any object with these methods."""
 
     def choose(self, bookies: Mapping[str, BookieInfo], size: int, avoid: Collection[str]) -> tuple[str, ...]:
         """`size` different ids out of `bookies`, those in `avoid` only if there is no other way.

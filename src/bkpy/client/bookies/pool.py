@@ -1,4 +1,4 @@
-"""The bookies a client talks to: one `BookieChannel` each, made at first use, and where to find them."""
+"""The channels of a client to bookies: one `BookieChannel` for each, made at first use."""
 
 from __future__ import annotations
 
@@ -82,9 +82,9 @@ class BookiePool:
                 relieved()
 
     def on_relief(self, relieved: Callable[[], None]) -> None:
-        """Call that whenever a bookie has ceased to owe too much, whoever it was that added so much there.
+        """Call `relieved` whenever a bookie stops being congested, by whichever writer it was.
 
-        The futures of what it has answered are done by then, but nobody who waited for them has run yet.
+        The futures of the appends that it has answered are done by then, but their waiters have not run yet.
         """
         self._on_relief.append(relieved)
 
@@ -95,7 +95,7 @@ class BookiePool:
         self._keys[ledger_id] = key
 
     def forget_key(self, ledger_id: int) -> None:
-        """One of those who gave the ledger's key needs it no longer."""
+        """One of the callers of `add_key` doesn't need the ledger's key any more."""
         if ledger_id in self._more_users:
             self._more_users[ledger_id] -= 1
             if not self._more_users[ledger_id]:
@@ -106,14 +106,14 @@ class BookiePool:
             channel.forget(ledger_id)
 
     async def linger(self, ledger_id: int, bookie_ids: Sequence[str]) -> None:
-        """Wait until these have answered all appends to the ledger, for at most `close_linger_s`.
+        """Wait until these bookies have answered all appends to the ledger, for at most `close_linger_s`.
 
-        Whoever ends a client at once after the ack quorum's answer would leave the rest of the write quorum without.
+        A client that ends right after the ack quorum's answer would leave the rest of the write quorum incomplete.
         """
         now, pause_s = self._runtime.clock.monotonic, _LINGER_PAUSE_S
         until = now() + self._settings.close_linger_s
         while not self._closed and now() < until:
-            if not any(self.channel(bookie_id).owes(ledger_id) for bookie_id in bookie_ids):
+            if not any(self.channel(bookie_id).has_unanswered_appends(ledger_id) for bookie_id in bookie_ids):
                 return
             await asyncio.sleep(pause_s)
             pause_s *= 2

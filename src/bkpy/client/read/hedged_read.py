@@ -1,8 +1,8 @@
-"""One read, asked of one replica after the other until one gives a good answer.
+"""A hedged read: it asks one replica after the other until one gives a good answer.
 
-The next replica is asked when one has failed, and also when one is late: then whoever answers first wins, and the
-others are given up. Invariants: no replica is asked twice; what each one said that gave no good answer is in the
-result; nothing is left behind, however the read ends.
+It asks the next replica when one has failed, and also when one is late. The first good answer wins, and the read
+abandons the other requests. Invariants: no replica is asked twice; the result has the bad answer of each replica that
+gave one; no request is left behind, however the read ends.
 """
 
 from __future__ import annotations
@@ -103,12 +103,12 @@ class HedgedRead(Generic[T]):
         self._ask_at = now + latency.late_s
 
     async def _wait(self) -> list[asyncio.Future[wire.Frame]]:
-        """Those that are done or have had their time; waits until there is one, or until the next is to be asked."""
+        """Wait for an answer, a timeout or the time of the next request. Returns requests that ended or timed out."""
         expires = next(iter(self._asked.values())).at + self._timeout_s
         until = min(expires, self._ask_at) if self._queue else expires
         await asyncio.wait(self._asked, timeout=max(0.0, until - self._now()), return_when=asyncio.FIRST_COMPLETED)
         if not any(future.done() for future in self._asked):
-            await asyncio.sleep(0)  # what this busy loop has not got round to receiving isn't late
+            await asyncio.sleep(0)  # an answer that this busy loop has yet to receive isn't late
         now = self._now()  # compared with the very sum that was waited for: another one may be rounded otherwise
         return [f for f, asked in self._asked.items() if f.done() or asked.at + self._timeout_s <= now]
 

@@ -71,7 +71,7 @@ def missing_entry_error(
     replies = "; ".join(f"{bookie_id}: {answer.text}" for bookie_id, answer in sorted(answers.items()))
     error: type[BookKeeperError]
     if kinds == {MissKind.NEGATIVE} and failure is not None:
-        error, what = MetadataUnavailableError, f"whether other bookies have the entry can't be told: {failure}"
+        error, what = MetadataUnavailableError, f"failed to find out whether other bookies have the entry: {failure}"
     elif kinds == {MissKind.NEGATIVE} and loss_accepted:
         error, what = CorruptDataError, "no bookie has the entry any more: its loss was accepted"
     elif kinds == {MissKind.NEGATIVE}:

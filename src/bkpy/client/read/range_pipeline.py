@@ -3,8 +3,8 @@
     first ..................................................................... last
     [ being used ][ the rest of it, if it was cut short ][ in flight ][ in flight ]  not asked for yet
 
-How a range is answered is the business of whoever makes the pipeline: a reader takes one good copy of each entry, a
-recovery needs the word of as many bookies as it takes to say where the ledger ends.
+The pipeline's owner fetches ranges: a reader takes one good copy of each entry, a recovery asks as many bookies as
+it takes to decide where the ledger ends.
 
 Invariants: results come in the order of their entries, without gaps; at most `at_once` ranges are in flight, and one
 while the size of the records is unknown; none is left behind, however the scan ends.

@@ -83,7 +83,7 @@ class RangeReader:
         return ranges.source(first, last)
 
     async def _range(self, first: int, last: int) -> tuple[Block, int]:
-        """What one reply holds of first..last, at least `first`, from whoever has it; and its last entry."""
+        """The entries of first..last in one reply, at least `first`, and the id of the last of them."""
         metadata = self._snapshot.metadata
         if metadata.ensemble_size == metadata.write_quorum:
             block = await self._fail_over(first, last)
@@ -167,7 +167,7 @@ class RangeReader:
         return None
 
     def _order(self, entry_id: int) -> list[str]:
-        """The bookies of the entry's write set, those that were slow lately last."""
+        """The bookies of the entry's write set, slow ones last."""
         metadata = self._snapshot.metadata
         bookies = self._fragment(entry_id)[0].bookies
         members = sorted(write_set(entry_id, metadata.ensemble_size, metadata.write_quorum))
@@ -265,7 +265,7 @@ class RangeReader:
                 stripe.cancel()
 
     def _every_quorum(self, bookies: tuple[str, ...]) -> list[int]:
-        """Indexes of bookies that together hold every entry, without those that were slow lately if it can be done."""
+        """Indexes of bookies that together hold every entry, without slow ones if possible."""
         size, quorum = self._snapshot.metadata.ensemble_size, self._snapshot.metadata.write_quorum
         self._rotation += 1
         choices = [stripe_bookies(self._rotation + k, size, quorum) for k in range(size)]

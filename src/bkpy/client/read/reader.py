@@ -59,7 +59,7 @@ class LedgerReader:
         confirmed: int = -1,
     ) -> None:
         self._snapshot = LedgerSnapshot(metadata)
-        # Somebody was told so: the bookies that know may be away.
+        # The caller knows that it is confirmed; the bookies that know may be away.
         self._snapshot.advance(LastAddConfirmed(confirmed, None, fenced=False))
         self._ranges = RangeReader(
             self._snapshot, codec=codec, catalog=catalog, pool=pool, settings=settings, runtime=runtime

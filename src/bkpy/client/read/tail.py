@@ -4,8 +4,8 @@ The bookies report progress and fences; the metadata, new fragments, the ledger'
 without the other: bookies that are away or refuse to wait are looked at every `tail_poll_s`, and a metadata store
 that is away is waited for.
 
-Invariants: at most one request of a tail is in flight at a bookie; a bookie is asked again only when whoever follows
-the ledger has seen what was reported; nothing is left behind by `close`.
+Invariants: at most one request of a tail is in flight at a bookie; a tail asks a bookie again only when its consumer
+has seen the last report; `close` leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Tail:
         raise ClientClosedError("the client is closed", ledger_id=self._snapshot.ledger_id)
 
     async def _refresh(self) -> None:
-        """Read the metadata, however long the store is away: what the watch told would be lost otherwise."""
+        """Read the metadata, however long the store is away: otherwise the watch's notification would be lost."""
         while True:
             try:
                 await self._snapshot.refresh(self._catalog)

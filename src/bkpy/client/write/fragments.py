@@ -80,10 +80,10 @@ class StoredFragments:
         fresh, version = await self._read_certainly(fragment)
         conflict = on_conflict(fresh, replaced)
         if conflict is Conflict.FENCED:
-            raise LedgerFencedError("somebody else is recovering the ledger", ledger_id=fragment.ledger_id)
+            raise LedgerFencedError("another client is recovering the ledger", ledger_id=fragment.ledger_id)
         if conflict is Conflict.CLOSED:
             raise LedgerClosedError(
-                f"somebody else closed the ledger at entry {fresh.last_entry}",
+                f"another client closed the ledger at entry {fresh.last_entry}",
                 ledger_id=fragment.ledger_id,
                 outcome_unknown=True,
             )
@@ -93,7 +93,7 @@ class StoredFragments:
             present.first_entry <= fragment.confirmed and (found.first_entry, found.bookies) != _place(present)
         ):
             raise MetadataConflictError(
-                "somebody else has changed the bookies of entries that this writer has written",
+                "another client has changed the bookies of entries that this writer has written",
                 ledger_id=fragment.ledger_id,
                 outcome_unknown=True,
             )

@@ -93,7 +93,7 @@ async def test_appends_that_wait_for_room_end_with_their_writer(cluster: InProce
     await eventually(lambda: len(out_of_order_of(writer).early) == len(out_of_order_of(writer).room_waiters) == 2)
     error: type[bkpy.BookKeeperError] = bkpy.ClientClosedError
     if ending == "failed":
-        replication_of(writer).failed(bkpy.LedgerFencedError("somebody else is recovering the ledger"))
+        replication_of(writer).failed(bkpy.LedgerFencedError("another client is recovering the ledger"))
         error = bkpy.LedgerFencedError
     elif ending == "abandoned":
         writer.abandon()
