@@ -48,7 +48,7 @@ _INTERNAL_HEAD = """\
 ## Internal tuning
 
 These were settings up to version 0.2. Each has a value that suits every cluster, and now belongs to the code
-(`src/bkpy/config/tuning.py`). This version still reads them, with a warning; the next minor version refuses them.
+(`src/bkpy/config/tuning/`). This version still reads them, with a warning; the next minor version refuses them.
 """
 
 _ARGUMENTS_HEAD = '''\

@@ -488,7 +488,7 @@ def test_a_bound_is_a_tuning_value() -> None:
             name, found = name_of(path), numbers(tree_of(path))
             allowed = CONSTANTS.get(name, {}).keys()
             if new := sorted(found - allowed):
-                yield f"{name}: make {new} fields of config/tuning.py, or say in CONSTANTS why they are no bounds"
+                yield f"{name}: make {new} fields of config/tuning/, or say in CONSTANTS why they are no bounds"
             if gone := sorted(allowed - found):
                 yield f"{name}: {gone} are gone"
 

@@ -28,7 +28,8 @@ GROUPS: Final[tuple[Group, ...]] = get_args(Group)  # in the order of the docume
 class Settings(BaseModel):
     # Strict: a quoted number or a boolean where a count belongs is a mistake, not a spelling. Our errors show the value
     # unless it is a secret; pydantic's own, which a traceback shows behind them, would show all of them.
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
+    # Most classes only give their fields to others, so a validator is built at the first use: `import bkpy` is quicker.
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True, defer_build=True)
 
     group: ClassVar[Group | None] = None  # of the fields that a class declares itself
 

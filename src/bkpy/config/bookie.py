@@ -10,7 +10,7 @@ from bkpy.config.address import id_of, is_wildcard, split_address
 from bkpy.config.base import GIB, KIB, MIB, Group, Seconds, SecondsOrZero, Settings, Size
 from bkpy.config.memory import MEMORY_BYTES, MEMORY_PARTS, shares_of_memory
 from bkpy.config.recovery import RecoverySettings
-from bkpy.config.tuning import BookieTuning
+from bkpy.config.tuning.bookie import BookieTuning
 
 
 class BookieStorage(Settings):

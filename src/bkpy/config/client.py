@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from bkpy.config.base import GIB, KIB, MIB, Group, Seconds, SecondsOrZero, Settings, Size
 from bkpy.config.checking import build, check_name
 from bkpy.config.shared import MetadataSettings
-from bkpy.config.tuning import ClientTuning
+from bkpy.config.tuning.client import ClientTuning
 
 
 class ClientNetwork(Settings):

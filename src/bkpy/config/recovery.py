@@ -8,7 +8,7 @@ from pydantic import Field
 
 from bkpy.config.base import MIB, Group, Seconds, SecondsOrZero, Settings, Size
 from bkpy.config.shared import MetadataSettings
-from bkpy.config.tuning import RecoveryTuning
+from bkpy.config.tuning.recovery import RecoveryTuning
 
 
 class OrphanedLedgers(Settings):

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from bkpy.config.base import Group, Seconds, Settings, Size, check_user_and_password
-from bkpy.config.tuning import MetadataTuning
+from bkpy.config.tuning.shared import MetadataTuning
 
 
 class ConnectionSecurity(Settings):

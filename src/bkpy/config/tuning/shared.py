@@ -1,0 +1,56 @@
+"""Tuning of every process: requests to the metadata store, and named logs."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from bkpy.config.base import KIB, MIB, Seconds, Settings, Size
+
+
+class MetadataTuning(Settings):
+    # Requests to ZooKeeper, and writes whose reply is lost.
+    metadata_requests_in_flight_max: Size = Field(
+        default=1000,
+        description="unanswered requests to ZooKeeper; further ones queue. Enough to keep a server busy, few enough "
+        "to fail quickly if it goes silent",
+    )
+    metadata_reply_bytes_max: int = Field(
+        default=64 * MIB,
+        ge=MIB,
+        description="bytes of the largest reply to accept from ZooKeeper; the names of a million nodes take 30 MB",
+    )
+    metadata_write_attempts_max: Size = Field(
+        default=5,
+        description="attempts in a row to write one value that may lose their connection before the outcome counts as "
+        "unknown",
+    )
+    metadata_retry_pause_s: Seconds = Field(
+        default=0.2, description="seconds between two attempts at work that goes on until the metadata store is back"
+    )
+    metadata_reconnect_pause_min_s: Seconds = Field(
+        default=0.05, description="seconds to wait after the first round in which no ZooKeeper server could be reached"
+    )
+    metadata_reconnect_pause_max_s: Seconds = Field(
+        default=1.0,
+        description="seconds to which that pause grows; short, so that a client notices a server that is back",
+    )
+    metadata_close_timeout_s: Seconds = Field(
+        default=1.0, description="seconds to close a ZooKeeper session, which otherwise ends by its timeout"
+    )
+
+    # Named logs.
+    log_list_bytes_max: int = Field(
+        default=768 * KIB,
+        gt=0,
+        le=1000 * KIB,
+        description="bytes of the stored list of one log, some 70 for each ledger; ZooKeeper accepts no value of a "
+        "megabyte",
+    )
+    log_consumer_reads_at_once: Size = Field(default=32, description="consumers of a log to read concurrently")
+    log_conflicts_max: Size = Field(
+        default=20,
+        description="writes to a log's list that lose in a row to somebody else's change before that is an error",
+    )
+    log_deletes_at_once: Size = Field(
+        default=32, description="ledgers of a log to delete concurrently, when it is truncated or deleted"
+    )
