@@ -1,1 +1,1 @@
-"""Makes what is in memory durable in entry logs and index, so that the journal may go."""
+"""Checkpoints: write entries and states from memory to entry logs and index, so that journal files may go."""

@@ -47,7 +47,7 @@ _first = itemgetter(0)
 
 
 class Sizes(NamedTuple):
-    """What blocks are cut by."""
+    """The sizes of blocks and of their parts."""
 
     block_bytes: int
     run_bytes: int = 4096  # between two places where a reader may begin
@@ -55,9 +55,9 @@ class Sizes(NamedTuple):
 
 
 class BlockDraft(NamedTuple):
-    """What will be a block. A weak one has no data: ids whose records can't be identified.
+    """A block before it is written. A weak one has no data: its ids' records can't be identified.
 
-    `kept`: where its data lies already, so that only the index has to learn of it.
+    `kept`: the place where its data lies already, so that only the index changes.
     """
 
     ids: Ids
@@ -87,7 +87,7 @@ def drafts(
 ) -> Iterator[BlockDraft]:
     """The blocks of one ledger's batches, disjoint. `last_entry`: no id above it is stored already.
 
-    `place_of`: where a batch that overlaps nothing is to stay, if it is.
+    `place_of`: returns the place where a batch that overlaps nothing stays, None if it must be written.
     """
     ordered = sorted(batches, key=_first)
     plain: list[Iterator[BlockDraft]] = []
@@ -122,7 +122,7 @@ def _plain(
 def _around_kept(
     batches: Sequence[Batch], sizes: Sizes, place_of: Callable[[Batch], Place | None]
 ) -> Iterator[BlockDraft]:
-    """The blocks of plain batches of which some stay where they are; no block reaches across one of those."""
+    """The blocks of plain batches, some of which stay where they are; no block reaches across such a batch."""
     between: list[Batch] = []
     for batch in batches:
         place = place_of(batch)
@@ -151,7 +151,7 @@ def _sliced(
     ends: Sequence[int],
     sizes: Sizes,
 ) -> Iterator[BlockDraft]:
-    """The blocks of plain batches; their slices are made only when the first is asked for, and go with the last."""
+    """The blocks of plain batches; their slices are made for the first block, and freed with the last."""
     parts: list[Bytes] = [body[start:end] for body, start, end in zip(bodies, starts, ends, strict=True)]
     if firsts[-1] + counts[-1] - firsts[0] == sum(counts):
         yield from contiguous(firsts[0], counts, parts, sizes)
@@ -256,9 +256,9 @@ def last_add_confirmed(batch: Batch) -> int:
 
 
 def check_no_less(ledger_id: int, info: LedgerInfo, row: LedgerRow) -> None:
-    """Fail rather than write a state that forgets what the ledger's row says: such a state is wrong.
+    """Fail rather than write a state that forgets a fence, a key or entries of the ledger's row: it would be wrong.
 
-    A key under which nothing is stored may have given way to another one, and its fence with it.
+    A key without entries may have given way to another one, and its fence with it.
     """
     if row.key and info.key != row.key:
         known = not row.blocks and info.limbo >= row.limbo
@@ -267,7 +267,7 @@ def check_no_less(ledger_id: int, info: LedgerInfo, row: LedgerRow) -> None:
         if row.key:  # a fence asked for stays, but for that of a key which was only noted
             known = known and info.fence_of_limbo <= (row.fence_of_limbo or not row.fenced)
     if not known:
-        raise AssertionError(f"ledger {ledger_id} would be less than its row says")
+        raise AssertionError(f"the state of ledger {ledger_id} forgets something of its row")
 
 
 def kept_row(draft: BlockDraft, place: Place) -> BlockRow:
@@ -279,14 +279,14 @@ def kept_row(draft: BlockDraft, place: Place) -> BlockRow:
 
 
 class WrittenLedgers:
-    """What is new of the ledgers that a checkpoint wrote: 24 bytes each, since there may be as many as there are."""
+    """The news of the ledgers that a checkpoint wrote; 24 bytes each, since there may be very many."""
 
     def __init__(self) -> None:
         self.limbo: list[int] = []  # ledgers whose rows say that they are in limbo
         self._numbers = array("q")
 
     def add(self, ledger_id: int, row: LedgerRow) -> None:
-        """The ledger has this row now."""
+        """Add a ledger and its new row."""
         self._numbers.extend((ledger_id, row.last_entry, row.lac))
         if row.limbo:
             self.limbo.append(ledger_id)
@@ -298,7 +298,7 @@ class WrittenLedgers:
 
 
 class Flushed(NamedTuple):
-    """What a checkpoint changed: its ledgers, and the shard's row."""
+    """The result of a checkpoint: the news of its ledgers, and the shard's row."""
 
     shard: ShardRow
     written: WrittenLedgers
@@ -417,7 +417,7 @@ class Flush:
             self.log = None
 
     def abandon(self) -> None:
-        """After an error: remove the logs that nothing refers to, so that trying again doesn't fill the disk."""
+        """After an error: remove logs that no row refers to, so that retries don't fill the disk."""
         if not self._committing:  # else it may have happened
             self._kept.abandon()
             for log in self._new_logs:

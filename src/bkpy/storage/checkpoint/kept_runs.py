@@ -1,9 +1,9 @@
-"""Which large batches of a generation stay in the journal files that hold them already, instead of being written again.
+"""Chooses large batches of a generation that stay in their journal files, instead of being written again to a log.
 
-Invariants: a batch stays only where its commit frame ends below the marks that are committed with it, so it is synced,
-and will neither be replayed nor cut; the file has a name in the ledger directory, synced, before a row refers to it, so
-the journal may drop its own name whenever it likes; a file has one owner: where there are several ledger directories,
-nothing stays. All of this blocks and runs on the flush worker.
+Invariants: a batch stays only if its commit frame ends below the marks that are committed with it, so it is synced, and
+will be neither replayed nor cut; the file has a synced name in the ledger directory before a row refers to it, so the
+journal may drop its own name at any time; a file has one owner: with several ledger directories, nothing stays.
+Everything here blocks and runs on the flush worker.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class KeptRuns:
         self._bodies: dict[int, Place] = {}  # by the identity of the buffer that a frame's batches are slices of
 
     def take(self, frame: Frame) -> None:
-        """Look at a frame."""
+        """Count a frame."""
         columns, body, position = frame
         if position is None or not self._files.possible:
             return
@@ -108,7 +108,7 @@ class KeptRuns:
             self._bodies[id(body)] = Place(log_id, at.offset + position.offset, len(body))
 
     def choose(self) -> None:
-        """Decide which files are worth it, and give them their names."""
+        """Choose the files that are worth it, and give them their names."""
         for log_id, large in self._large.items():
             if log_id not in self._open:
                 if large < self._bytes[log_id] * self._files.share_min:
@@ -120,7 +120,7 @@ class KeptRuns:
             self.any = True
 
     def place_of(self, batch: Batch) -> Place | None:
-        """Where the batch stays, None if it is to be written."""
+        """The place where the batch stays, None if it must be written."""
         _, _, _, body, start, end = batch
         if end - start < self._files.run_bytes_min:
             return None
@@ -130,7 +130,7 @@ class KeptRuns:
         return Place(whole.log_id, whole.offset + start, end - start)
 
     def finish(self, *, all_of_them: bool) -> dict[int, int]:
-        """Sync the new names; sizes of the files in which no more will stay: those the marks have passed, or all."""
+        """Sync the new names; returns the sizes of complete files: all that the marks have passed, or simply all."""
         if self._linked:
             self._files.sync()
         done = {}
@@ -142,10 +142,10 @@ class KeptRuns:
         return done
 
     def committed(self) -> None:
-        """The rows that refer to the files are in the index."""
+        """Note that the rows that refer to the files are in the index."""
         self._files.open = frozenset(self._open)
 
     def abandon(self) -> None:
-        """Take the new names back, to which no row refers."""
+        """Remove the new names, to which no row refers."""
         for log_id in self._linked:
             self._files.unlink(log_id)

@@ -1,1 +1,1 @@
-"""The files in which entries stay."""
+"""Entry logs: the files in which checkpoints store entries."""

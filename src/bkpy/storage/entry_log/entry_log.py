@@ -37,8 +37,8 @@ KEPT: Final = 1 << 63  # in the id of a journal file that is kept as a log
 KEPT_SUFFIX: Final = ".txn"
 _FILE_ID_BITS: Final = 48
 _JOURNALS_MAX: Final = 1 << 15
-_PARTS_MAX: Final = 1024  # what one system call takes
-_PART_BYTES_MIN: Final = 8 << 10  # what is smaller, on average, is joined before it is written
+_PARTS_MAX: Final = 1024  # the buffers that one system call takes
+_PART_BYTES_MIN: Final = 8 << 10  # smaller parts, on average, are joined before they are written
 
 _LOG = struct.Struct("<8sH6xQ16s")
 _BLOCK = struct.Struct("<4sBBHQQIIIIII")
@@ -58,7 +58,7 @@ class Place(NamedTuple):
 
 
 class StoredBlock(NamedTuple):
-    """A decoded block: its ids, its data, and where in them a walk may begin."""
+    """A decoded block: its ids, its data, and the places in them where a walk may begin."""
 
     ids: Ids
     runs: list[tuple[int, int]]
@@ -119,7 +119,7 @@ def decode_block(raw: Bytes, ledger_id: int) -> StoredBlock:
         raise CorruptDataError("an entry log ends inside a block", ledger_id=ledger_id)
     magic, version, codec, _, its_ledger, first, span, count, n, bitmap_bytes, stored, plain = _BLOCK.unpack_from(raw)
     if magic != BLOCK_MAGIC or its_ledger != ledger_id:
-        raise CorruptDataError("the index points at something that is no block of this ledger", ledger_id=ledger_id)
+        raise CorruptDataError("the index points at bytes that are no block of this ledger", ledger_id=ledger_id)
     view = memoryview(raw)
     checksum = crc32c(view[BLOCK_HEADER_BYTES:], crc32c(view[: _BLOCK.size]))
     if checksum != _CRC.unpack_from(raw, _BLOCK.size)[0]:
@@ -139,7 +139,7 @@ def decode_block(raw: Bytes, ledger_id: int) -> StoredBlock:
 
 
 class BlockHead(NamedTuple):
-    """What the first bytes of a block say. Nothing of it is certain before the block's checksum is found right."""
+    """The head of a block. Nothing of it is certain before the block's checksum is verified."""
 
     ledger_id: int
     first: int
@@ -186,7 +186,7 @@ def decode_block_ids(raw: Bytes, head: BlockHead) -> Ids:
 def block_outline(raw: Bytes) -> tuple[int, int] | None:
     """(ledger id, bytes of the block) by the header that `raw` begins with, None if it begins with none.
 
-    Nothing of it has been checked: `decode_block` does that.
+    Nothing of it was verified: `decode_block` does that.
     """
     if len(raw) < BLOCK_HEADER_BYTES or raw[: len(BLOCK_MAGIC)] != BLOCK_MAGIC:
         return None
@@ -251,7 +251,7 @@ def read_footer(file: File) -> Footer | None:
 
 
 def dead_bytes(row_bytes: int, blocks: int, living: int, *, footer: bool) -> int:
-    """How many bytes of a log are of dead blocks, or a little less: what is around blocks is there in any log."""
+    """How many bytes of a log are of dead blocks, or a little less: its header and footer don't count."""
     around = LOG_HEADER_BYTES + (footer_bytes(blocks, blocks) if footer else 0)  # as if each were of another ledger
     return row_bytes - around - living
 
@@ -287,7 +287,7 @@ class BlockWriter:
             raise
         self._directory_synced = False
         self._table = bytearray()  # of blocks, as the footer will have it: there may be hundreds of thousands
-        self._parts: list[Bytes] = []  # of what isn't written yet
+        self._parts: list[Bytes] = []  # not written yet
         self._written = LOG_HEADER_BYTES
         self._failed = False
         self.size = LOG_HEADER_BYTES
@@ -310,7 +310,7 @@ class BlockWriter:
 
     @property
     def written(self) -> int:
-        """Bytes that certainly are in the file; after an error there may be some of what was to follow."""
+        """Bytes that are certainly in the file; after an error, some of the following ones may be, too."""
         return self._written
 
     @property
@@ -323,7 +323,7 @@ class BlockWriter:
             raise OSError(errno.EIO, "an earlier write to this log failed", self._file.path)
         parts, self._parts = self._parts, []
         if parts:
-            self._failed = True  # unless it succeeds: what is on disk isn't known then, and it is never tried again
+            self._failed = True  # unless it succeeds: else nobody knows what is on disk, and nobody retries it
             self._file.write_durably(parts if len(parts) <= _PARTS_MAX else [b"".join(parts)], self._written)
             self._failed = False
             self._written = self.size
@@ -349,7 +349,7 @@ class BlockWriter:
         return self.blocks
 
     def remove(self) -> None:
-        """Give up a log that nothing refers to."""
+        """Remove a log that no row refers to."""
         self.close()
         self._files.unlink(self._file.path)
 

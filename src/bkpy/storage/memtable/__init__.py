@@ -1,1 +1,1 @@
-"""Entries that are durable in the journal only, in memory to be read and flushed."""
+"""The memtable: entries that only the journal holds durably, in memory for reads and flushes."""

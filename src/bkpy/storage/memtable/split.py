@@ -1,4 +1,4 @@
-"""Takes an ADD apart by the shards or journals that its ledgers belong to.
+"""Splits an ADD by the shards or journals of its ledgers.
 
 Invariant: the parts hold the batches of the frame, each once and in the same order.
 """

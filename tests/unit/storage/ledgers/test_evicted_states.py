@@ -71,7 +71,7 @@ async def test_a_checkpoint_never_weakens_a_row() -> None:
     assert state is not None
     state.fenced = False
     storage.ledgers.touch(state)
-    with pytest.raises(StorageFailedError, match=f"ledger {FENCED} would be less than"):
+    with pytest.raises(StorageFailedError, match=f"the state of ledger {FENCED} forgets"):
         await storage.checkpoint()
 
 

@@ -153,5 +153,5 @@ class RowCheck:
     def _check_head(self, ledger_id: int, row: BlockRow) -> None:
         head = decode_block_head(self._reader.read(row.place._replace(length=BLOCK_HEADER_BYTES)))
         if head is None or (head.ledger_id, head.length) != (ledger_id, row.place.length):
-            raise CorruptDataError("the index points at something that is no block of this ledger")
+            raise CorruptDataError("the index points at bytes that are no block of this ledger")
         check_ids(row, decode_block_ids(self._reader.read(row.place._replace(length=head.table_bytes)), head))
