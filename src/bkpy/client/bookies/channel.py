@@ -75,15 +75,15 @@ class BookieChannel:
         chunks: ChunkPool | None = None,
     ) -> None:
         self.bookie_id = bookie_id
-        # What the bookie takes, once it has said so.
+        # The bookie's limits, once its greeting has named them.
         self.entry_bytes_max = settings.entry_bytes_max
         self.frame_bytes_max = 1 << 62
-        self.slow_until = 0.0  # a read has timed out: others are to be asked first
+        self.slow_until = 0.0  # a read has timed out: reads prefer other bookies until then
         self.slots = asyncio.Semaphore(settings.calls_in_flight_max)  # of `request`; long polls take none
         self._answered_at = 0.0  # when it last answered an append
         self.generation = 0  # how many connections there have been
-        self.congested = False  # so much is in flight that writers should wait
-        self._in_flight_bytes = 0  # of ADD frames that it has yet to answer
+        self.congested = False  # too much is in flight: writers should wait
+        self._in_flight_bytes = 0  # of ADD frames that the bookie has yet to answer
         self._in_flight_bytes_max = settings.unacked_bytes_max
         self._on_congestion = on_congestion
         self._chunks = chunks
@@ -107,7 +107,7 @@ class BookieChannel:
         self._attempting = False
         self._connected: list[tuple[asyncio.Future[None], int]] = []  # and the attempt that counts for each
         self._task: asyncio.Task[None] | None = None
-        self._hurry = asyncio.Event()  # somebody waits for the next attempt to connect
+        self._hurry = asyncio.Event()  # set when a request waits for the next attempt to connect
         self._watch: asyncio.Handle | None = None
 
     @property
@@ -150,7 +150,7 @@ class BookieChannel:
     def _write_add(self, add: Add, index: int) -> None:
         transport = self._transport()
         if add.body_bytes + len(add.buffers[0]) > self.frame_bytes_max:
-            # Made before the bookie said what it takes. Sent all the same, it would cost others the connection.
+            # The frame is older than the bookie's limits. If it were sent, the connection would end for all requests.
             size = add.body_bytes + len(add.buffers[0])
             error = FrameTooLargeError(
                 f"the bookie takes frames of {self.frame_bytes_max} bytes, and these appends need {size}",
@@ -160,7 +160,7 @@ class BookieChannel:
             return
         self._adds[add.correlation_id] = (add, index, self._runtime.clock.monotonic())
         self._present(add.ledger_ids)
-        if not transport.is_closing():  # else it fails with the connection, of whose end this channel is about to hear
+        if not transport.is_closing():  # else it fails with the connection, whose end is about to be reported
             transport.writelines(add.buffers)
         if self._watch is None:
             self._watch_oldest()
@@ -178,7 +178,7 @@ class BookieChannel:
             self._write(wire.encode(Op.PRESENT, self._next_id(), head))
 
     def forget(self, ledger_id: int) -> None:
-        """The ledger won't be written any more by this client."""
+        """This client doesn't write the ledger any more."""
         self._presented.discard(ledger_id)
 
     def _write(self, buffers: list[Bytes]) -> None:
@@ -255,7 +255,7 @@ class BookieChannel:
         self.slots.release()
 
     def mark_slow(self) -> None:
-        """Others are to be asked first for a while."""
+        """Have reads prefer other bookies for a while."""
         self.slow_until = self._runtime.clock.monotonic() + self._settings.slow_bookie_s
 
     async def _connect_and_send(
@@ -270,7 +270,7 @@ class BookieChannel:
     ) -> wire.Frame:
         await self.connect(again=again)
         if self._state is not _State.UP:
-            raise self._unavailable()  # lost again before this task's turn
+            raise self._unavailable()  # it was lost again before this task ran
         if present is not None:
             if renew:
                 self.forget(present)
@@ -318,10 +318,10 @@ class BookieChannel:
     def _died(self, error: BaseException) -> None:
         log.error("the connection to bookie %s failed", self.bookie_id, exc_info=error)
         self._drop(self._connection)
-        self._attempts += 1  # there will be no other
+        self._attempts += 1  # the last one
         self._went_down(BookieUnavailableError(f"the connection failed: {error!r}", bookie=self.bookie_id))
         if self._state is _State.DOWN:
-            self._state = _State.IDLE  # nobody tries any more in the background: the next use does
+            self._state = _State.IDLE  # no background attempt follows: the next use connects
 
     async def _keep_connected(self) -> None:
         shortest, longest = self._settings.reconnect_pause_min_s, self._settings.reconnect_pause_max_s
@@ -406,7 +406,7 @@ class BookieChannel:
         self._went_down(self._dialler.lost(error, self.bookie_id))
 
     def _went_down(self, error: BookKeeperError) -> None:
-        """Fail everything that is pending: whether it was carried out is not known."""
+        """Fail all pending requests, with unknown outcomes."""
         if self._state is not _State.CLOSED:
             self._state = _State.DOWN
             self._error = error
@@ -415,7 +415,7 @@ class BookieChannel:
             self._watch = None
         if self._greeting is not None and not self._greeting.done():
             self._greeting.set_exception(error)
-            self._greeting.exception()  # retrieved: nobody may be waiting for it any more
+            self._greeting.exception()  # retrieved: perhaps no task waits for it any more
         adds, self._adds = self._adds, {}
         waiting, self._waiting = self._waiting, []
         calls, self._calls = self._calls, {}
@@ -436,7 +436,7 @@ class BookieChannel:
         self._count_in_flight(-add.body_bytes)
 
     def _watch_oldest(self) -> None:
-        """Give the connection up when the oldest append has waited too long: a hung bookie is a failed one.
+        """Drop the connection when the oldest append has waited too long: a hung bookie counts as failed.
 
         While writers wait for it, it is given up as soon as it has answered nothing for a shorter time.
         """
@@ -488,7 +488,7 @@ class BookieChannel:
             future.set_result(frame)
 
     async def close(self) -> None:
-        """Drop the connection; whatever is pending fails."""
+        """Drop the connection, which fails all pending requests."""
         self._state = _State.CLOSED
         self._error = None
         task, self._task = self._task, None

@@ -17,15 +17,15 @@ log = logging.getLogger("bkpy.client")
 
 
 class ChannelOwner(Protocol):
-    """The channel that made the connection. It makes another once this one is lost."""
+    """The channel that made the connection. It makes another one after this one is lost."""
 
     bookie_id: str
 
     def received(self, connection: BookieConnection, frame: wire.Frame) -> None:
-        """A frame has come. `BookKeeperError` closes the connection."""
+        """Take a received frame. A `BookKeeperError` closes the connection."""
 
     def connection_lost(self, connection: BookieConnection, error: Exception | None) -> None:
-        """It has ended; `error` is why, if that is known."""
+        """The connection has ended, because of `error` if that is known."""
 
 
 class BookieConnection(asyncio.BufferedProtocol):

@@ -1,4 +1,4 @@
-"""How a client gets its connection to a bookie: plain or with TLS, and what to say when it gets none."""
+"""Connects a client to bookies, plain or with TLS, and turns failures to connect into errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Dialler:
             self._certificates = Certificates(files, Side.CLIENT)
 
     async def dial(self, connection: BookieConnection, address: str) -> None:
-        """Connect to "host:port". Raises what `not_reached` explains. The caller puts a timeout round it."""
+        """Connect to "host:port". Raises errors that `not_reached` translates. The caller sets a timeout."""
         host, port = split_address(address)
         loop, context = asyncio.get_running_loop(), self._context()
         if context is None:
@@ -47,7 +47,7 @@ class Dialler:
         return self._given if self._certificates is None else self._certificates.current()
 
     def not_reached(self, error: OSError | ValueError, bookie_id: str) -> BookKeeperError:
-        """What a failure to connect means."""
+        """The error for a failure to connect."""
         secure = self._given is not None or self._certificates is not None
         if is_tls_error(error) or (secure and isinstance(error, ConnectionResetError)):
             return self._tls_error(error, bookie_id)
@@ -56,7 +56,7 @@ class Dialler:
         return BookieUnavailableError(f"can't connect: {reason}", bookie=bookie_id)
 
     def lost(self, error: Exception | None, bookie_id: str) -> BookKeeperError:
-        """What the end of a connection means: with TLS, a bookie refuses a certificate only when it was greeted."""
+        """The error for a lost connection. With TLS, a bookie refuses a certificate only after the handshake."""
         if isinstance(error, TlsError | UnauthorizedError):
             return type(error)(error.message, bookie=bookie_id)
         if error is not None and is_tls_error(error):
@@ -70,14 +70,14 @@ class Dialler:
 
 
 def not_welcome(status: int, message: str, bookie_id: str) -> BookKeeperError:
-    """What a bookie that answers HELLO so means."""
+    """The error for a bookie's refusal of HELLO."""
     if status == Status.FORBIDDEN:
         return UnauthorizedError(message, bookie=bookie_id)
     return BookieUnavailableError(f"refused the connection: {message}", bookie=bookie_id)
 
 
 def hung_up(status: int, message: str, bookie_id: str) -> BookKeeperError:
-    """What a bookie means that says this and closes the connection."""
+    """The error for a reply with which a bookie closes the connection."""
     if status in (Status.TLS_REQUIRED, Status.FORBIDDEN):
         return m.error_of(Status(status), message, bookie=bookie_id)
     return ProtocolError(f"the bookie refused the connection: {message}", bookie=bookie_id)
@@ -89,6 +89,6 @@ def tells_why_away(error: BookKeeperError) -> bool:
 
 
 def copy_of(error: BookKeeperError, bookie_id: str) -> BookKeeperError:
-    """One for each who waits, so that tracebacks don't pile up: why there is no connection, or that there is none."""
+    """A copy for one of several waiters, so that tracebacks don't pile up."""
     kind = type(error) if tells_why_away(error) else BookieUnavailableError
     return kind(error.message, bookie=bookie_id)

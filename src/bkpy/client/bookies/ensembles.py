@@ -1,6 +1,6 @@
-"""Finding bookies for a ledger: chosen by the placement policy, reached before they are relied on.
+"""Finds bookies for ledgers: the placement policy chooses them, and the client connects to them before it uses them.
 
-Invariants: a bookie that could not be reached is never part of what is returned; one that failed lately is taken only
+Invariants: a returned ensemble has no new bookie that could not be reached; a bookie that failed lately is chosen only
 if there is no other.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Ensembles:
-    """The bookies of one client's cluster, and which of them failed lately."""
+    """Chooses ensembles for one client, and remembers which bookies failed lately."""
 
     def __init__(
         self,
@@ -38,10 +38,10 @@ class Ensembles:
         self._pool = pool
         self._settings = settings
         self._runtime = runtime
-        self._quarantine: dict[str, float] = {}  # until when; of the bookies of the cluster, so it is bounded
+        self._quarantine: dict[str, float] = {}  # until when, by bookie; bounded by the cluster's bookies
 
     def failed(self, bookie_id: str) -> None:
-        """The bookie did not take an append: others are preferred for `quarantine_s`."""
+        """The bookie failed an append: prefer others for `quarantine_s`."""
         self._quarantine[bookie_id] = self._runtime.clock.monotonic() + self._settings.quarantine_s
 
     @property
@@ -69,9 +69,9 @@ class Ensembles:
     async def replace(
         self, ensemble: Sequence[str], positions: Collection[int], *, without: Collection[str] = ()
     ) -> tuple[str, ...] | None:
-        """The ensemble with others at `positions`, or at as many of these as could be filled; None if none could.
+        """The ensemble with other bookies at `positions`, or at as many of them as possible; None if at none.
 
-        Those in `without` are never taken.
+        Never takes bookies in `without`.
         """
         wanted = list(positions)
         unreachable: set[str] = set(without)
@@ -104,14 +104,14 @@ class Ensembles:
         return failed
 
     def _explained(self, error: NotEnoughBookiesError, unreachable: dict[str, BookKeeperError]) -> BookKeeperError:
-        """The error with those bookies that are registered and can't be taken; of TLS if that is all that is wrong."""
+        """The error with the registered bookies that can't be used; a `TlsError` if TLS is all that is wrong."""
         message = error.message
         refusals = [failure for failure in unreachable.values() if isinstance(failure, TlsError)]
         if refusals and len(refusals) == len(unreachable):
             return refusals[0]
         if unreachable:
             reasons = {name: f" ({e.message})" if isinstance(e, TlsError) else "" for name, e in unreachable.items()}
-            message += f"; registered, but not to be reached: {', '.join(n + reasons[n] for n in sorted(reasons))}"
+            message += f"; registered, but unreachable: {', '.join(n + reasons[n] for n in sorted(reasons))}"
         read_only = sorted(self._directory.read_only.values(), key=lambda info: info.bookie_id)
         if read_only:
             names = (f"{b.bookie_id} ({b.read_only_reason})" if b.read_only_reason else b.bookie_id for b in read_only)

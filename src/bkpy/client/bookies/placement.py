@@ -26,7 +26,7 @@ class Placement(Protocol):
     """Chooses ensembles. `connect(placement=...)` takes any object with these methods."""
 
     def choose(self, bookies: Mapping[str, BookieInfo], size: int, avoid: Collection[str]) -> tuple[str, ...]:
-        """`size` different ids out of `bookies`, those in `avoid` only if there is no other way.
+        """`size` different ids of `bookies`; ids in `avoid` only if there are too few others.
 
         Raises `NotEnoughBookiesError` if there are too few.
         """
@@ -40,7 +40,7 @@ class Placement(Protocol):
     ) -> tuple[str, ...]:
         """The ensemble with other bookies at `positions` (indexes), none of which was in `ensemble`.
 
-        Those in `avoid` only if there is no other way. Raises `NotEnoughBookiesError` if there are too few.
+        Takes ids in `avoid` only if there are too few others. Raises `NotEnoughBookiesError` if there are too few.
         """
 
 
@@ -55,8 +55,8 @@ def rack_of(info: BookieInfo) -> Hashable:
 class SpreadPlacement:
     """Spreads ensembles over `domains`, the wider ones first, and chooses at random among equals.
 
-    Entries are written to consecutive bookies of the ensemble, in a circle. So two of one domain are kept as far apart
-    as they can be: a write set has two of them only if there are too few domains. If `weighted`, free space decides
+    Entries go to consecutive bookies of the ensemble, in a circle. So two bookies of one domain are as far apart as
+    possible: a write set has two of them only if there are too few domains. If `weighted`, free space decides
     how likely a bookie is: one with twice the space of another is taken twice as often.
     """
 
@@ -100,7 +100,7 @@ class SpreadPlacement:
                 f"{', '.join(ensemble[i] for i in places)}, {_available(candidates)}"
             )
         result = list(ensemble)
-        # Of one that stays and isn't registered any more, the rack isn't known.
+        # The rack of a bookie that stays and isn't registered any more is unknown.
         settled = {i: bookies[b] for i, b in enumerate(ensemble) if i not in places and b in bookies}
         for place in places:
             result[place] = self._successor(bookies, candidates, settled, place, len(ensemble), avoid)
@@ -117,7 +117,7 @@ class SpreadPlacement:
         size: int,
         avoid: Collection[str],
     ) -> str:
-        """The candidate whose domains are farthest from `place` in an ensemble of `size`, given who is settled."""
+        """The candidate whose domains are farthest from `place` in an ensemble of `size`, given the settled bookies."""
         distances = [_distances(settled, domain, place, size) for domain in self._domains]
 
         def load(bookie_id: str) -> tuple[int, ...]:
@@ -163,7 +163,7 @@ def region_aware_placement(rng: Rng) -> SpreadPlacement:
 def _interleaved(
     bookies: Mapping[str, BookieInfo], chosen: Sequence[str], domains: Sequence[Domain]
 ) -> tuple[str, ...]:
-    """The chosen ones in a circle in which two of one domain are as far apart as they can be.
+    """The chosen bookies in a circle in which two of one domain are as far apart as possible.
 
     If a domain has at most m of n bookies, any n // m consecutive ones are of different domains: the bookies are dealt
     into m rounds, domain by domain, the largest first, so no round has a domain twice, and all have it in one order.

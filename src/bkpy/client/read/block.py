@@ -1,4 +1,4 @@
-"""A run of consecutive verified entries in one buffer: what scans work with instead of an object per entry."""
+"""A run of consecutive verified entries in one buffer, which scans use in place of an object per entry."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class Block:
 
     def __iter__(self) -> Iterator[Entry]:
         ledger_id, entry_id = self.ledger_id, self.first_entry
-        new = tuple.__new__  # what `Entry(...)` comes to, in half the time
-        # Small payloads are cut from one copy of everything: slices of a memoryview are objects, too.
+        new = tuple.__new__  # the same as `Entry(...)`, in half the time
+        # Small payloads are slices of one copy of the block: slices of a memoryview are objects, too.
         buffer = self.buffer.tobytes() if len(self.buffer) < _SMALL_BYTES * len(self) else self.buffer
         for start, end in zip(self.starts, self.ends, strict=True):
             yield new(Entry, (ledger_id, entry_id, bytes(buffer[start:end])))

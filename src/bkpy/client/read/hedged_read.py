@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class Outcome(NamedTuple, Generic[T]):
-    """The good answer, or None and what each replica said instead."""
+    """The good answer, or None and the answer of each replica."""
 
     good: T | None
     answers: dict[str, Miss]
@@ -48,7 +48,7 @@ class _Asked(NamedTuple):
 
 
 class HedgedRead(Generic[T]):
-    """Asks `head` (a READ) of the bookies in `order`. `judge` makes of a reply the good answer, or why it is none.
+    """Sends `head`, a READ, to the bookies in `order`. `judge` turns a reply into a good answer or a `Miss`.
 
     A bookie has `timeout_s` to answer.
     """
@@ -69,12 +69,12 @@ class HedgedRead(Generic[T]):
         self._head = head
         self._judge = judge
         self._timeout_s = timeout_s
-        self._asked: dict[asyncio.Future[wire.Frame], _Asked] = {}  # in the order of asking
-        self._ask_at = 0.0  # when the next replica is asked, though one may still answer
+        self._asked: dict[asyncio.Future[wire.Frame], _Asked] = {}  # in the order in which they were asked
+        self._ask_at = 0.0  # when to ask the next replica, even if one may still answer
         self._answers: dict[str, Miss] = {}
 
     async def run(self) -> Outcome[T]:
-        """Raises nothing but `ClientClosedError`, and what isn't an error of a bookie."""
+        """Raises `ClientClosedError` and errors that are not a bookie's, and no others."""
         try:
             while self._queue or self._asked:
                 if self._queue and (not self._asked or self._now() >= self._ask_at):
@@ -92,7 +92,7 @@ class HedgedRead(Generic[T]):
         latency = self._pool.latency
         channel = self._pool.channel(self._queue[0])
         if self._asked:
-            if channel.slots.locked():  # this client is the one that has too much to do: more reads would not help
+            if channel.slots.locked():  # this client itself is overloaded: more reads would not help
                 self._ask_at = self._now() + latency.late_s
                 return
             latency.speculative += 1
@@ -109,7 +109,7 @@ class HedgedRead(Generic[T]):
         await asyncio.wait(self._asked, timeout=max(0.0, until - self._now()), return_when=asyncio.FIRST_COMPLETED)
         if not any(future.done() for future in self._asked):
             await asyncio.sleep(0)  # an answer that this busy loop has yet to receive isn't late
-        now = self._now()  # compared with the very sum that was waited for: another one may be rounded otherwise
+        now = self._now()  # the same sum as above: another one may be rounded differently
         return [f for f, asked in self._asked.items() if f.done() or asked.at + self._timeout_s <= now]
 
     def _take(self, future: asyncio.Future[wire.Frame]) -> T | None:
@@ -145,7 +145,7 @@ class HedgedRead(Generic[T]):
         except (BookieUnavailableError, MetadataUnavailableError, TooManyRequestsError) as e:
             return Miss(MissKind.UNAVAILABLE, e.message)
         except ProtocolError as e:
-            return Miss(MissKind.REFUSED, e.message)  # asked again, it would say the same
+            return Miss(MissKind.REFUSED, e.message)  # a repetition would get the same answer
         except BookKeeperError as e:
             return Miss(MissKind.UNKNOWN, e.message)
         return Miss(judged, judged.value) if isinstance(judged, MissKind) else judged

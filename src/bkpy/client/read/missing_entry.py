@@ -1,4 +1,4 @@
-"""What it means when no replica returned an entry: the one place where a reader promises that there is no such entry.
+"""Decides which error a missing entry is: the one place where a reader promises that there is no such entry.
 
     answers of the write set              metadata was read again    the store is away
     all negative                          NoSuchEntryError           MetadataUnavailableError
@@ -47,7 +47,7 @@ class MissKind(enum.Enum):
 
 
 class Miss(NamedTuple):
-    """What a bookie said instead of returning an entry."""
+    """A bookie's answer in place of an entry."""
 
     kind: MissKind
     text: str
@@ -61,9 +61,9 @@ def missing_entry_error(
     *,
     loss_accepted: bool = False,
 ) -> BookKeeperError:
-    """The error for an entry. `answers`: of its whole write set, by bookie, as the metadata has it that was read again
-    after they were given; `failure`: why it could not be read again, None if it was. `loss_accepted`: the ledger has
-    the entry, and was closed though bookies that are gone may be the only ones that had it.
+    """The error for an entry. `answers` are those of its whole write set, by bookie. The metadata were read again after
+    these answers, or `failure` says why that failed. `loss_accepted`: the ledger was closed by an accepted loss, and
+    perhaps only bookies that are gone held the entry.
     """
     if failure is not None and not isinstance(failure, MetadataUnavailableError):
         return failure

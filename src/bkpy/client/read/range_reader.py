@@ -1,4 +1,4 @@
-"""Fetches ranges of a ledger's entries: from one replica if that will do, verified, in order.
+"""Fetches ranges of a ledger's entries, verified and in order, from one replica where one is enough.
 
 A scan is cut into ranges of about `read_bytes`, of which `prefetch_depth` are in flight. A range is asked of one
 bookie; what that one doesn't have, can't tell, has damaged or doesn't tell in time is asked of the next one of the
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class RangeReader:
-    """Fetches entries of one ledger, whatever the caller asks for: it knows no last add confirmed."""
+    """Fetches entries of one ledger. It knows no last add confirmed: callers bound their requests."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class RangeReader:
     # --- ranges -----------------------------------------------------------------------------------------------------
 
     def blocks(self, first: int, last: int) -> ResumableIterator[Block]:
-        """Entries first..last in order. Raises the `missing_entry_error` of the first that can't be had."""
+        """Entries first..last in order. Raises the `missing_entry_error` of the first entry that can't be read."""
         return ResumableIterator(self.source(first, last), alone)
 
     def source(self, first: int, last: int) -> RangeScan[Block]:
@@ -135,7 +135,7 @@ class RangeReader:
                 if not unreached:
                     failure = await self._refresh()
                 else:
-                    if refresh is None:  # beside the next rounds: a store that is away must not hold them up
+                    if refresh is None:  # beside the next rounds, which must not wait for an absent store
                         refresh = self._runtime.spawn(
                             self._refresh(),
                             name=f"metadata of ledger {self._snapshot.ledger_id}",
@@ -171,7 +171,7 @@ class RangeReader:
         metadata = self._snapshot.metadata
         bookies = self._fragment(entry_id)[0].bookies
         members = sorted(write_set(entry_id, metadata.ensemble_size, metadata.write_quorum))
-        # Rotated by the count of reads alone, so that all get their share.
+        # Only the count of reads rotates the order, so that all bookies get their share.
         self._rotation += 1
         start = self._rotation % len(members)
         order = [bookies[i] for i in members[start:] + members[:start]]
@@ -187,7 +187,7 @@ class RangeReader:
         def judge(frame: wire.Frame, bookie_id: str) -> Block | MissKind:
             return self._scan(self._reply(frame, bookie_id), frame.body, first, last)
 
-        # A share of the time, so that bookies that hang leave some for another round.
+        # Only a part of the timeout, so that hung bookies leave time for another round.
         timeout_s = self._settings.read_timeout_s / self._snapshot.metadata.write_quorum
         head = self._head(first, last)
         read = HedgedRead(self._pool, self._runtime, order=order, head=head, judge=judge, timeout_s=timeout_s)
@@ -202,7 +202,7 @@ class RangeReader:
             return Block(self._snapshot.ledger_id, first, view[: self._codec.record_end(ends[-1])], starts, ends)
         if any(low <= first <= high for low, high in reply.unknown) or reply.examined_to < first:
             return MissKind.UNKNOWN
-        # A damaged record may have been anyone's: only a reply that is intact denies what isn't in it.
+        # A damaged record may be that of any entry: only an intact reply denies entries that are not in it.
         return MissKind.NEGATIVE if self._intact(view) else MissKind.DAMAGED
 
     def _intact(self, view: memoryview) -> bool:
@@ -216,7 +216,7 @@ class RangeReader:
     # --- from several, of a striped ledger --------------------------------------------------------------------------
 
     async def _striped(self, first: int, last: int) -> Block:
-        """first..last of a striped ledger, gathered from as many bookies as it takes and put in order."""
+        """Entries first..last of a striped ledger, from as many bookies as it takes, in order."""
         fragment, fragment_last = self._fragment(first)
         records = await self._stripes(fragment.bookies, first, min(last, fragment_last))
         parts = []
@@ -224,14 +224,14 @@ class RangeReader:
         while entry_id in records:
             parts.append(records[entry_id])
             entry_id += 1
-        if not parts:  # none of those had it: ask the entry's own write set, one after the other
+        if not parts:  # none of them had it: ask the entry's own write set, one by one
             return await self._fail_over(first, first)
         starts, ends = array("q"), array("q")
         self._codec.locate(parts, starts, ends)
         return Block(self._snapshot.ledger_id, first, memoryview(b"".join(parts)), starts, ends)
 
     async def _stripes(self, bookies: tuple[str, ...], first: int, last: int) -> dict[int, memoryview]:
-        """Verified records of first..last from a bookie of every write set; fewer if those fail, or take too long."""
+        """Verified records of first..last from a bookie of every write set; fewer if bookies fail or are late."""
         records: dict[int, memoryview] = {}
         metadata, latency = self._snapshot.metadata, self._pool.latency
         size, quorum = metadata.ensemble_size, metadata.write_quorum
@@ -279,7 +279,7 @@ class RangeReader:
         )
 
     async def _read_stripe(self, bookie_id: str, first: int, last: int) -> dict[int, memoryview] | None:
-        """What one bookie returns of first..last, verified, as far as it is intact; None if it fails."""
+        """The intact records of first..last that one bookie returns; None if it fails."""
         channel = self._pool.channel(bookie_id)
         timeout_s = self._settings.read_timeout_s / self._snapshot.metadata.write_quorum
         found: dict[int, memoryview] = {}
@@ -293,7 +293,7 @@ class RangeReader:
                 if first <= header.entry_id <= last:
                     found[header.entry_id] = frame.body[header.offset : header.end]
         except (CorruptDataError, DigestMismatchError):
-            return found or None  # the rest is asked of other replicas
+            return found or None  # other replicas are asked for the rest
         except BookKeeperError:
             return None
         return found

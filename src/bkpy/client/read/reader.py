@@ -1,4 +1,4 @@
-"""The reader of one ledger: how far it may be read, ranges of it, and following it as it grows.
+"""The reader of one ledger: it finds out how far the ledger may be read, reads ranges, and tails.
 
 Invariant: nothing past last add confirmed (open) or the last entry (closed) is returned, unless it was asked for by
 `read_unconfirmed`. Reading never fences and never changes anything.
@@ -76,12 +76,12 @@ class LedgerReader:
 
     @property
     def ledger_id(self) -> int:
-        """The id of the ledger that this reads."""
+        """The ledger's id."""
         return self._snapshot.ledger_id
 
     @property
     def metadata(self) -> LedgerMetadata:
-        """The ledger's metadata, as of the last look at them."""
+        """The ledger's metadata, when they were read last."""
         return self._snapshot.metadata
 
     @property
@@ -96,7 +96,7 @@ class LedgerReader:
 
     @property
     def closed(self) -> bool:
-        """Whether the ledger is CLOSED, as of the last look at its metadata: it will never grow again."""
+        """Whether the ledger was CLOSED when its metadata were read last: then it never grows again."""
         return self._snapshot.closed
 
     def __repr__(self) -> str:
@@ -105,7 +105,7 @@ class LedgerReader:
         )
 
     async def close(self) -> None:
-        """The reader can't be used any more, and what tails with it ends. The ledger isn't touched."""
+        """End the reader and its tails. Doesn't touch the ledger."""
         self._closed = True
         for tail in self._tails:
             tail.fail(ClientClosedError("the reader is closed", ledger_id=self.ledger_id))
@@ -123,7 +123,7 @@ class LedgerReader:
     # --- last add confirmed -----------------------------------------------------------------------------------------
 
     async def read_last_add_confirmed(self) -> int:
-        """Ask the bookies how far the ledger may be read, and look whether it was closed; returns the id."""
+        """Ask the bookies and the metadata how far the ledger may be read. Returns that entry's id."""
         self._check_open()
         if not self.closed:
             await self._snapshot.refresh(self._catalog)
@@ -216,7 +216,7 @@ class LedgerReader:
 
     def _checked(self, block: Block) -> Iterator[Entry]:
         for entry in block:
-            if self.closed:  # meanwhile, perhaps before this entry
+            if self.closed:  # it was closed meanwhile, perhaps before this entry
                 self._check_end(entry.entry_id)
             yield entry
 
@@ -235,7 +235,7 @@ class LedgerReader:
     # --- tailing ----------------------------------------------------------------------------------------------------
 
     def tail(self, first: int = 0) -> AsyncGenerator[Entry, None]:
-        """Entries from `first` on as they are confirmed; ends when the ledger is closed and all was returned.
+        """Entries from `first` on as they are confirmed. Ends after the last entry of a closed ledger.
 
         Waits at the bookies, and goes on while some of them, or the metadata store, are away. Raises
         `NoSuchLedgerError` once the ledger is deleted, else as `read`.

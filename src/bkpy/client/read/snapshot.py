@@ -1,4 +1,4 @@
-"""What a reader knows of its ledger: the metadata, and how far it may be read.
+"""A reader's knowledge of its ledger: the metadata, and how far the ledger may be read.
 
 Invariants: last add confirmed rises only by what a digest proves or the metadata says; metadata is never replaced by
 an older version; once the ledger is CLOSED, its last entry and length are those of the metadata.
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class LedgerSnapshot:
-    """Shared by what reads and what follows one ledger."""
+    """Shared by the range reader and the tails of one ledger."""
 
     def __init__(self, metadata: LedgerMetadata) -> None:
         self.metadata = metadata
         self.confirmed = metadata.last_entry if metadata.state is LedgerState.CLOSED else -1
         self.length = metadata.length
-        self._version = -1  # that of `metadata`, once it was read here
+        self._version = -1  # of `metadata`, once this object has read it
 
     @property
     def ledger_id(self) -> int:
@@ -47,7 +47,7 @@ class LedgerSnapshot:
             self.confirmed = max(self.confirmed, metadata.fragments[-1].first_entry - 1)
 
     def advance(self, confirmed: LastAddConfirmed) -> None:
-        """Take over what a bookie proved. The end of a closed ledger is what the metadata says, and nothing else."""
+        """Take over what a bookie proved. Only the metadata says where a closed ledger ends."""
         if confirmed.entry_id > self.confirmed and not self.closed:
             self.confirmed = confirmed.entry_id
             if confirmed.length is not None:

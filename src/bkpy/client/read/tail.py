@@ -1,8 +1,8 @@
-"""Waiting for news of a ledger: a long poll at each bookie of its last fragment, and a watch on its metadata.
+"""Waits for changes of a ledger: a long poll at each bookie of its last fragment, and a watch on its metadata.
 
 The bookies report progress and fences; the metadata, new fragments, the ledger's end and its deletion. Each works
-without the other: bookies that are away or refuse to wait are looked at every `tail_poll_s`, and a metadata store
-that is away is waited for.
+without the other: the tail polls bookies that are away or refuse to wait every `tail_poll_s`, and waits for a metadata
+store that is away.
 
 Invariants: at most one request of a tail is in flight at a bookie; a tail asks a bookie again only when its consumer
 has seen the last report; `close` leaves nothing behind.
@@ -65,7 +65,7 @@ class Tail:
             if self._error is not None:
                 raise self._error
             self._look_again.clear()
-            # After a pause in the writing, the first news comes without any delay.
+            # After a pause of the writer, the first change comes without delay.
             if (pause_s := self._round_at + self._settings.tail_round_min_s - now()) > 0:
                 await asyncio.sleep(pause_s)
                 continue
@@ -74,7 +74,7 @@ class Tail:
             await self._look_again.wait()
 
     def fail(self, error: BaseException) -> None:
-        """Nothing more can be learnt: `news` raises the error."""
+        """End with an error, which `news` raises."""
         self._error = error
         self._look_again.set()
 
@@ -107,7 +107,7 @@ class Tail:
     # --- the bookies ------------------------------------------------------------------------------------------------
 
     def _poll_all(self) -> None:
-        """See to it that every bookie of the last fragment is being asked, and no other one."""
+        """Have one poll for each bookie of the last fragment, and none for others."""
         bookies = self._snapshot.metadata.fragments[-1].bookies
         for bookie_id, task in list(self._polls.items()):
             if bookie_id not in bookies:
@@ -123,7 +123,7 @@ class Tail:
                 )
 
     async def _poll(self, bookie_id: str) -> None:
-        """One long poll. A bookie that isn't there or doesn't wait is asked without waiting, after `tail_poll_s`."""
+        """One long poll. A bookie that is away or refuses to wait is polled again after `tail_poll_s`."""
         try:
             try:
                 await self._ask(bookie_id, wait=True)
@@ -135,7 +135,7 @@ class Tail:
         except ClientClosedError:
             raise
         except BookKeeperError:
-            return  # the other bookies tell as well, and this one is asked again
+            return  # other bookies report as well, and this one is polled again
         finally:
             self._look_again.set()
 
@@ -153,4 +153,4 @@ class Tail:
         snapshot.advance(confirmed)
         if confirmed.fenced and bookie_id not in self._fenced:
             self._fenced.add(bookie_id)
-            self._watch.wake()  # somebody is about to close the ledger
+            self._watch.wake()  # a recovery is about to close the ledger
