@@ -211,7 +211,6 @@ def nobody_is_late_before(latency: ReadLatency, seconds: float) -> None:
 
 ADD_TO_LIST: Final[Method] = (Roller, "_add")
 ATTEMPT_TO_OPEN: Final[Method] = (Opening, "_attempt")
-END_OF_SEGMENT: Final[Method] = (Opening, "_end_of")
 
 
 def steps_of_tail(reader: LogReader, first: int) -> AsyncGenerator[LogBlock, None]:

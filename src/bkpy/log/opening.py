@@ -75,6 +75,29 @@ def new_ledger(name: str, log_list: LogList) -> NewLedger:
     )
 
 
+async def closed_end(parts: LogParts, password: bytes, segment: Segment) -> SegmentEnd:
+    """Where a log's ledger ends. Recovers the ledger, unless it is CLOSED."""
+    metadata = await parts.recover(segment.ledger_id, password)
+    last = metadata.last_entry
+    lost = metadata.accepted_loss is not None
+    if last < 0:
+        return SegmentEnd(0, 0, 0, lost)
+    shared = parts.shared
+    reader = LedgerReader(
+        metadata,
+        codec=RecordCodec(segment.ledger_id, metadata.digest, digest_key(password), stamped=True),
+        catalog=parts.catalog,
+        pool=shared.pool,
+        settings=shared.settings,
+        runtime=shared.runtime,
+    )
+    last_ms = 0
+    async with aclosing(reader.read_blocks(last, last)) as blocks:
+        async for block in blocks:
+            last_ms = stamp_at(block.buffer, block.starts[0])
+    return SegmentEnd(last + 1, metadata.length, last_ms, lost)
+
+
 def list_write_of(outcome: PutOutcome) -> ListWrite:
     """The outcome of a write that adds a ledger to a list, as the tables know it."""
     match outcome:
@@ -178,7 +201,10 @@ class Opening:
         # Before anybody is fenced: without room for another ledger, the log's writer goes on.
         self._logs.check_fits(self._name, longest_opened(log_list, self._logs.now_ms()))
         try:
-            ends = {segment.ledger_id: await self._end_of(segment) for segment in log_list.open_segments}
+            ends = {
+                segment.ledger_id: await closed_end(self._parts, self._password, segment)
+                for segment in log_list.open_segments
+            }
         except NoSuchLedgerError as error:
             if await self._logs.read(self._name, fresh=True) != (log_list, version):
                 return None  # somebody else has dropped it
@@ -255,29 +281,6 @@ class Opening:
         except NoSuchLogError:
             return wanted, -1, ListState.GONE
         return log_list, version, list_state(log_list, self._token, ledger_id)
-
-    async def _end_of(self, segment: Segment) -> SegmentEnd:
-        """Where the ledger ends, which is closed there if it isn't yet."""
-        metadata = await self._parts.recover(segment.ledger_id, self._password)
-        last = metadata.last_entry
-        lost = metadata.accepted_loss is not None
-        if last < 0:
-            return SegmentEnd(0, 0, 0, lost)
-        codec = RecordCodec(segment.ledger_id, metadata.digest, digest_key(self._password), stamped=True)
-        last_ms = 0
-        shared = self._parts.shared
-        reader = LedgerReader(
-            metadata,
-            codec=codec,
-            catalog=self._parts.catalog,
-            pool=shared.pool,
-            settings=shared.settings,
-            runtime=shared.runtime,
-        )
-        async with aclosing(reader.read_blocks(last, last)) as blocks:
-            async for block in blocks:
-                last_ms = stamp_at(block.buffer, block.starts[0])
-        return SegmentEnd(last + 1, metadata.length, last_ms, lost)
 
     async def _unmake(self) -> None:
         """Remove the log that the same call has made, unless another client has used it since."""

@@ -15,7 +15,6 @@ import asyncio
 import contextlib
 import logging
 import struct
-from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, assert_never
 
 import bkpy
@@ -29,13 +28,14 @@ from bkpy.errors import (
     NoSuchLedgerError,
     UnauthorizedError,
 )
-from bkpy.log.client import create_segment, open_segment
+from bkpy.log.client import create_segment
+from bkpy.log.opening import closed_end
 from bkpy.metadata.logs.maintenance import LOG_UID, LogMaintenance
 from bkpy.metadata.store.outcome import Changed, Done, Missing, NotDone, Superseded, Unknown, to_error
 from bkpy.protocol.ledger.ledger_metadata import LedgerState
-from bkpy.protocol.log.log_opening import SegmentEnd, longest, longest_opened, settled
+from bkpy.protocol.log.log_opening import longest, longest_opened, settled
 from bkpy.protocol.log.log_sinks import BatchPart, BatchStanding, standing, with_batch
-from bkpy.protocol.wire.records import STAMP_BYTES, ledger_key, stamp_at
+from bkpy.protocol.wire.records import STAMP_BYTES, ledger_key
 from bkpy.spark.background import BackgroundLoop
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from bkpy.client.client import Client
     from bkpy.client.write.writer import LedgerWriter
     from bkpy.metadata.store.store import Check
-    from bkpy.protocol.log.log_list import LogList, Segment
+    from bkpy.protocol.log.log_list import LogList
     from bkpy.spark.sink_options import SinkOptions
 
 log = logging.getLogger(__name__)
@@ -188,10 +188,11 @@ async def _committed(
     client: Client, options: SinkOptions, batch: int, parts: Sequence[BatchPart], log_list: LogList, version: int
 ) -> bool:
     """False if the list has changed meanwhile."""
-    logs = log_parts(client).logs
+    inner = log_parts(client)
+    logs, password = inner.logs, options.password()
     _check_room(client, options, batch, parts, log_list)
     try:
-        ends = {segment.ledger_id: await _closed_end(client, options, segment) for segment in log_list.open_segments}
+        ends = {segment.ledger_id: await closed_end(inner, password, segment) for segment in log_list.open_segments}
     except NoSuchLedgerError:
         if (await logs.read(options.log, fresh=True))[1] != version:
             return False  # somebody else has taken it out of the list
@@ -219,19 +220,6 @@ def _check_room(
     now_ms = logs.now_ms()
     committed = with_batch(longest(log_list), options.writer_id, batch, parts, now_ms, logs.settings.log_sinks_max)
     logs.check_fits(options.log, longest_opened(committed, now_ms))
-
-
-async def _closed_end(client: Client, options: SinkOptions, segment: Segment) -> SegmentEnd:
-    """Where the ledger ends, which is closed there if it isn't yet."""
-    metadata = (await client.recover_ledger(segment.ledger_id, password=options.password())).metadata
-    last = metadata.last_entry
-    last_ms = 0
-    if last >= 0:
-        reader = await open_segment(log_parts(client), segment.ledger_id, options.password())
-        async with aclosing(reader.read_blocks(last, last)) as blocks:
-            async for block in blocks:
-                last_ms = stamp_at(block.buffer, block.starts[0])
-    return SegmentEnd(last + 1, metadata.length, last_ms, metadata.accepted_loss is not None)
 
 
 async def _check_of(client: Client, part: BatchPart, uid: str) -> Check:

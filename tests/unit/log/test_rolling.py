@@ -170,7 +170,7 @@ async def test_two_who_take_the_log_from_each_other_both_get_on(cluster: InProce
                 await tale.append(log, 8)
             mine += bool(tale.acknowledged)
             log.abandon()
-            log_list, _ = await clients[number].logs.read("orders")
+            log_list, _ = await log_parts(clients[number]).logs.read("orders")
             assert len(log_list.open_segments) <= 2
 
     async with asyncio.timeout(60):

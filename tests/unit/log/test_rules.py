@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
-from tests.hooks import ADD_TO_LIST, ATTEMPT_TO_OPEN, END_OF_SEGMENT, former_of, present_of, roller_of
+from tests.hooks import ADD_TO_LIST, ATTEMPT_TO_OPEN, former_of, present_of, roller_of
 from tests.unit.log.stories import Tale, check
 from tests.unit.log.support import contents
 from tests.unit.log.test_rolling import Dropped
@@ -63,20 +63,20 @@ def keeping_what_lies_behind_a_hole() -> Iterator[None]:
 @contextlib.contextmanager
 def recovering_the_last_ledger_alone() -> Iterator[None]:
     """The one before it is taken for closed where the last one begins."""
-    attempt, end_of = getattr(*ATTEMPT_TO_OPEN), getattr(*END_OF_SEGMENT)
+    attempt, closed_end = getattr(*ATTEMPT_TO_OPEN), opening.closed_end
     lists: list[LogList] = []
 
-    async def attempt_on(opening: Any, log_list: LogList, version: int) -> Any:
+    async def attempt_on(one: Any, log_list: LogList, version: int) -> Any:
         lists.append(log_list)
-        return await attempt(opening, log_list, version)
+        return await attempt(one, log_list, version)
 
-    async def end_of_last(opening: Any, segment: Segment) -> Any:
+    async def end_of_last(parts: Any, password: bytes, segment: Segment) -> Any:
         last = lists[-1].segments[-1]
         if segment.ledger_id == last.ledger_id:
-            return await end_of(opening, segment)
+            return await closed_end(parts, password, segment)
         return SegmentEnd(last.first_position - segment.first_position, 0, 0)
 
-    with patch.object(*ATTEMPT_TO_OPEN, attempt_on), patch.object(*END_OF_SEGMENT, end_of_last):
+    with patch.object(*ATTEMPT_TO_OPEN, attempt_on), patch.object(opening, "closed_end", end_of_last):
         yield
 
 
