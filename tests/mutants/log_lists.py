@@ -16,7 +16,7 @@ MUTANTS: list[Mutant] = [
         "with one unreadable list nothing is truncated, deleted or swept any more",
         """                if _concerns_all(error):
                     raise
-                log.warning("log %s could not be looked after: %s", name, error)
+                log.warning("failed to maintain log %s: %s", name, error)
 """,
         "                raise\n",
         (f"{_KEEPER}::test_a_log_that_can_not_be_read_holds_up_no_other",),

@@ -1,6 +1,6 @@
-"""A consumer of a log, as users have it: a name for how far somebody has come, which keeps what he has yet to read.
+"""A consumer of a log, as users have it: a named position. Retention keeps the entries from there on.
 
-Invariant: the position is replaced only from a state that this object knows or has written; who is overtaken is told.
+Invariant: the position is replaced only from a state that this object knows or has written; otherwise `commit` raises.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class LogConsumer:
     """One name among a log's consumers; made by `LogReader.consumer` or `LogWriter.consumer`.
 
-    Retention and truncation go no further than it. For one process at a time: of two that go by the same name, one is
-    told with its next `commit`.
+    Retention and truncation go no further than it. For one process at a time: of two with the same name, one gets an
+    error from its next `commit`.
     """
 
     __reduce__ = refuse_pickling
@@ -49,7 +49,7 @@ class LogConsumer:
     async def commit(self, position: int) -> None:
         """Say that everything below `position` has been dealt with. It may lie before the present one, to read again.
 
-        Raises `MetadataConflictError` if somebody else goes by the name, `TruncatedError` for a step back to what is
+        Raises `MetadataConflictError` if another process uses the name, `TruncatedError` for a step back to what is
         not there any more, `ConfigError` for a position past the log's end, `NoSuchLogError`,
         `MetadataUnavailableError`. What its reader doesn't know yet costs a `refresh`, with the errors of that.
         """

@@ -1,13 +1,13 @@
-"""What the auditor does for named logs: retention where there is no writer, and what was begun and not finished.
+"""What the auditor does for named logs: retention where there is no writer, and deletions that were not finished.
 
-    each log_retention_interval_s   every log: what was deleted or doomed goes; what retention doesn't keep, without a
-                                    writer, too
-    each log_orphan_interval_s      every ledger: one that belongs to a log whose list doesn't name it goes; and the
-                                    notes of deletions that no ledger needs any more
+    each log_retention_interval_s   every log: deletes what is deleted or pending delete, and, where there is no writer,
+                                    what retention doesn't keep
+    each log_orphan_interval_s      every ledger: deletes it if it belongs to a log whose list doesn't name it; removes
+                                    the notes of deletions that no ledger needs any more
 
-Invariants: nothing here relies on being the only one who does it (see `bkpy.metadata.logs.maintenance`), so a deposed
-auditor does no harm; a log, a ledger or a note that can't be read, or whose maintenance fails in any other way, is
-skipped and reported, and holds up no other; where orphans are deleted, what can't be read counts as naming everything.
+Invariants: several keepers at once do no harm (see `bkpy.metadata.logs.maintenance`), and so a deposed auditor does
+none; a log, a ledger or a note that can't be read, or whose maintenance fails in any other way, is skipped and
+reported, and holds up no other; where orphans are deleted, what can't be read counts as naming everything.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ class LogKeeper:
             except BookKeeperError as error:
                 if _concerns_all(error):
                     raise
-                log.warning("log %s could not be looked after: %s", name, error)
+                log.warning("failed to maintain log %s: %s", name, error)
             except Exception:
-                log.exception("log %s could not be looked after", name)
+                log.exception("failed to maintain log %s", name)
         self._reached = ""
 
     async def _sweep(self) -> None:
@@ -118,7 +118,7 @@ class LogKeeper:
                 raise
             found.failed.setdefault((belongs.name, str(error)), _Kept()).add(ledger_id)
         except Exception:
-            log.exception("ledger %d of log %s could not be looked after", ledger_id, belongs.name)
+            log.exception("failed to maintain ledger %d of log %s", ledger_id, belongs.name)
         else:
             if swept is Swept.DELETED:
                 found.deleted += 1

@@ -182,7 +182,7 @@ class Opening:
         return log_list, version
 
     async def _lock(self) -> None:
-        """Take the lease first: whoever wants to be alone has that before it fences anybody."""
+        """Take the lease. An opener that doesn't wait has it before it fences any writer."""
         outcome = await self._logs.take_lease(self._name, self._uid, self._token, self._parts.label)
         match outcome:
             case Taken():
@@ -220,7 +220,7 @@ class Opening:
         # Not what is ready: of what was dropped, or is lost, readers may have seen the times.
         begun_ms = max(self._logs.now_ms(), log_list.last_ms)
         wanted = begun(ready, ledger_id, ready.sealed_end, begun_ms, self._token, self._parts.label)
-        self._created = None  # whoever ends here doesn't know whether the list names it
+        self._created = None  # if the call ends here, it is not known whether the list names it
         check = self._logs.ledger_check(ledger_id, created.version)
         outcome = await self._logs.write(self._name, wanted, version, check)
         what, says = list_write_of(outcome), ListState.NOTHING

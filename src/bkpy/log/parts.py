@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class LogParts(NamedTuple):
     """What all logs of one client share.
 
-    `label` is what people are told of its writers. `create` is `bkpy.client.creation.create_ledger`; `writer` makes the
+    `label` names its writers to operators. `create` is `bkpy.client.creation.create_ledger`; `writer` makes the
     writer of such a ledger, which holds what is appended until its owner releases it; `recover` fences a ledger and
     closes it, given its password.
     """

@@ -15,11 +15,10 @@ from bkpy.client.iteration import ResumableIterator, Stepwise, alone
 from bkpy.client.lifetime import refuse_pickling
 from bkpy.errors import ClientClosedError, ConfigError, NoSuchLedgerError
 from bkpy.log.consumer import registered
-from bkpy.log.entries import past_the_end
+from bkpy.log.entries import LogBlock, past_the_end
 from bkpy.log.scan import SegmentScan
-from bkpy.log.search import position_at
 from bkpy.log.tail import LogTail
-from bkpy.protocol.log.log_reading import ranges_of
+from bkpy.protocol.log.log_reading import index_before, ranges_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from bkpy.client.read.reader import LedgerReader
     from bkpy.config.client import ClientSettings
     from bkpy.log.consumer import LogConsumer
-    from bkpy.log.entries import LogBlock, LogEntry
+    from bkpy.log.entries import LogEntry
     from bkpy.log.segments import Segments
     from bkpy.log.snapshot import LogSnapshot
     from bkpy.metadata.logs.catalog import LogStore
@@ -158,7 +157,7 @@ class LogReader:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def ranges(self, first: int | None = None, last: int | None = None) -> list[SegmentRange]:
-        """In which ledgers the entries first..last are, for those who read them with several processes.
+        """The ledgers that the entries first..last are in, for programs that read them with several processes.
 
         Raises `TruncatedError`, `NoSuchEntryError` as `read` does.
         """
@@ -221,7 +220,7 @@ class LogReader:
     # --- tailing ----------------------------------------------------------------------------------------------------
 
     def tail(self, first: int | None = None) -> AsyncGenerator[LogEntry, None]:
-        """Entries from `first` on as they are confirmed, from one ledger into the next, whoever writes them.
+        """Entries from `first` on as they are confirmed, from one ledger, and one writer, to the next.
 
         Without `first` from the log's beginning. Ends by errors alone: `TruncatedError` when what would come next is
         truncated, `NoSuchLogError` once the log is deleted, `ClientClosedError`; else as `read`. Goes on while some
@@ -284,7 +283,7 @@ class LogReader:
         """
         seconds = _seconds(time)
         await self.refresh()
-        return await self._on_the_present_list(lambda: position_at(self._snapshot, seconds, self._open_range))
+        return await self._on_the_present_list(lambda: _search(self._snapshot, seconds, self._open_range))
 
 
 class PositionScan:
@@ -324,6 +323,38 @@ class PositionScan:
     async def close(self) -> None:
         if self._scan is not None:
             await self._scan.close()
+
+
+async def _search(
+    snapshot: LogSnapshot, time: float, open_range: Callable[[SegmentRange], Awaitable[LedgerReader]]
+) -> int:
+    """The first readable position whose time is not earlier than `time`, in seconds since the epoch; else the end.
+
+    The list says in which ledger it must be; then entries of that one are read.
+    """
+    log_list, end = snapshot.list, max(snapshot.next_position, snapshot.list.first_position)
+    index = index_before(log_list, time)
+    if index < 0:
+        return log_list.first_position
+    segment = log_list.segments[index]
+    low = min(end, max(log_list.first_position, segment.first_position))
+    high = min(end, log_list.segments[index + 1].first_position) if index + 1 < len(log_list.segments) else end
+    if segment.sealed:
+        high = min(high, segment.end_position)  # a gap may begin there
+    if low >= high or (segment.sealed and segment.last_ms / 1000 < time):
+        return log_list.behind(max(low, high))
+    wanted = next(ranges_of(log_list, low, high - 1))
+    reader = await open_range(wanted)
+    while low < high:
+        middle = (low + high) // 2
+        entry_id = middle - segment.first_position
+        async with aclosing(reader.read_blocks(entry_id, entry_id)) as blocks:
+            found = LogBlock(await anext(blocks), middle, segment.begun_ms).times()[0]
+        if found < time:
+            low = middle + 1
+        else:
+            high = middle
+    return log_list.behind(low)
 
 
 def _seconds(time: float | datetime) -> float:

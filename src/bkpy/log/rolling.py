@@ -278,8 +278,8 @@ class Roller:
             waited = f"{self._settings.add_quorum_timeout_s:g} s"
             raise self._failed(
                 MetadataUnavailableError(
-                    f"the metadata store could not tell for {waited} whether log {self._name} goes on in its next "
-                    "ledger"
+                    f"it is not known after {waited} whether the list of log {self._name} names its next ledger: the "
+                    "metadata store can't be reached"
                 )
             )
         await asyncio.sleep(self._settings.metadata_write_pause_s)
@@ -320,10 +320,10 @@ class Roller:
                 if not error.retriable:
                     self.appends.fail(self.appends.as_error(error))
                     return
-                log.log(level, "ledger %d of log %s can't be closed now: %s", former.ledger_id, self._name, error)
+                log.log(level, "failed to close ledger %d of log %s, retrying: %s", former.ledger_id, self._name, error)
                 level = logging.INFO
                 await asyncio.sleep(self._settings.log_roll_retry_s)
-        if self.appends.error is None and not self._lock.locked():  # else whoever has it is about to write the list
+        if self.appends.error is None and not self._lock.locked():  # else its holder is about to write the list
             async with self._lock:
                 await self._write(lambda log_list: log_list)
         self._rolled.set()
@@ -341,11 +341,11 @@ class Roller:
         self._unsealed[writer.ledger_id] = SegmentEnd(metadata.last_entry + 1, metadata.length, last_ms)
 
     async def _write(self, change: Callable[[LogList], LogList]) -> None:
-        """Write the list anew, with the ledgers that it has, as far as that is possible now. Nothing depends on it."""
+        """Write the list, with the ledgers that it has, if that is possible now. Nothing depends on it."""
         try:
             await self._try_to_write(change)
         except BookKeeperError as error:
-            log.info("the list of log %s is not written now: %s", self._name, error)
+            log.info("failed to write the list of log %s: %s", self._name, error)
 
     async def _try_to_write(self, change: Callable[[LogList], LogList]) -> None:
         for _ in range(self._settings.log_conflicts_max):
@@ -379,7 +379,7 @@ class Roller:
             self.log_list = dataclasses.replace(self.log_list, first_position=max(before, self.log_list.first_position))
 
     async def _keep(self) -> None:
-        """Delete what is not to be kept, after each roll and every now and then, and show that there is a writer."""
+        """Delete what retention doesn't keep, after each roll and periodically, and renew the lease."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.log_retention_interval_s):
@@ -393,10 +393,10 @@ class Roller:
                 self._failed(error)
                 return
             except BookKeeperError as error:
-                log.info("log %s is not looked after now: %s", self._name, error)
+                log.info("failed to maintain log %s, retrying later: %s", self._name, error)
 
     async def _hear(self) -> None:
-        """Read the list whenever it has changed: an idle writer hears at once that the log has another, or is gone."""
+        """Read the list whenever it has changed: so an idle writer learns at once of another one, or of a deletion."""
         async for _ in self._watch:
             try:
                 log_list, version = await self._logs.read(self._name)
@@ -405,11 +405,11 @@ class Roller:
             except NoSuchLogError as error:
                 self._failed(error)
                 return
-            except BookKeeperError as error:  # it is looked at now and then all the same
-                log.info("the list of log %s can't be read now: %s", self._name, error)
+            except BookKeeperError as error:  # the retention reads it periodically all the same
+                log.info("failed to read the list of log %s: %s", self._name, error)
 
     def _is_ended_by(self, log_list: LogList) -> bool:
-        """Whether the list that the name has now says that this writer has had its time."""
+        """Whether this list, the latest of that name, ends this writer."""
         if log_list.uid != self.log_list.uid:
             self._failed(NoSuchLogError(f"log {self._name} was deleted, and there is another one of that name"))
         elif log_list.writer != self._token:
@@ -445,7 +445,7 @@ class Roller:
             try:
                 await self._log_maintenance.finish(self._name)
             except BookKeeperError as error:
-                log.info("the auditor deletes what log %s has done with: %s", self._name, error)
+                log.info("failed to delete ledgers that log %s no longer has, the auditor will: %s", self._name, error)
 
     async def _stop_ending(self) -> None:
         if self._ending is not None:

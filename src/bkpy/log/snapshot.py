@@ -55,7 +55,7 @@ class LogSnapshot:
         return segment_for(self.list, position, self._closed)
 
     def behind(self, position: int) -> int:
-        """The same position, or if it lies in a gap the one behind that, which is told."""
+        """The same position, or the one behind the gap that it lies in; a warning names the gap."""
         behind = self.list.behind(position)
         if behind != position:
             log.warning(

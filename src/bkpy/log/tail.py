@@ -1,12 +1,12 @@
 """Following a log: through what is there already, then as it grows, from one ledger into the next, for ever.
 
-A watch on the list tells of new segments, truncation and deletion; the last ledger's own tail of its entries and its
-end. Nothing is asked of the metadata store but what these have told of. Whatever fails meanwhile because the log has
-changed is tried again on the log as it is now; a metadata store that is away is waited for.
+A watch on the list reports new segments, truncation and deletion; the tail of the last ledger, its entries and its end.
+The metadata store is asked only after such a report. What fails meanwhile because the log has changed is tried again on
+the log as it is now. The tail waits for a metadata store that can't be reached.
 
-Invariants: positions are yielded in order and without gaps but those that the list tells of, each of them proven to be
-the log's own by the list and the ends of ledgers; one ledger is followed at a time, and nothing of it is left when the
-next one's turn has come.
+Invariants: positions are yielded in order and without gaps but the ones in the list, each of them proven to be the
+log's own by the list and the ends of ledgers; one ledger is followed at a time, and nothing of it is left when the next
+one's turn has come.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class LogTail:
         return self._error is not None or self._position < snapshot.list.first_position or not snapshot.names(segment)
 
     async def _explain(self, error: NoSuchLedgerError) -> None:
-        """Return if the log has done without the ledger since; else it is lost, and the error is raised."""
+        """Return if the log no longer has the ledger; else the ledger is lost, and the error is raised."""
         await self._look(fresh=True)
         if self._error is None and any(
             segment.ledger_id == error.ledger_id for segment in self._snapshot.list.segments
@@ -135,7 +135,7 @@ class LogTail:
             raise error
 
     def fail(self, error: BaseException) -> None:
-        """Nothing more can be learnt: whoever waits for entries gets the error."""
+        """End: callers that wait for entries get the error."""
         self._error = self._error or error
         self._wake()
 
@@ -155,7 +155,7 @@ class LogTail:
         raise ClientClosedError("the client is closed")
 
     async def _look(self, *, fresh: bool = False) -> None:
-        """Read the list, however long the store is away: what the watch told would be lost otherwise."""
+        """Read the list, however long the store is away: otherwise the watch's report would be lost."""
         while self._error is None:
             try:
                 await self._snapshot.refresh(self._logs, fresh=fresh)

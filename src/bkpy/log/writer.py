@@ -135,7 +135,7 @@ class LogWriter:
         return await batcher.add_batch(payloads, size)
 
     async def truncate(self, before: int, *, ignore_consumers: bool = False) -> None:
-        """Delete the entries below the position `before`; those that share a ledger with later ones go with these.
+        """Delete the entries below the position `before`. Entries that share a ledger with later ones go with these.
 
         Raises `ConfigError`, with nothing deleted, for a position past what is acknowledged, or one that a consumer has
         yet to reach unless they are ignored; `MetadataUnavailableError`.

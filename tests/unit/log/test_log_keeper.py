@@ -164,7 +164,7 @@ async def test_a_log_that_can_not_be_read_holds_up_no_other(
     await eventually(lambda: orphan not in world.ledgers())
     assert hidden in world.ledgers(), "of a list that can't be read nobody knows what it names"
     assert not task.done()
-    assert "log first could not be looked after" in caplog.text
+    assert "failed to maintain log first" in caplog.text
     kept = f"1 ledgers that say they belong to log first, {hidden} to {hidden}, are kept"
     await eventually(lambda: kept in caplog.text)
 

@@ -29,6 +29,7 @@ from bkpy.errors import (
     QuorumTimeoutError,
 )
 from bkpy.log.client import NewLog, create_log
+from bkpy.metadata.logs.catalog import LogStore
 from bkpy.metadata.logs.deletions import LogDeletions
 from bkpy.metadata.store.outcome import Done
 from bkpy.metadata.store.store import Create, Delete, Put
@@ -123,6 +124,26 @@ async def test_a_log_that_is_closed_while_much_is_pending_rolls_no_more(cluster:
     await roller_of(log).roll()  # as one that has waited for its turn meanwhile
     log_list, _ = await log_parts(client).logs.read("orders", fresh=True)
     assert (log_list.writer, log_list.open_segments) == ("", ())
+
+
+async def test_a_log_that_is_closed_gives_up_its_lease_once(cluster: InProcess) -> None:
+    client = await cluster.client(**FAST)
+    log = await client.open_log("orders", create=True)
+    await log.append(b"0")
+    dropped: list[str] = []
+    drop_lease = LogStore.drop_lease
+
+    async def counted(logs: LogStore, name: str, *rest: str) -> None:
+        dropped.append(name)
+        await drop_lease(logs, name, *rest)
+
+    with patch.object(LogStore, "drop_lease", counted):
+        await log.close()
+        log.abandon()
+        await asyncio.sleep(1)
+    assert dropped == ["orders"]
+    with pytest.raises(ClientClosedError):
+        await log.flush()
 
 
 async def test_a_writer_that_has_failed_keeps_nobody_out(cluster: InProcess) -> None:
@@ -505,7 +526,7 @@ async def test_a_writer_whose_store_is_away_when_it_looks_looks_again(
     await log.append(b"0")
     session.count(1, GONE)
     await asyncio.sleep(61)
-    assert "log orders is not looked after now" in caplog.text
+    assert "failed to maintain log orders, retrying later" in caplog.text
     assert log.usable
     session.calls = -1
     await (await other.open_log("orders")).close()
@@ -546,7 +567,7 @@ async def test_what_can_not_be_deleted_when_a_log_is_closed_is_left_to_others(
 
     with patch.object(session, "delete", go_away):
         await log.close()
-    assert "the auditor deletes what log orders has done with" in caplog.text
+    assert "failed to delete ledgers that log orders no longer has" in caplog.text
     lst, _ = await log_parts(client).logs.read("orders", fresh=True)
     assert lst.pending_delete == (log.ledger_id,)
     await (await client.open_log("orders")).close()

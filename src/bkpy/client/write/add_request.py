@@ -1,7 +1,7 @@
-"""ADD requests on their way: the bytes, the bookies, and what their answers mean for the batches inside.
+"""ADD requests in flight: their bytes, their bookies, and what the answers mean for the batches inside.
 
-Invariants: the bytes of a request are packed once, and the same go to every bookie of the write set; what a bookie
-answers for a batch is told to the batch's owner, once.
+Invariants: the bytes of a request are packed once, and every bookie of the write set gets the same bytes; the owner of
+a batch gets the answer of each bookie once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class BatchOwner(Protocol):
-    """Whom the batches of a request belong to, and who is told what became of them."""
+    """The replication that a batch of a request belongs to."""
 
     def completed(self, batch: Batch) -> None:
         """The batch is on its ack quorum."""
@@ -30,7 +30,7 @@ class BatchOwner(Protocol):
         """A bookie has a batch that is no longer counted by its request (see `AddRequest.release`)."""
 
     def bookie_failed(self, bookie_id: str, error: BookKeeperError, entry_id: int) -> None:
-        """A bookie does not take batches, the first of which begins with that entry."""
+        """A bookie refused batches, or could not be reached. The first of them begins with that entry."""
 
     def failed(self, error: BookKeeperError) -> None:
         """A bookie has refused a batch for good."""
@@ -120,7 +120,7 @@ class AddRequest:
     # --- batches whose bookies have changed -------------------------------------------------------------------------
 
     def release(self, batch: Batch) -> set[str]:
-        """Stop counting the batch: its owner is told of each bookie that accepts it. Returns those that have."""
+        """Stop counting the batch: from now on its owner counts. Returns the bookies that have accepted it."""
         if self._released is None:
             self._released = set()
         self._released.add(batch)

@@ -1,12 +1,11 @@
 """The window of one writer: how far appends may go ahead of what is confirmed, and the appends that wait for room.
 
-What is in the window is derived from the counts of the batchers, which only grow: entries and bytes that were added,
-less those that are confirmed. The window itself counts what holds room without being added: appends that were given
-room and have not gone on yet, and entries that came before the ones below them.
+The counts of the batchers say what is in the window: entries and bytes that were added, less what is confirmed. These
+counts only grow. The window itself counts what holds room without being added: appends that were given room and have
+not gone on yet, and entries that came before the ones below them.
 
-Appends compare the batcher's counts with `ids_end` and `bytes_end` and ask the window only at these ends. The ends are
-those of the last time that the window was asked. What was confirmed since makes room beyond them: so they are never
-too high.
+Appends compare the batcher's counts with `ids_end` and `bytes_end`, and ask the window only at these ends. The window
+moves the ends when it is asked. Confirmations since then make more room: so the ends are never too high.
 
 Invariants: at most `write_window_bytes` and `write_window_entries` are in the window (one append that is larger goes
 alone); appends that wait are given room in order of arrival, and none enters before them; room given to an append that

@@ -80,10 +80,7 @@ class PendingBatch:
         self.resolved = 0  # entries of it that are confirmed
 
     def confirm(self, confirmed: int, base: int) -> bool:
-        """Resolve what is confirmed of it; whether that is all. `resolved` follows.
-
-        Entry i is told as base + i.
-        """
+        """Resolve what is confirmed of it, entry i to base + i. Returns whether that is all. `resolved` follows."""
         futures, entry_id = self.futures, self.first_id
         if self.resolved:
             futures, entry_id = futures[self.resolved :], entry_id + self.resolved

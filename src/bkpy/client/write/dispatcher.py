@@ -3,8 +3,8 @@
     append() ...   ->  replications scheduled  ->  one turn: batches -> queues of write sets -> requests -> bookies
     replies        ->  counted per request     ->  batches complete -> writers resolve their futures
 
-Invariant: nobody is drained while a bookie of theirs owes too much (`congested`), so that a slow bookie costs time
-and not memory.
+Invariant: no writer is drained while one of its bookies has too much to answer (`congested`), so that a slow bookie
+costs time and not memory.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Sender(Watched, BatchOwner, Protocol):
     def source(self) -> Drained: ...
 
     def blocked(self) -> bool:
-        """Whether one of its bookies owes too much."""
+        """Whether one of its bookies has too much to answer."""
 
     def rest(self) -> None:
         """Nothing was sent for a while, and nothing is pending: let go of what only a busy writer needs."""
@@ -62,8 +62,8 @@ class AddDispatcher:
         self._loaded: list[WriteSetQueue] = []
         self._turn_scheduled = False
         self.unsent_bytes = 0  # of appends since the last `send`: writers count here, see `flush_threshold_bytes`
-        # Those that have sent something lately or are busy, by whether that is since the last tick. Of all the others
-        # nothing is known here, and nothing is to be done. Sets that keep their order, so that simulated runs repeat.
+        # The senders that have sent something lately or are busy, by whether that is since the last tick. The
+        # dispatcher knows nothing of all others. Sets that keep their order, so that simulated runs repeat.
         self._active: dict[Sender, None] = {}
         self._resting: dict[Sender, None] = {}
         self._ticker: asyncio.TimerHandle | None = None
@@ -143,7 +143,7 @@ class AddDispatcher:
             queue.send()
 
     def _resume_held(self) -> None:
-        """A bookie has ceased to owe too much: those that wait for it are looked at again, next turn."""
+        """A bookie has answered enough: the next turn looks again at the senders that wait for it."""
         if self._held:
             self._scheduled += self._held
             self._held.clear()

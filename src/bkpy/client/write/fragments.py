@@ -76,7 +76,7 @@ class StoredFragments:
         return None
 
     async def _other_fragment(self, fragment: OpenFragment, replaced: Collection[str]) -> LedgerMetadata:
-        """Somebody has changed the metadata: theirs, if their ensemble is the one to go on with."""
+        """Another client has changed the metadata. Returns its version, if its ensemble is the one to go on with."""
         fresh, version = await self._read_certainly(fragment)
         conflict = on_conflict(fresh, replaced)
         if conflict is Conflict.FENCED:
@@ -134,7 +134,7 @@ class StoredFragments:
                 assert_never(closed)
 
     async def mark_short(self, ledger_id: int, bookie_ids: Collection[str]) -> None:
-        """Mark the closed ledger for bookies that may lack acknowledged entries, so that workers verify and copy.
+        """Mark the closed ledger for bookies that may miss acknowledged entries, so that workers verify and copy.
 
         Where that fails, the periodic check of replicas may find it.
         """

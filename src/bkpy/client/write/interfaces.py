@@ -27,7 +27,7 @@ class ReplicationParts(NamedTuple):
 
 
 class Source(Protocol):
-    """Whoever has entries to replicate."""
+    """What has entries to replicate: the batcher of a writer, or a recovery."""
 
     @property
     def has_unsent(self) -> bool:
@@ -39,7 +39,7 @@ class Source(Protocol):
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is pending and nothing will come: then failures are nobody's concern."""
+        """Whether nothing is pending and nothing will come: then a failed bookie concerns no append."""
 
     def drain(self) -> None:
         """Put all that is unsent into the queues of its write sets, unless the acknowledgements are frozen."""

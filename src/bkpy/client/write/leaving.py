@@ -1,7 +1,7 @@
-"""Has writers go away from bookies that are to leave, or that are lost, also those that append nothing.
+"""Moves writers away from draining and lost bookies, idle writers included.
 
-Whoever appends learns from the bookie itself that it takes no more. One that doesn't would stay, and somebody who moves
-what the bookie had would have to end its ledger.
+A writer that appends learns from the bookie itself that it is read-only. An idle writer would stay, and a worker that
+moves the bookie's entries would have to fence it.
 
 Invariant: a writer that finds no other bookie goes on as it was, and is asked again when the list of bookies has been
 read again, or after `leave_look_interval_s`.

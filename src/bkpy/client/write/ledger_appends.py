@@ -3,8 +3,8 @@
 The state of the writer decides what the window may do (`protocol/ledger/writer_state.py`).
 
 Invariants: once the writer has failed, all appends that wait and all that follow fail, with their outcome known;
-entries whose callers choose their ids take room in the same window (but the next one in order has room as soon as
-nothing is on its way: those that wait for it may be what fills the window).
+entries whose callers choose their ids take room in the same window. The next of them in order has room as soon as
+nothing is in flight, because the entries that wait for it may fill the window.
 """
 
 from __future__ import annotations

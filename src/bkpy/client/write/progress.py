@@ -1,6 +1,6 @@
-"""Notices writers whose quorums don't answer. Looks at those that are busy, and at no others.
+"""Notices writers whose quorums don't answer. It looks at busy writers only.
 
-Invariant: what is kept is for those that were busy at the last look, so a writer that has long been idle starts afresh.
+Invariant: it remembers only writers that were busy at the last look, so a writer that has long been idle starts afresh.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ class Progress:
         self._since: dict[Watched, tuple[float, int]] = {}  # when it was first seen with that id confirmed
 
     def look(self, now: float, writers: Iterable[Watched]) -> None:
-        """Tell those that make no progress for how long; called periodically with all that may be busy."""
+        """Call `stalled` of each busy writer, with the time since its last progress.
+
+        Called periodically with all writers that may be busy.
+        """
         since = {}
         for writer in writers:
             if writer.busy():

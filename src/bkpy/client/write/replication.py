@@ -1,10 +1,10 @@
-"""Brings the batches of one ledger onto its bookies, and other bookies into the place of those that fail.
+"""Brings the batches of one ledger onto its bookies, and replaces bookies that fail.
 
     source -> batches -> queues of write sets -> bookies;   answers -> LedgerAcks -> the source's `on_confirmed`
     a failure -> reaction (`protocol/ledger/ensemble_change.py`) -> new fragment in the metadata -> batches sent again
 
-The writer of a ledger has one, and so has its recovery. They differ in where batches come from and who is told of what
-was confirmed (`Source`), and in where a change of the ensemble is stored (`FragmentStore`).
+The writer of a ledger has one, and so has its recovery. They differ in the source of batches, which receives what is
+confirmed (`Source`), and in where a change of the ensemble is stored (`FragmentStore`).
 
 Invariants: between the choice of a new fragment's first entry and the metadata's acceptance of it nothing is
 acknowledged; an entry counts only on bookies that the metadata name for it; once failed, nothing is confirmed any more.
@@ -108,7 +108,7 @@ class Replication:
         self._may_change = may_change and not settings.disable_ensemble_change
         self._share_queues = share_queues
         self._failed: dict[str, BookKeeperError] = {}  # of the present ensemble
-        self._leaving: tuple[str, ...] = ()  # those that are to be left, though they have not failed here
+        self._leaving: tuple[str, ...] = ()  # bookies to leave, though they have not failed here
         self._logged_failures: tuple[str, ...] = ()  # bookies of the present ensemble
         self._reassigned: dict[Batch, ReassignedBatch] = {}
         self._reassigned_to = -1  # the highest id of those
@@ -129,7 +129,7 @@ class Replication:
 
     @property
     def under_replicated(self) -> dict[str, int]:
-        """The bookies that may lack confirmed entries which they are to hold, each with the first of those."""
+        """The bookies that may miss confirmed entries of theirs, each with the first of these."""
         return {} if self._shortfall is None else self._shortfall.up_to(self.confirmed)
 
     def _open_queues(self) -> None:
@@ -321,7 +321,7 @@ class Replication:
                     return
                 if reaction is Reaction.CHANGE and await self._replace_failed():
                     continue
-                self._leaving = ()  # until somebody says so again: as long as they answer they are no failure
+                self._leaving = ()  # until `leave` is called again: as long as they answer they are no failure
                 if self.error is not None or not self._failed:
                     return
                 await asyncio.sleep(self._next_pause() * (1 + self._runtime.rng.random()) / 2)
@@ -352,8 +352,8 @@ class Replication:
         bookie_id, error = next(reversed(self._failed.items()))
         self.failed(
             BookieUnavailableError(
-                f"fewer than {self.metadata.ack_quorum} bookies can acknowledge, and no others can take the place of "
-                f"those that failed; the last of them: {error.message}",
+                f"fewer than {self.metadata.ack_quorum} bookies can acknowledge, and no others can replace the failed "
+                f"ones; the last of them: {error.message}",
                 ledger_id=self.ledger_id,
                 entry_id=self.confirmed + 1,
                 bookie=bookie_id,
@@ -389,7 +389,7 @@ class Replication:
                 if ensemble is not None:
                     self._count_change()
         except BaseException as e:
-            # Whose word counts is not known: what was counted meanwhile is not acknowledged any more.
+            # It is not known which bookies count: what was counted meanwhile is not acknowledged any more.
             self._broken(e)
             raise
         self._thaw()
@@ -432,7 +432,7 @@ class Replication:
             self._dispatcher.schedule(self)
 
     def _adopt(self, before: Sequence[str]) -> None:
-        """The metadata name other bookies now: count on those alone, and send them what they have to have."""
+        """The metadata name other bookies now: count on these alone, and send them the entries that they miss."""
         ensemble = self.ensemble
         self._logged_failures = ()
         self._leaving = tuple(bookie_id for bookie_id in self._leaving if bookie_id in ensemble)

@@ -228,7 +228,7 @@ class LedgerWriter:
     async def close(self) -> None:
         """Wait for what is pending, then close the ledger at last add confirmed. Closing twice is once.
 
-        If appends have failed for lack of bookies, the ledger is closed behind the last acknowledged one. With deferred
+        If appends have failed for want of bookies, the ledger is closed behind the last acknowledged one. With deferred
         sync, everything is forced before, which needs the whole ensemble. Raises `LedgerFencedError` if another client
         is recovering the ledger, `LedgerClosedError` if it was closed elsewhere at a different entry,
         `ClientClosedError` if the writer was abandoned before, or its client closed.

@@ -24,7 +24,7 @@ class AcceptedLoss:
     """That it was done: when (milliseconds since 1970), and what was known.
 
     `acknowledged`: up to there every entry was certainly acknowledged, whether it can be read or not; -1 for none.
-    `seen`: the last entry that some bookie was seen to have. `bookies`: those that could not tell, and why. `holes`:
+    `seen`: the last entry that some bookie was seen to have. `bookies`: the ones that could not tell, and why. `holes`:
     first and last entry of each.
     """
 

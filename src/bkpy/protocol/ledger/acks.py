@@ -35,8 +35,8 @@ _first_id = attrgetter("first_id")
 class Batch(Protocol):
     """Appends of one ledger with one write set.
 
-    `owner` and `sent` are opaque here: whoever made the batch and whoever sent it find themselves by them. `sent` is
-    set when the batch leaves.
+    `owner` and `sent` are opaque here: the replication that made the batch, and the request that it was sent with.
+    `sent` is set when the batch leaves.
     """
 
     ledger_id: int

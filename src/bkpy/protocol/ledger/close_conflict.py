@@ -1,7 +1,7 @@
 """What a closing write that came too late means: a pure table from what the metadata say now to what must be done.
 
-Invariant: a ledger is closed once; whoever meant the same end has succeeded, and a writer never closes a ledger that
-somebody is recovering.
+Invariant: a ledger is closed once; each client that meant the same end has succeeded, and a writer never closes a
+ledger that another client is recovering.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class FreshState(enum.Enum):
 
 
 class CloseAction(enum.Enum):
-    """What whoever wanted to close the ledger has to do."""
+    """What a client has to do whose closing write came too late."""
 
     TRY_AGAIN = "write the end into the fresh value"
     CLOSED = "it is closed as it should be"
-    FENCED = "somebody is recovering it"
+    FENCED = "another client is recovering it"
     CLOSED_ELSEWHERE = "it was closed at another entry"
     IMPOSSIBLE = "a ledger in recovery never becomes open again"
 
@@ -62,7 +62,7 @@ def fresh_state(fresh: LedgerMetadata, last_entry: int, length: int) -> FreshSta
 
 
 def rebased(fresh: LedgerMetadata, original: LedgerMetadata, ours: LedgerMetadata) -> LedgerMetadata:
-    """Our new fragments in a value in which somebody else, meanwhile, has moved copies of earlier ones."""
+    """Our new fragments in a value in which another client, meanwhile, has moved copies of earlier ones."""
     new = [fragment for fragment in ours.fragments if fragment not in original.fragments]
     if not new:
         return fresh

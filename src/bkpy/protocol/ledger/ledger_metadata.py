@@ -61,7 +61,7 @@ TRANSITIONS: Mapping[str, Mapping[LedgerState, LedgerState | None]] = {
         LedgerState.IN_RECOVERY: LedgerState.IN_RECOVERY,
         LedgerState.CLOSED: None,
     },
-    # Re-replication moves copies of closed ledgers too; of those that aren't, all but the last fragment's.
+    # Re-replication moves copies of closed ledgers too; of other ledgers, all but the last fragment's.
     "replace_bookie": {state: state for state in LedgerState},
 }
 

@@ -26,7 +26,7 @@ class EntryStatus(enum.Enum):
     MISSING = "it can't have been acknowledged"
     OPEN = "more answers are needed"
     UNDECIDABLE = "too few bookies can tell"
-    GIVEN_UP = "nobody who can tell has it, and the others are given up"
+    GIVEN_UP = "no bookie that can tell has it, and the others are given up"
 
 
 def entry_status(
@@ -34,14 +34,14 @@ def entry_status(
 ) -> EntryStatus:
     """By how many bookies of the entry's write set have answered what; the rest have yet to answer.
 
-    `given_up`: of those that can't tell, how many never will, where somebody has decided that; None where nobody has.
+    `given_up`: how many of the unknown bookies never will answer, if an operator has decided so; otherwise None.
     """
     if present:
         return EntryStatus.PRESENT
     needed = write_quorum - ack_quorum + 1
     if denied >= needed:
         return EntryStatus.MISSING
-    # A copy may still turn up with those that have not answered, or the denials may become enough.
+    # A bookie that has not answered may still have a copy, or the denials may become enough.
     if present + denied + unknown < write_quorum:
         return EntryStatus.OPEN
     return EntryStatus.GIVEN_UP if given_up == unknown else EntryStatus.UNDECIDABLE
@@ -65,20 +65,20 @@ class Fencing:
         self._failed.add(index)
 
     def given_up(self, index: int) -> None:
-        """The bookie gave no such answer and never will: somebody has decided to do without it."""
+        """The bookie gave no such answer and never will: an operator has decided to do without it."""
         self._given_up.add(index)
 
     @property
     def complete(self) -> bool:
         """Whether every possible ack quorum holds a fenced bookie: the writer can't have anything acknowledged.
 
-        Those that were given up count as fenced.
+        Bookies that were given up count as fenced.
         """
         return covered(self._fenced | self._given_up, *self._sizes)
 
     @property
     def gave_up(self) -> bool:
-        """Whether it is complete only with those that were given up."""
+        """Whether it is complete only with bookies that were given up."""
         return not covered(self._fenced, *self._sizes)
 
     @property

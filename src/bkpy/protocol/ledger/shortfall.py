@@ -1,11 +1,11 @@
-"""Which bookies may lack acknowledged entries that a ledger's metadata name them for, as far as its writer can tell.
+"""Which bookies may miss acknowledged entries that a ledger's metadata name them for, as far as its writer knows.
 
-A bookie lacks what it failed to take, from the first such entry on, until all of that was sent once more and accepted.
+A bookie misses what it failed to take, from the first such entry on, until all of that was sent once more and accepted.
 Nothing is kept for an entry: a bookie that has not failed is not in here.
 
-Invariants: a bookie that failed at an entry and has not accepted it since is told of, once that is acknowledged and
-while the metadata name the bookie for it; an entry that was acknowledged without a bookie and is not kept any more is
-lacking there for good.
+Invariants: a bookie that failed at an entry and has not accepted it since is reported, once the entry is acknowledged
+and while the metadata name the bookie for it; an entry that was acknowledged without a bookie and is not kept any more
+is missing there for good.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 
 class Shortfall:
-    """What the bookies of one ledger lack."""
+    """What the bookies of one ledger miss."""
 
     __slots__ = ("_awaited", "_first")
 
     def __init__(self) -> None:
         self._first: dict[str, int] = {}  # by bookie, the first entry that it failed to take
-        self._awaited: dict[str, set[Batch]] = {}  # by bookie, what it lacks and was sent once more
+        self._awaited: dict[str, set[Batch]] = {}  # by bookie, what it misses and was sent once more
 
     def failed(self, bookie_id: str, entry_id: int, metadata: LedgerMetadata) -> None:
         """The bookie did not take a batch that begins with the entry."""
         if bookie_id not in metadata.fragment_of(entry_id).bookies:
-            return  # others have taken its place, and what it was sent is theirs to hold
+            return  # others have replaced it, and hold what it was sent
         awaited = self._awaited.pop(bookie_id, None)
-        if awaited:  # what it has accepted meanwhile it doesn't lack any more
+        if awaited:  # what it has accepted meanwhile it no longer misses
             entry_id = min(entry_id, *(batch.first_id for batch in awaited))
         else:
             entry_id = min(entry_id, self._first.get(bookie_id, entry_id))
@@ -63,5 +63,5 @@ class Shortfall:
         self._awaited = {b: batches for b, batches in self._awaited.items() if b in self._first}
 
     def up_to(self, confirmed: int) -> dict[str, int]:
-        """By bookie, the first entry up to `confirmed` that it may lack."""
+        """By bookie, the first entry up to `confirmed` that it may miss."""
         return {bookie_id: first for bookie_id, first in sorted(self._first.items()) if first <= confirmed}

@@ -29,7 +29,7 @@ class WriterState(enum.Enum):
     OPEN = "entries are taken and acknowledged"
     CHANGING = "entries are taken, and none is acknowledged until the new ensemble is stored"
     FAILED = "no entry is taken or acknowledged; the ledger can be closed behind the last one that was"
-    CLOSING = "no entry is taken; those that were taken before end"
+    CLOSING = "no entry is taken; entries that were taken before end"
     CLOSING_CHANGING = "no entry is taken, and none is acknowledged until the new ensemble is stored"
     CLOSING_FAILED = "no entry is taken or acknowledged; the ledger is being closed"
     CLOSED = "the ledger is closed"

@@ -4,13 +4,13 @@ A *segment* is a ledger of the log; its entry i has the position `first_position
 entry of the log and are never used twice. Each change of the list is one conditional write of its node.
 
     segments   [ledger, first position, begun_ms, entries, length, last_ms], the last two of them perhaps open
-    doomed     ledgers that were taken out of the list, and are to be deleted: written before anything is
+    doomed     pending delete: ledgers that were taken out of the list, which is written before any is deleted
     gaps       positions that have no entries, where the loss of some was accepted; also the one before `first_position`
 
 Invariants: segments ascend in position without other gaps, each but the last two is *sealed* (known to be CLOSED, with
 so many entries) and none but the last is empty; a segment that isn't the first is readable only if the one before it is
 closed where it begins, or a gap is between them; `first_position` never goes back; a sealed segment never changes; what
-is doomed is no segment.
+is pending delete is no segment.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class LogList:
     first_position: int = 0
     segments: tuple[Segment, ...] = ()
     pending_delete: tuple[int, ...] = ()
-    deleted: bool = False  # all of it is to go
+    deleted: bool = False  # all of its ledgers are pending delete
     retention_s: float | None = None
     retention_bytes: int | None = None
     consumer_lag_max_s: float | None = None
@@ -140,7 +140,7 @@ class LogList:
 
     @property
     def open_segments(self) -> tuple[Segment, ...]:
-        """Those that aren't sealed, at most two, the last ones."""
+        """The segments that aren't sealed: at most two, the last ones."""
         return tuple(segment for segment in self.segments[-OPEN_MAX:] if not segment.sealed)
 
     @property
@@ -176,7 +176,7 @@ class LogList:
     # --- changes ----------------------------------------------------------------------------------------------------
 
     def truncated(self, before: int) -> LogList:
-        """Without what lies below `before`: whole sealed segments are doomed, the last segment never is.
+        """Without what lies below `before`: whole sealed segments become pending delete, the last one never does.
 
         A position below the present first one changes nothing. Raises `ConfigError` for one past `sealed_end` that no
         open segment holds.

@@ -174,12 +174,12 @@ def ended(log_list: LogList, ledger_id: int) -> LogList:
 
 
 class ListWrite(enum.Enum):
-    """What was told of a write that adds a segment."""
+    """The outcome of a write that adds a segment."""
 
     DONE = "it is there"
     CHANGED = "the list had changed: this write is not there"
     SUPERSEDED = "the list has changed, before this write or after it"
-    LEDGER_GONE = "nothing was written: somebody has taken the new ledger for one that nobody needs, and deleted it"
+    LEDGER_GONE = "nothing was written: another client has taken the new ledger for an orphan, and deleted it"
     LOG_GONE = "the log was deleted"
     NOT_DONE = "nothing was written, and nothing will be"
     UNKNOWN = "it may be there, now or later"
@@ -191,7 +191,7 @@ class ListState(enum.Enum):
     NOTHING = "nobody has looked"
     OURS = "this one is the writer, and the new segment is there"
     WITHOUT = "this one is the writer, and the new segment is not there"
-    OTHERS = "somebody else is the writer, or nobody is"
+    OTHERS = "another client is the writer, or none is"
     GONE = "there is no such log any more"
 
 
@@ -200,12 +200,12 @@ class OpeningStep(enum.Enum):
 
     SERVE = "append to the new ledger"
     LOOK = "look at the list"
-    AGAIN = "write again what the list is to be now, with the same ledger"
-    RESTART = "begin anew, with another ledger"
+    AGAIN = "write the list again, as it is now, with the same ledger"
+    RESTART = "restart, with another ledger"
     BACK = "append to the former ledger as before, and roll later, with another ledger"
     WAIT = "append nothing until the same write has an outcome"
-    FAIL = "tell the error"
-    FENCED = "somebody else writes the log: end"
+    FAIL = "raise the error"
+    FENCED = "another client writes the log: end"
     NO_LOG = "the log was deleted: end"
 
 

@@ -6,8 +6,8 @@
     the one behind    the same, once the former is CLOSED just where it begins; never, if that one ends short of it,
                       unless the list says that there is a gap
 
-One that follows a ledger that ended short is about to be dropped: it may have entries that nobody was ever told of,
-be CLOSED with them, and they are no part of the log.
+A segment behind a ledger that ended short is about to be dropped: it may have entries that were never confirmed, be
+CLOSED with them, and they are no part of the log.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def ranges_of(log_list: LogList, first: int, last: int) -> Iterator[SegmentRange
 
 
 def segment_for(log_list: LogList, position: int, closed: Mapping[int, int]) -> Segment | None:
-    """The segment in whose ledger the entry at `position` is, or which has to end before that can be told.
+    """The segment in whose ledger the entry at `position` is, or whose end is needed to know that.
 
     `closed`: how many entries the ledgers have that were seen to be CLOSED, of segments that aren't sealed. None:
     nothing more comes unless the list changes.

@@ -1,4 +1,4 @@
-"""What of a named log may go: by its retention, by a truncation, and of the ledgers that no list names.
+"""What of a named log may be deleted: by its retention, by a truncation, and of the ledgers that no list names.
 
     a sealed segment        goes by retention when no limit keeps it: by time, its last entry is too old; by size,
                             enough bytes of entries lie behind it
@@ -6,8 +6,8 @@
     what a consumer needs   stays, for at most `consumer_lag_max_s` longer than retention by time keeps it
     a ledger of no list     goes when its log was deleted, or when it is so old that nobody is about to add it
 
-Invariants: whole segments go, from the beginning; what has gone stays gone; a consumer that is not told of holds back
-nothing, so whoever decides writes only if there is none that he doesn't know.
+Invariants: whole segments go, from the beginning; what has gone stays gone; a consumer that the caller does not know
+holds back nothing, so the write of the decision checks that there is no such consumer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _UID = re.compile(r"[0-9a-f]{32}")
 
 
 def retained_from(log_list: LogList, now_ms: int, consumers: Iterable[int]) -> int:
-    """The position before which nothing is kept any more; it is the list's first one if nothing is to go.
+    """The position before which nothing is kept any more; it is the list's first one if everything is kept.
 
     `consumers` are the positions that they have yet to read.
     """
@@ -92,9 +92,8 @@ def truncated(
 def made_by_log(metadata: LedgerMetadata, uid: str, log_list: LogList | None) -> bool:
     """Whether the ledger, which says that it is of the log with this uid, can be one that bkpy made for it.
 
-    `log_list` is the one that the log's name has now. What others copied from a ledger of a log, its custom metadata
-    with the rest, is told by that it isn't as the log's ledgers are, as long as there is a list that says how those
-    are.
+    `log_list` is the one that the log's name has now. A user may have copied a ledger of a log together with its
+    custom metadata. Such a copy differs in sizes, digest or key from the log's ledgers. Only their list shows that.
     """
     if not _UID.fullmatch(uid) or metadata.caller_ids or metadata.deferred_sync:
         return False
@@ -122,7 +121,7 @@ def orphaned(
     `log_list` is the list that the log's name has now. `deleted` says whether a record of the log's deletion exists.
     Without such a record a list that is missing was lost, and an operator may restore it.
 
-    A ledger that is pending deletion is kept here. Whoever recorded the deletion deletes it.
+    A ledger that is pending deletion is kept here. The client that recorded the deletion deletes it.
     """
     if log_list is None or log_list.uid != uid:
         return Orphan.DELETE if deleted else Orphan.KEEP_FOR_LOST_LIST

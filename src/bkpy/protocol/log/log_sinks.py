@@ -1,7 +1,7 @@
 """Batches that several processes write to a log, each a ledger of its own, and one of them commits: pure decisions.
 
-Whoever commits is the log's writer for the moment: the list that it stores has the ledgers of the batch as sealed
-segments, in order, no writer, and the batch's number beside the id of the one who writes such batches.
+The process that commits is the log's writer for the moment: the list that it stores has the ledgers of the batch as
+sealed segments, in order, no writer, and the batch's number beside the id of the writer of such batches.
 
 Invariants: a list has the ledgers of a batch exactly if it has had its number; the number of a writer id never falls,
 and is forgotten only when an operator removes the id.
