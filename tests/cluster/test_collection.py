@@ -107,7 +107,7 @@ async def test_every_layout(zookeeper: ZooKeeperServer, tmp_path: Path, layout: 
         for node in nodes:
             run = await collect(node)
             mine = node.settings.bookie_id == "b1"
-            assert (run.failed, run.gone, run.spare) == ("", 1, int(mine))
+            assert (run.failed, run.gone, run.over_replicated) == ("", 1, int(mine))
             assert await held(node) == ([kept] if mine else [kept, spare])
         for ledger_id in (kept, spare):
             reader = await client.open_ledger(ledger_id)

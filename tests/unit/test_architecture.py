@@ -71,9 +71,9 @@ OUTSIDE = {
 }  # fmt: skip
 LIBRARIES_OUTSIDE = {"aiofiles", "aiozk", "lmdb", "requests"}
 
-# The seam itself, the adapter that speaks to ZooKeeper, the module that makes a bookie a process, the one that sets the
-# kernel's options of a connection. Settings are read from a file before there is a runtime.
-SEAM_EXEMPT = ("runtime/", "config/", "metadata/store/zookeeper/", "bookie/process.py", "bookie/connection/sockets.py")
+# The seam itself, the adapter that speaks to ZooKeeper, the module that makes a bookie a process.
+# Settings are read from a file before there is a runtime.
+SEAM_EXEMPT = ("runtime/", "config/", "metadata/store/zookeeper/", "bookie/process.py")
 
 # Calls that reach outside without an import that says so.
 AROUND = {"open", "print", "input", "datetime.now", "datetime.utcnow", "asyncio.to_thread", "asyncio.run"}

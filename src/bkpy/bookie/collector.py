@@ -1,14 +1,14 @@
-"""Garbage collection of one bookie: what it holds of ledgers that are gone, and copies that nobody needs, are deleted.
+"""Garbage collection of one bookie: it deletes its entries of deleted ledgers, and over-replicated copies.
 
-A run begins with a look at the highest ledger that is here, or at one with entries if that one has none and is still to
-be made: that tells most of how old the metadata store is. Then it goes through the ledgers in pages of
-`gc_page_ledgers`. Of each page the local list is taken first; then the metadata are listed for its range of ids; then
-what the listing misses is looked at one by one, and deleted where `protocol/repair/collection.py` says so. A copy that
-no ensemble names is deleted under its ledger's re-replication lock.
+A run first probes the metadata of the highest ledger here, or of one with entries if the highest has none and its id is
+not given out yet: that shows best whether the metadata store is older than the bookie. Then the run goes through the
+ledgers in pages of `gc_page_ledgers`. For each page it takes the local list, and then lists the metadata of that range
+of ids. It probes each ledger that the listing misses, and deletes it where `protocol/repair/collection.py` says so. It
+deletes a copy that no ensemble names under the ledger's re-replication lock.
 
-Invariants: a listing that fails, in whatever partition, collects nothing of its page, and ends the run; so does a look
-that was not sure. What was hidden is deleted or seen again, however a run ends. There is one run at a time, with
-`gc_ledgers_at_once` ledgers in hand and `gc_looks_per_second` looks a second.
+Invariants: a listing that fails, in whatever partition, collects nothing of its page, and ends the run; so does a probe
+without a certain answer. However a run ends, every ledger that it has hidden is deleted or visible again. There is one
+run at a time, with `gc_ledgers_at_once` ledgers at once and `gc_looks_per_second` probes a second.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
+
+import prometheus_client
 
 from bkpy.errors import BookKeeperError, CorruptDataError, NoSuchLedgerError, UnauthorizedError
 from bkpy.metadata.store.outcome import Exists, NotDone
@@ -42,7 +44,8 @@ from bkpy.storage.space.deletion import hide
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
 
-    from bkpy.bookie.collection_metrics import CollectionMetrics
+    from prometheus_client import CollectorRegistry
+
     from bkpy.config.bookie import BookieSettings
     from bkpy.metadata.ledgers.catalog import LedgerCatalog
     from bkpy.metadata.ledgers.metadata_probe import MetadataProbe, ProbeResult
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("bkpy.bookie")
 
+# Reasons to keep a ledger: values of a metric's label, and of the JSON of a run.
 LOCKED = "somebody else has the ledger's lock"
 LOCK_LOST = "the lock was lost"
 CHANGED = "the metadata have changed meanwhile"
@@ -63,43 +67,43 @@ _NAMED_MAX = 100
 
 _KINDS = {ProbeState.FOREIGN: "foreign", ProbeState.OLDER: "older"}  # of failures, by what a look saw
 _OLDER = (
-    "; nothing is collected until this bookie is started again: put the newer state back, or see *Space* in "
+    "; this bookie collects nothing until it is restarted: restore the newer state, or see *Space* in "
     "docs/how-to/disks.md for how to go on without it"
 )
 
 
 @dataclass
 class CollectionRun:
-    """One run: what it is for, and what has come of it. `dry_run` counts what would be collected, and deletes nothing.
+    """One run and its results. `dry_run` counts what a run would collect, and deletes nothing.
 
-    `kept`: how many ledgers that were looked at closely had to stay, for which reasons. `failure` is why the run ended
-    early; then `failed` is the kind of reason. Times in seconds, `began` since 1970.
+    `kept`: how many of the probed ledgers had to stay, by reason. `failure` is why the run ended early; then `failed` is
+    the kind of reason. Times in seconds, `began` since 1970.
     """
 
     number: int
     dry_run: bool
-    spares: bool  # whether copies that nobody needs are looked for, which takes a look at every ledger
+    looks_for_over_replicated: bool  # which takes a read of each ledger's metadata
     began: float
     examined: int = 0
     gone: int = 0
-    spare: int = 0
+    over_replicated: int = 0
     kept: Counter[str] = field(default_factory=Counter)
     collected: list[int] = field(default_factory=list)  # the first of them
-    seconds: float | None = None  # None: it goes on
+    seconds: float | None = None  # None while it is running
     failed: str = ""
     failure: str = ""
 
-    def count(self, ledger_id: int, *, spare: bool) -> None:
-        """One more was collected."""
-        if spare:
-            self.spare += 1
+    def count(self, ledger_id: int, *, over_replicated: bool) -> None:
+        """Count a collected ledger."""
+        if over_replicated:
+            self.over_replicated += 1
         else:
             self.gone += 1
         if len(self.collected) < _NAMED_MAX:
             self.collected.append(ledger_id)
 
     def fail(self, kind: str, why: str) -> None:
-        """End the run early; the first reason is the one that is told."""
+        """End the run early; `describe` has the first reason."""
         if not self.failed:
             self.failed, self.failure = kind, why
 
@@ -108,21 +112,66 @@ class CollectionRun:
         return {
             "number": self.number,
             "dry_run": self.dry_run,
-            "spares": self.spares,
+            "spares": self.looks_for_over_replicated,
             "began_s": self.began,
             "seconds": self.seconds,
             "outcome": "running" if self.seconds is None else "failed" if self.failed else "done",
             "failure": self.failure,
             "examined": self.examined,
             "gone": self.gone,
-            "spare": self.spare,
+            "spare": self.over_replicated,
             "kept": dict(self.kept),
             "collected": self.collected,
         }
 
 
+class CollectionMetrics:
+    """In a bookie's registry. They change once a ledger at most, so Prometheus' own are quick enough."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._ledgers = prometheus_client.Counter(
+            "bkpy_bookie_gc_ledgers",
+            "Ledgers deleted here: deleted ones (gone), and over-replicated copies (spare)",
+            ("kind",),
+            registry=registry,
+        )
+        self._kept = prometheus_client.Counter(
+            "bkpy_bookie_gc_kept",
+            "Ledgers that a run wanted to collect and had to keep",
+            ("reason",),
+            registry=registry,
+        )
+        self._runs = prometheus_client.Counter(
+            "bkpy_bookie_gc_runs", "Runs of garbage collection, by outcome", ("outcome",), registry=registry
+        )
+        self._last_end = prometheus_client.Gauge(
+            "bkpy_bookie_gc_last_run_end_seconds",
+            "When the last run ended, in seconds since 1970",
+            registry=registry,
+        )
+        self._last_seconds = prometheus_client.Gauge(
+            "bkpy_bookie_gc_last_run_seconds", "How long the last run took", registry=registry
+        )
+        self._last_done = prometheus_client.Gauge(
+            "bkpy_bookie_gc_last_run_done", "1 if the last run came to its end, 0 if it failed", registry=registry
+        )
+
+    def collected(self, *, over_replicated: bool) -> None:
+        self._ledgers.labels("spare" if over_replicated else "gone").inc()
+
+    def kept(self, reason: str) -> None:
+        self._kept.labels(reason).inc()
+
+    def ended(self, outcome: str, at: float, seconds: float) -> None:
+        """A run has ended at `at`, in seconds since 1970; the outcome is `done` or the kind of failure."""
+        self._runs.labels(outcome).inc()
+        self._last_end.set(at)
+        self._last_seconds.set(seconds)
+        self._last_done.set(outcome == "done")
+
+
 class Collector:
-    """The collector of the bookie whose storage this is. `run` is the latest, which may be going on; None before it."""
+    """Collects in `storage`. `run` is the latest run, which may be under way; None before the first."""
 
     def __init__(
         self,
@@ -132,7 +181,7 @@ class Collector:
         locks: LedgerLocks,
         settings: BookieSettings,
         runtime: Runtime,
-        metrics: CollectionMetrics,
+        registry: CollectorRegistry,
     ) -> None:
         self.run: CollectionRun | None = None
         self._storage = storage
@@ -141,11 +190,11 @@ class Collector:
         self._locks = locks
         self._settings = settings
         self._runtime = runtime
-        self._metrics = metrics
+        self._metrics = CollectionMetrics(registry)
         self._runs = 0
-        self._spares_at = float("-inf")  # when spare copies were looked for last
+        self._over_replicated_at = float("-inf")  # when a run looked for such copies last
         self._looks = Pacer(runtime.clock, settings.gc_looks_per_second)
-        self._older = ""  # how the metadata store was found to be older than what is here
+        self._older = ""  # why the metadata store is older than the bookie, once a run has found that
         self._collecting: asyncio.Task[Any] | None = None
         self._waiting: asyncio.Task[Any] | None = None
 
@@ -155,21 +204,21 @@ class Collector:
             self._waiting = self._runtime.spawn(self._collect_forever(), name="garbage collection, regularly")
 
     async def stop(self) -> None:
-        """End what goes on; what is hidden is seen again. Locks go with the session, which is to be closed."""
+        """End the run that is under way; hidden ledgers become visible again. Locks end with the session."""
         tasks = [task for task in (self._waiting, self._collecting) if task is not None]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
 
-    def begin(self, *, dry_run: bool = False, spares: bool = True) -> CollectionRun | None:
-        """Begin a run now; None while one goes on. `spares`: look for copies that nobody needs, too."""
+    def begin(self, *, dry_run: bool = False, over_replicated: bool = True) -> CollectionRun | None:
+        """Start a run now; None if one is under way. `over_replicated`: look for over-replicated copies, too."""
         if self.run is not None and self.run.seconds is None:
             return None
         self._runs += 1
-        spares = spares and bool(self._settings.gc_over_replicated_interval_s)
-        spares = spares and may_collect_over_replicated(untrusted=self._storage.untrusted)
-        self.run = CollectionRun(self._runs, dry_run, spares, self._runtime.clock.time())
+        over_replicated = over_replicated and bool(self._settings.gc_over_replicated_interval_s)
+        over_replicated = over_replicated and may_collect_over_replicated(untrusted=self._storage.untrusted)
+        self.run = CollectionRun(self._runs, dry_run, over_replicated, self._runtime.clock.time())
         self._collecting = self._runtime.spawn(self._collect(self.run), name=f"garbage collection {self._runs}")
         return self.run
 
@@ -179,7 +228,7 @@ class Collector:
         await asyncio.sleep(interval_s * phase(self._settings.bookie_id))
         while True:
             now = self._runtime.clock.monotonic()
-            self.begin(spares=now - self._spares_at >= self._settings.gc_over_replicated_interval_s)
+            self.begin(over_replicated=now - self._over_replicated_at >= self._settings.gc_over_replicated_interval_s)
             assert self._collecting is not None
             await asyncio.wait([self._collecting])
             await asyncio.sleep(interval_s)
@@ -188,8 +237,8 @@ class Collector:
 
     async def _collect(self, run: CollectionRun) -> None:
         began = self._runtime.clock.monotonic()
-        if run.spares and not run.dry_run:
-            self._spares_at = began
+        if run.looks_for_over_replicated and not run.dry_run:
+            self._over_replicated_at = began
         try:
             with _failing(run):
                 await self._collect_all(run)
@@ -224,7 +273,7 @@ class Collector:
             self._end(run, seen)
 
     async def _first_with_entries(self, at_least: int) -> int | None:
-        """The lowest ledger from that id on of which there are entries here; None if there is none."""
+        """The lowest ledger from that id on with entries here; None if there is none."""
         after = at_least - 1
         while held := await self._storage.held_ledgers(after, self._settings.gc_page_ledgers):
             for ledger_id in held:
@@ -240,7 +289,7 @@ class Collector:
             run.fail("listing", f"the metadata could not be listed: {error}")
             return
         await self._each(run, unlisted(held, listed), self._collect_unlisted)
-        if run.spares:
+        if run.looks_for_over_replicated:
             await self._each(run, sorted(listed), self._collect_listed)
         else:
             run.examined += len(listed)
@@ -273,18 +322,18 @@ class Collector:
     # --- one ledger ---------------------------------------------------------------------------------------------------
 
     async def _collect_unlisted(self, run: CollectionRun, ledger_id: int) -> None:
-        """One that is gone, unless it turns out to be there."""
+        """A ledger that the listing has not: delete it if a probe confirms that it is gone."""
         seen = await self._look(ledger_id)
         action = decide(Step.UNLISTED, seen.state, own_lock=False, unchanged=False)
         if action is not Action.DELETE:
             self._keep(run, ledger_id, action, seen, str(seen.state))
         elif run.dry_run:
-            run.count(ledger_id, spare=False)
+            run.count(ledger_id, over_replicated=False)
         elif (hidden := await hide(self._storage, ledger_id)) is not None:
-            await self._delete(run, hidden, spare=False)
+            await self._delete(run, hidden, over_replicated=False)
 
     async def _collect_listed(self, run: CollectionRun, ledger_id: int) -> None:
-        """One that exists: its copy goes if it is spare."""
+        """A ledger that exists: delete its copy if it is over-replicated."""
         await self._looks.take_turn(1)
         try:
             metadata, _ = await self._catalog.read(ledger_id)
@@ -301,7 +350,7 @@ class Collector:
         if run.dry_run:
             seen = await self._look(ledger_id)
             if decide(Step.LOCKED, seen.state, own_lock=True, unchanged=True) is Action.HIDE:
-                run.count(ledger_id, spare=True)
+                run.count(ledger_id, over_replicated=True)
             return
         lock = await self._locks.take(ledger_id)
         if isinstance(lock, Exists):
@@ -336,9 +385,9 @@ class Collector:
             hidden.unhide()
             self._keep(run, lock.ledger_id, action, again, CHANGED if again.own_lock else LOCK_LOST)
         else:
-            await self._delete(run, hidden, spare=True)
+            await self._delete(run, hidden, over_replicated=True)
 
-    async def _delete(self, run: CollectionRun, hidden: HiddenLedger, *, spare: bool) -> None:
+    async def _delete(self, run: CollectionRun, hidden: HiddenLedger, *, over_replicated: bool) -> None:
         try:
             deleted = await hidden.delete()
         except BaseException:
@@ -347,16 +396,18 @@ class Collector:
         if not deleted:
             self._kept(run, STORED_TO)
             return
-        run.count(hidden.ledger_id, spare=spare)
-        self._metrics.collected(spare=spare)
+        run.count(hidden.ledger_id, over_replicated=over_replicated)
+        self._metrics.collected(over_replicated=over_replicated)
         log.debug(
-            "collected ledger %d: %s", hidden.ledger_id, ProbeState.OVER_REPLICATED if spare else ProbeState.NO_LEDGER
+            "collected ledger %d: %s",
+            hidden.ledger_id,
+            ProbeState.OVER_REPLICATED if over_replicated else ProbeState.NO_LEDGER,
         )
 
     # --- accounts -----------------------------------------------------------------------------------------------------
 
     def _keep(self, run: CollectionRun, ledger_id: int, action: Action, seen: ProbeResult, reason: str) -> None:
-        """A look has said no."""
+        """A probe has decided that the ledger stays."""
         if action is Action.STOP:
             self._end(run, seen)
         elif seen.state is ProbeState.UNREADABLE:
@@ -365,7 +416,7 @@ class Collector:
             self._kept(run, reason)
 
     def _end(self, run: CollectionRun, seen: ProbeResult) -> None:
-        """A look has said that nothing may be collected now."""
+        """A probe has decided that this bookie may collect nothing now."""
         why = f"{seen.state}: {seen.why}"
         if seen.state is ProbeState.OLDER:
             why = self._older = why + _OLDER
@@ -382,7 +433,7 @@ class Collector:
 
 @contextlib.contextmanager
 def _failing(run: CollectionRun) -> Iterator[None]:
-    """What goes wrong ends the run. A defect costs no more than that: the bookie goes on."""
+    """An error ends the run. A defect costs no more than that: the bookie goes on."""
     try:
         yield
     except asyncio.CancelledError:
@@ -396,7 +447,7 @@ def _failing(run: CollectionRun) -> Iterator[None]:
 
 
 def phase(bookie_id: str) -> float:
-    """Where in an interval the bookie's turn is, from 0 to 1: another one for each bookie, and always the same."""
+    """When in an interval the bookie collects, from 0 to 1: always the same, and different from bookie to bookie."""
     return zlib.crc32(bookie_id.encode()) / (1 << 32)
 
 
@@ -406,18 +457,18 @@ def _report(run: CollectionRun) -> None:
         log.error("garbage collection refuses to go on: %s", run.failure)
     elif run.failed and run.failed != "stopped":
         log.warning(
-            "garbage collection ended early, and goes on at its next time: %s (%s %d ledgers and %d spare copies)",
+            "garbage collection ended early: %s (%s %d ledgers and %d over-replicated copies); the next run retries",
             run.failure,
             what,
             run.gone,
-            run.spare,
+            run.over_replicated,
         )
-    elif run.gone or run.spare:
+    elif run.gone or run.over_replicated:
         log.info(
-            "garbage collection %s %d ledgers and %d spare copies of %d ledgers, in %.1f s",
+            "garbage collection %s %d ledgers and %d over-replicated copies of %d ledgers, in %.1f s",
             what,
             run.gone,
-            run.spare,
+            run.over_replicated,
             run.examined,
             run.seconds,
         )

@@ -22,7 +22,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from bkpy._version import VERSION
-from bkpy.bookie.collection_metrics import CollectionMetrics
 from bkpy.bookie.collector import Collector
 from bkpy.bookie.credentials import Credentials
 from bkpy.bookie.drain_watch import DrainWatch
@@ -348,8 +347,8 @@ class BookieNode:
     ) -> Collector:
         settings, runtime = self.settings, self._runtime
         locks = LedgerLocks(self._store, self._root, settings.bookie_id, runtime, settings)
-        metrics = CollectionMetrics(self._metrics.registry)
-        collector = Collector(storage, cluster.catalog, probe, locks, settings, runtime, metrics)
+        registry = self._metrics.registry
+        collector = Collector(storage, cluster.catalog, probe, locks, settings, runtime, registry)
         serving.start(collector)
         return collector
 

@@ -1,20 +1,22 @@
-"""Sockets that a server has accepted, taken from it before anything is read from them."""
+"""Sockets that a server has accepted: taking them from asyncio before it reads from them, and their kernel options."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import socket
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 Socket: TypeAlias = socket.socket
 
+_ENDED_STATES: Final = (7, 8, 9)  # TCP_CLOSE, TCP_CLOSE_WAIT, TCP_LAST_ACK: the client closed it, or it broke
+
 
 class Accepted(asyncio.Protocol):
-    """Gives the socket, and its client's address, to `begin`, whose own it is then."""
+    """Gives the socket, and its client's address, to `begin`, which owns the socket from then on."""
 
     def __init__(self, begin: Callable[[Socket, str], None]) -> None:
         self._begin = begin
@@ -40,7 +42,7 @@ def second_handle(sock: Socket) -> Socket:
 
 
 def hang_up(sock: Socket) -> None:
-    """End the connection, whoever else has a handle for the socket."""
+    """End the connection, even if other handles for the socket are open."""
     with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)
 
@@ -50,3 +52,22 @@ def _taken_from(transport: asyncio.BaseTransport) -> Socket:
     taken: Socket = transport.get_extra_info("socket").dup()
     taken.setblocking(False)
     return taken
+
+
+def detect_vanished_client(sock: Socket, keepalive_interval_s: int, vanished_timeout_s: float) -> None:
+    """Let the kernel probe the client's machine, however idle the client is.
+
+    The connection breaks when the machine has acknowledged nothing for `vanished_timeout_s` seconds. A client that is
+    only silent, or suspended, keeps its connection: its kernel answers.
+    """
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, keepalive_interval_s)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, keepalive_interval_s)
+        milliseconds = max(1, int(vanished_timeout_s * 1000))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+
+
+def closed_by_client(sock: Socket) -> bool:
+    """Whether the client has closed a connection that the bookie doesn't read from. Only the kernel knows then."""
+    return hasattr(socket, "TCP_INFO") and sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in _ENDED_STATES

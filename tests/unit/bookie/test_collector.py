@@ -138,7 +138,7 @@ async def test_a_ledger_that_was_deleted_goes_and_others_stay(cluster: Collectin
         bookie = name.settings.bookie_id
         had = set(await cluster.held(bookie))
         run = await cluster.collect(bookie)
-        assert (run.failed, run.gone, run.spare, run.examined) == ("", gone in had, 0, len(had))
+        assert (run.failed, run.gone, run.over_replicated, run.examined) == ("", gone in had, 0, len(had))
         assert run.collected == [gone] * (gone in had)
         assert set(await cluster.held(bookie)) == had - {gone}
         if gone in had:
@@ -178,7 +178,7 @@ async def test_a_dry_run_deletes_nothing(cluster: Collecting) -> None:
     spare = await spare_on_a(cluster, client)
     await client.delete_ledger(gone)
     run = await cluster.collect(dry_run=True)
-    assert (run.gone, run.spare, run.collected, run.failed) == (1, 1, [gone, spare], "")
+    assert (run.gone, run.over_replicated, run.collected, run.failed) == (1, 1, [gone, spare], "")
     assert await cluster.held() == [gone, spare]
     assert not cluster.lock_nodes()
 
@@ -269,7 +269,7 @@ async def test_in_a_store_that_was_put_back_nothing_is_collected(
     put_back()
     for dry_run in (True, False):
         run = await cluster.collect(dry_run=dry_run)
-        assert (run.failed, run.gone, run.spare, run.examined) == ("older", 0, 0, 0)
+        assert (run.failed, run.gone, run.over_replicated, run.examined) == ("older", 0, 0, 0)
         assert f"next ledger id is {newer[0]}, and ledger {newer[-1]} is here" in run.failure
         assert "put the newer state back, or see" in run.failure
     # Clients go on, and the ids are given out again: that makes the store no newer.
@@ -308,7 +308,7 @@ async def test_metadata_that_can_not_be_read_keep_their_ledger(cluster: Collecti
     path = cluster_of(client).catalog.path_of(ledger_id)
     cluster.tree.apply(Put(path, b"{", cluster.tree.node(path).version), 0)
     run = await cluster.collect()
-    assert (run.gone, run.spare, run.failed, dict(run.kept)) == (0, 0, "", {ProbeState.UNREADABLE: 1})
+    assert (run.gone, run.over_replicated, run.failed, dict(run.kept)) == (0, 0, "", {ProbeState.UNREADABLE: 1})
     assert await cluster.held() == [ledger_id]
 
 
@@ -331,7 +331,7 @@ async def test_a_ledger_that_may_not_be_read_keeps_no_others(
 
     monkeypatch.setattr(cluster.session, "get", get_if_allowed)
     run = await cluster.collect()
-    assert (run.gone, run.spare, run.failed, run.kept[ProbeState.UNREADABLE]) == (1, 1, "", 2)
+    assert (run.gone, run.over_replicated, run.failed, run.kept[ProbeState.UNREADABLE]) == (1, 1, "", 2)
     assert await cluster.held() == [forbidden, highest]
     assert f"garbage collection keeps ledger {forbidden}: ZooKeeper's access control forbids this" in caplog.text
 
@@ -350,7 +350,7 @@ async def test_a_ledger_whose_row_rots_keeps_no_others(cluster: Collecting, capl
             txn.put(ledger_key(ledger_id), b"rotten")
     for gone, spare in ((3, 1), (0, 0)):
         run = await cluster.collect()
-        assert (run.gone, run.spare, run.failed, dict(run.kept)) == (gone, spare, "", {DAMAGED: 2})
+        assert (run.gone, run.over_replicated, run.failed, dict(run.kept)) == (gone, spare, "", {DAMAGED: 2})
     assert await cluster.held() == rotten
     assert not cluster.lock_nodes()
     assert f"garbage collection keeps ledger {rotten[0]}: " in caplog.text
@@ -363,10 +363,10 @@ async def test_a_ledger_whose_row_rots_keeps_no_others(cluster: Collecting, capl
 async def test_a_spare_copy_goes(cluster: Collecting) -> None:
     client = await cluster.client()
     spare, named = await spare_on_a(cluster, client), await closed_ledger(client, "abcd")
-    run = await cluster.collect(spares=False)
-    assert (run.spare, run.examined) == (0, 2)
+    run = await cluster.collect(over_replicated=False)
+    assert (run.over_replicated, run.examined) == (0, 2)
     run = await cluster.collect()
-    assert (run.gone, run.spare, run.failed, run.collected) == (0, 1, "", [spare])
+    assert (run.gone, run.over_replicated, run.failed, run.collected) == (0, 1, "", [spare])
     assert await cluster.held() == [named]
     assert await ask(client, spare) == DENIED
     assert await ask(client, spare, "b") == THERE
@@ -393,7 +393,7 @@ async def test_a_copy_of_a_ledger_that_is_not_closed_stays(cluster: Collecting, 
         metadata = metadata.in_recovery()
         stored(await cluster_of(client).catalog.write(metadata, 1))
     run = await cluster.collect()
-    assert (run.spare, run.failed) == (0, "")
+    assert (run.over_replicated, run.failed) == (0, "")
     assert await ask(client, writer.ledger_id) == THERE
 
 
@@ -405,10 +405,10 @@ async def test_a_spare_copy_whose_ledger_is_locked_stays(cluster: Collecting) ->
     lock = await worker.take(spare)
     assert isinstance(lock, LedgerLock)
     run = await cluster.collect()
-    assert (run.spare, dict(run.kept)) == (0, {LOCKED: 1})
+    assert (run.over_replicated, dict(run.kept)) == (0, {LOCKED: 1})
     assert await ask(client, spare) == THERE
     await worker.release(lock)
-    assert (await cluster.collect()).spare == 1
+    assert (await cluster.collect()).over_replicated == 1
 
 
 async def hidden_meanwhile(cluster: Collecting, act: Callable[[], Any]) -> CollectionRun:
@@ -443,13 +443,13 @@ async def test_what_changes_behind_the_hiding_is_seen(cluster: Collecting) -> No
         await rewrite(client, spare, custom_metadata={"a": b"b"})
 
     run = await hidden_meanwhile(cluster, lambda: cluster.session.expire())
-    assert (run.spare, run.failed, dict(run.kept)) == (0, "", {LOCK_LOST: 1})
+    assert (run.over_replicated, run.failed, dict(run.kept)) == (0, "", {LOCK_LOST: 1})
     assert await ask(client, spare) == THERE
     run = await hidden_meanwhile(cluster, touch)
-    assert (run.spare, run.failed, dict(run.kept)) == (0, "", {CHANGED: 1})
+    assert (run.over_replicated, run.failed, dict(run.kept)) == (0, "", {CHANGED: 1})
     assert await ask(client, spare) == THERE
     run = await hidden_meanwhile(cluster, swap_in)
-    assert (run.spare, run.failed, dict(run.kept)) == (0, "", {CHANGED: 1})
+    assert (run.over_replicated, run.failed, dict(run.kept)) == (0, "", {CHANGED: 1})
     assert told == [HIDDEN]  # hidden, it was unknown, and never denied
     assert await ask(client, spare) == THERE
     assert not cluster.lock_nodes()
@@ -472,7 +472,7 @@ async def test_where_data_were_lost_only_what_is_gone_goes(
     await client.delete_ledger(gone)
     monkeypatch.setattr(type(cluster.storage("a")), "untrusted", True)
     run = await cluster.collect()
-    assert (run.gone, run.spare, run.spares) == (1, 0, False)
+    assert (run.gone, run.over_replicated, run.looks_for_over_replicated) == (1, 0, False)
     assert await cluster.held() == [spare]
 
 
@@ -546,11 +546,11 @@ async def test_a_defect_costs_the_run_and_not_the_bookie(
     with monkeypatch.context() as context:
         context.setattr("bkpy.bookie.collector.hide", fail)
         run = await cluster.collect()
-    assert (run.failed, run.spare) == ("defect", 0)
+    assert (run.failed, run.over_replicated) == ("defect", 0)
     assert "a defect" in caplog.text
     assert not cluster.lock_nodes()
     assert await ask(client, spare) == THERE
-    assert (await cluster.collect()).spare == 1
+    assert (await cluster.collect()).over_replicated == 1
 
 
 async def test_what_was_hidden_before_a_defect_is_seen_again(
@@ -571,9 +571,9 @@ async def test_what_was_hidden_before_a_defect_is_seen_again(
     with monkeypatch.context() as context:
         context.setattr(probe, "look", fail)
         run = await cluster.collect()
-    assert (run.failed, run.spare) == ("defect", 0)
+    assert (run.failed, run.over_replicated) == ("defect", 0)
     assert await ask(client, spare) == THERE
-    assert (await cluster.collect()).spare == 1
+    assert (await cluster.collect()).over_replicated == 1
 
 
 async def test_a_bookie_that_is_stopped_ends_its_run_and_starts_with_everything_visible(cluster: Collecting) -> None:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 from bkpy.bookie.connection.add_handler import AddHandler
 from bkpy.bookie.connection.keys import Keys
 from bkpy.bookie.connection.request_handler import RequestHandler
-from bkpy.bookie.connection.sockets import has_ended, watch_over
 from bkpy.errors import BookKeeperError, FrameTooLargeError, ProtocolError
 from bkpy.protocol.access import NO_OPS, Right, describe_names, forbidden_ops, names_in
 from bkpy.protocol.wire import frame as wire
 from bkpy.protocol.wire import messages as m
 from bkpy.protocol.wire.messages import Hello, Op, Status
 from bkpy.protocol.wire.receive_buffer import ReceiveBuffer
+from bkpy.runtime.accepted import closed_by_client, detect_vanished_client
 
 if TYPE_CHECKING:
     from bkpy.bookie.service import BookieService
@@ -84,7 +84,7 @@ class Connection(asyncio.BufferedProtocol):
         self.address = f"{peername[0]}:{peername[1]}" if peername else "?"
         sock = self._transport.get_extra_info("socket")
         if sock is not None:  # a simulated network has none
-            watch_over(sock, self._settings.keepalive_interval_s, self._settings.vanished_timeout_s)
+            detect_vanished_client(sock, self._settings.keepalive_interval_s, self._settings.vanished_timeout_s)
             self._socket = sock
         self.names = names_in(self._transport.get_extra_info("peercert"))
         self.know_rights()
@@ -172,7 +172,7 @@ class Connection(asyncio.BufferedProtocol):
         if unread:
             allowed_s, under_pressure = settings.reply_stall_timeout_s, self.service.answers.wanted
         elif self._pauses:
-            if self._socket is not None and has_ended(self._socket):
+            if self._socket is not None and closed_by_client(self._socket):
                 self.abort()  # clients reconnect again and again while a disk stalls, and would take all places
         elif not self.greeted:
             partial = self._receive.partial
