@@ -388,7 +388,7 @@ def ends_of_certificate(node: BookieNode) -> float:
 def handshakes_of(server: BookieServer) -> Mapping[Any, str]:
     """The clients' addresses of the TLS handshakes that go on."""
     assert server._handshakes is not None
-    return server._handshakes._going_on
+    return server._handshakes._under_way
 
 
 def failures_of(service: BookieService, failure: Failure) -> int:

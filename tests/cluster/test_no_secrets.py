@@ -89,7 +89,7 @@ def test_no_password_and_no_key_is_shown_anywhere(zookeeper: ZooKeeperServer, tm
         bookie.send_signal(signal.SIGTERM)
         bookie.wait(DEADLINE_S)
     logged = log.read_bytes()
-    assert b"goes on with what it had" in logged
+    assert b"goes on with its former certificates" in logged
     assert b"bkpy_bookie_tls_handshakes_total" in page
     assert b"Traceback" in run.shown
     everything = run.shown + logged + page + command_line

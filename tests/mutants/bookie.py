@@ -145,7 +145,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "newcomers who write are read from while memory is full",
         "memory grows with every client that comes back",
-        "                if self.service.storage.full:  # now that it is known to be one who writes",
+        "                if self.service.storage.full:  # now that the client is known to write",
         "                if False:",
         (f"{_MEMORY}::test_while_memory_is_full_who_writes_is_not_read_from_and_who_reads_is",),
     ),

@@ -127,9 +127,9 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a bookie says that it refuses before it does",
         "a decommissioned bookie is named for an entry that it took meanwhile",
-        "        await self._stand(now)\n        if drain is not None and drain.unreadable:",
-        "        if drain is not None and not drain.refuses:\n            await self._say(drain)\n"
-        "        await self._stand(now)\n        if drain is not None and drain.unreadable:",
+        "        await self._follow_tenure(now)\n        if drain is not None and drain.unreadable:",
+        "        if drain is not None and not drain.refuses:\n            await self._confirm(drain)\n"
+        "        await self._follow_tenure(now)\n        if drain is not None and drain.unreadable:",
         (f"{_DRAINING}::test_a_bookie_says_that_it_refuses_only_when_it_does",),
     ),
     Mutant(

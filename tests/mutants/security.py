@@ -69,7 +69,7 @@ MUTANTS: list[Mutant] = [
         "handshakes are not bounded",
         "strangers who say nothing take all files of the bookie",
         "            self._drop(oldest)",
-        "            self._going_on.pop(oldest)",
+        "            self._under_way.pop(oldest)",
         (f"{_TLS}::test_strangers_cost_no_connection_and_no_memory_of_the_budget",),
     ),
     Mutant(
@@ -221,7 +221,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a receive buffer holds on to a connection that is lost",
         "each client that was there leaves its keys behind until the cycle collector runs",
-        "        self._on_room = _nothing  # its owner's, who has this",
+        "        self._on_room = _nothing  # breaks the reference to the owner, which has this buffer",
         "        self._wanted = 0",
         (f"{_CLOSED}::test_a_closed_connection_is_freed_without_the_cycle_collector[said nothing]",),
     ),

@@ -1,4 +1,4 @@
-"""What a bookie, or a command about one, is given of the layers above, and knows no more of than this."""
+"""The interfaces by which a bookie, and commands about one, use the layers above."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class BackgroundService(Protocol):
-    """What runs beside a bookie, and for itself."""
+    """Runs beside a bookie, in its process, and by itself."""
 
     def start(self) -> None: ...
 
@@ -22,29 +22,29 @@ class BackgroundService(Protocol):
 
 
 class IntegrityChecker(BackgroundService, Protocol):
-    """What finds out what the bookie lacks, copies it from others, and ends its limbo."""
+    """Finds the entries that the bookie is missing, copies them from other bookies, and ends its limbo."""
 
     def begin(self) -> bool:
-        """Look through everything now; False if that goes on already."""
+        """Check all ledgers now; False if a check is under way."""
 
     def status(self) -> dict[str, Any]:
-        """How far it is, for JSON."""
+        """Its progress, for JSON."""
 
 
 class Peers(Protocol):
-    """The cluster's other bookies, as a command about a stopped bookie needs them. `close` once nobody does."""
+    """The cluster's other bookies, as a command about a stopped bookie needs them. The command calls `close`."""
 
     async def recover(self, ledger_id: int) -> LedgerMetadata:
         """Close the ledger; returns its CLOSED metadata."""
 
     async def answers(self, bookie_id: str) -> bool:
-        """Whether the bookie answers at the address that it had last."""
+        """Whether the bookie answers at its last known address."""
 
     async def close(self) -> None: ...
 
 
 if TYPE_CHECKING:
     OpenPeers = Callable[[], Awaitable[Peers]]
-    # The second one counts the frames that clients have appended to the bookie.
+    # The second argument counts the frames that clients have appended to the bookie.
     NewBackgroundService = Callable[[CollectorRegistry, Callable[[], int]], BackgroundService]
     NewIntegrityChecker = Callable[[Losses, CollectorRegistry], IntegrityChecker]

@@ -76,8 +76,8 @@ _OLDER = (
 class CollectionRun:
     """One run and its results. `dry_run` counts what a run would collect, and deletes nothing.
 
-    `kept`: how many of the probed ledgers had to stay, by reason. `failure` is why the run ended early; then `failed` is
-    the kind of reason. Times in seconds, `began` since 1970.
+    `kept`: how many of the probed ledgers had to stay, by reason. `failure` is why the run ended early, and
+    `failed` the kind of that reason. Times in seconds, `began` since 1970.
     """
 
     number: int

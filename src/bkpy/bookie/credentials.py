@@ -1,7 +1,7 @@
-"""What a bookie knows others by, shows them, and allows them: files that may change while it runs.
+"""A bookie's certificates and the rights of its clients: files that may change while it runs.
 
-Invariant: what can't be read, or doesn't fit together, changes nothing: it is logged, and the bookie goes on with what
-it had.
+Invariant: files that are unreadable, or don't fit together, change nothing: the bookie logs an error and goes on with
+its former certificates and rights.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ log = logging.getLogger("bkpy.bookie")
 
 
 class Credentials:
-    """`certificates` is None for a bookie without TLS. `ConfigError` for files that can't be used.
+    """`certificates` is None for a bookie without TLS. Raises `ConfigError` for unusable files.
 
-    `on_rights` are called when the file of rights has changed.
+    It calls the functions in `on_rights` when the file of rights has changed.
     """
 
     def __init__(self, settings: BookieSettings) -> None:
         self.certificates: Certificates | None = None
         self.on_rights: list[Callable[[], None]] = []
-        self.certificate_ends_s = 0.0  # in seconds since 1970; 0 if there is none, or none that others take
+        self.certificate_ends_s = 0.0  # in seconds since 1970; 0 if there is none, or clients refuse it
         self._interval_s = settings.tls_reload_interval_s
-        self._reported = ""  # what was wrong the last time: said once
+        self._reported = ""  # the last error, which is logged once
         self._host, _ = split_address(settings.advertised_address or settings.listen)
         self._rights_file = settings.access_file
         self._rights_stamp = (0, 0, 0)
@@ -49,16 +49,16 @@ class Credentials:
         self._read_rights()
 
     def rights_of(self, names: Collection[str]) -> Right:
-        """What a client with these names may do now."""
+        """The rights of a client with these names now."""
         return ALL if self._rules is None else self._rules.rights_of(names)
 
     def reload(self) -> list[str]:
-        """Read again what has changed; what that was. `ConfigError` for what can't be used; all else is read first."""
+        """Read changed files again; returns which. Raises `ConfigError` for an unusable one, after the others."""
         changed, wrong = [], []
         for name, read in (("rights", self._reread_rights), ("certificates", self._reread_certificates)):
             try:
                 if read():
-                    log.info("the %s were read again", name)
+                    log.info("reloaded the %s", name)
                     changed.append(name)
             except ConfigError as e:
                 wrong.append(e)
@@ -76,17 +76,19 @@ class Credentials:
     def _examine(self, certificates: Certificates) -> None:
         self.certificate_ends_s, flaw = examined(certificates.context, certificates.files, self._host)
         if flaw:
-            log.error("%s: bookies and clients will refuse it [file %s]", flaw, certificates.files.certificate)
+            log.error(
+                "%s: bookies and clients will refuse the certificate [file %s]", flaw, certificates.files.certificate
+            )
 
     def _reread_rights(self) -> bool:
         changed = self._read_rights()
         if changed:
-            for tell in self.on_rights:
-                tell()
+            for call in self.on_rights:
+                call()
         return changed
 
     def _read_rights(self) -> bool:
-        """Read the file of rights if it has changed; whether it had."""
+        """Read the file of rights if it has changed; whether it has."""
         path = self._rights_file
         if path is None or ((stamp := access_file_stamp(path)) == self._rights_stamp and any(stamp)):
             return False
@@ -100,16 +102,16 @@ class Credentials:
         return True
 
     async def watch(self) -> None:
-        """Look for changes for as long as the bookie runs."""
+        """Look for changes as long as the bookie runs."""
         while self.certificates is not None:
             await asyncio.sleep(self._interval_s)
             self.look()
 
     def look(self) -> None:
-        """`reload`, where nobody waits for the answer."""
+        """`reload`, and log an error."""
         try:
             self.reload()
         except ConfigError as e:
             if str(e) != self._reported:
                 self._reported = str(e)
-                log.error("%s; the bookie goes on with what it had", e)
+                log.error("failed to reload: %s; the bookie goes on with its former certificates and rights", e)

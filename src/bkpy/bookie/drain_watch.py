@@ -1,7 +1,8 @@
-"""A bookie's eye on whether it is to leave its cluster, and its word, in the metadata, that it takes no more entries.
+"""Watches whether the bookie drains, and confirms in the metadata that it refuses all entries.
 
-Invariants: the word is given only when every entry is refused, of recoveries too, and holds for as long as the bookie
-drains: a bookie that is started again looks before it serves anybody. One whose cookie is gone takes no entries either.
+Invariants: the bookie confirms only once it refuses every entry, those of recoveries too, and it goes on refusing as
+long as it drains: a restarted bookie reads the metadata before it serves. A bookie whose cookie is gone refuses all,
+too.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ log = logging.getLogger("bkpy.bookie")
 
 
 class DrainWatch:
-    """Of one bookie. `stand` makes it what its tenure says, and returns when everybody can see that."""
+    """Of one bookie. `follow` makes it follow its tenure, and returns when the registration shows that."""
 
     def __init__(
         self,
@@ -38,22 +39,18 @@ class DrainWatch:
         store: MetadataStore,
         root: str,
         runtime: Runtime,
-        stand: Callable[[Tenure], Awaitable[None]],
+        follow: Callable[[Tenure], Awaitable[None]],
     ) -> None:
         self._settings = settings
         self._store = store
         self._root = root
         self._drains = Drains(store, root, runtime, settings)
-        self._stand = stand
-        self._said: Tenure | None = None
-        self._reported = ""  # why the draining can't be read
-
-    async def draining(self) -> bool:
-        """Whether the bookie is draining, before it serves. Raises `MetadataUnavailableError`."""
-        return await self._drains.read(self._settings.bookie_id) is not None
+        self._follow_tenure = follow
+        self._known: Tenure | None = None
+        self._reported = ""  # the last error in reading the drain node
 
     async def run(self) -> None:
-        """Follow what people decide, until cancelled or the store is closed."""
+        """Follow operators' decisions, until cancelled or until the store is closed."""
         watch = self._store.watch(paths.draining(self._root, self._settings.bookie_id))
         try:
             with contextlib.suppress(ClientClosedError):
@@ -63,7 +60,7 @@ class DrainWatch:
             watch.close()
 
     async def _follow(self) -> None:
-        """Look, and do what follows, however long the metadata store is away."""
+        """Read the drain node and follow it, however long the metadata store is unavailable."""
         while True:
             try:
                 if await self._look():
@@ -74,46 +71,50 @@ class DrainWatch:
             await asyncio.sleep(self._settings.metadata_retry_pause_s)
 
     async def _look(self) -> bool:
-        """Whether all is done for now."""
+        """Whether nothing is left to do until the node changes."""
         bookie_id = self._settings.bookie_id
         drain = await self._drains.read(bookie_id)
         known = drain is not None or await read_cookie(self._store, self._root, bookie_id) is not None
         now = tenure(draining=drain is not None, known=known)
-        self._tell(now)
-        await self._stand(now)
+        self._log_change(now)
+        await self._follow_tenure(now)
         if drain is not None and drain.unreadable:
             self._report(drain)
             return False
-        return drain is None or drain.refuses or await self._say(drain)
+        return drain is None or drain.refuses or await self._confirm(drain)
 
     def _report(self, drain: Drain) -> None:
-        """The bookie refuses entries, but can't write that down: `decommission` waits until it can."""
+        """The bookie refuses entries, but can't confirm that: `decommission` waits until it can."""
         if drain.unreadable != self._reported:
             self._reported = drain.unreadable
             log.error(
-                "bookie %s drains, but it can't read or confirm that, so it can't be decommissioned: %s. Delete and "
-                "begin the draining again (`bkpy bookie drain %s --cancel`), or give this bookie the rights; retrying",
+                "bookie %s is draining, but failed to read or confirm its drain node, so it can't be decommissioned: "
+                "%s. Cancel the drain (`bkpy bookie drain %s --cancel`) and restart it, or give this bookie the "
+                "rights; retrying",
                 drain.bookie_id,
                 drain.unreadable,
                 drain.bookie_id,
             )
 
-    async def _say(self, drain: Drain) -> bool:
+    async def _confirm(self, drain: Drain) -> bool:
         outcome = await self._drains.say_refusing(drain)
         match outcome:
             case Done():
-                log.warning("draining: every entry is refused from now on")
+                log.warning("draining: bookie %s refuses every entry from now on", drain.bookie_id)
                 return True
             case Missing() | Changed() | Superseded():
-                return False  # it was cancelled, or begun anew
+                return False  # an operator has cancelled or restarted it
             case NotDone() | Unknown():
                 raise to_error(outcome, bookie=drain.bookie_id)
             case _:
                 assert_never(outcome)
 
-    def _tell(self, now: Tenure) -> None:
-        if now is Tenure.GONE and self._said is not now:
-            log.warning("decommissioned: no ledger names this bookie, and its cookie is gone: stop it for good")
-        elif now is Tenure.TAKES and self._said is Tenure.LEAVES:
-            log.warning("draining was cancelled")
-        self._said = now
+    def _log_change(self, now: Tenure) -> None:
+        bookie_id = self._settings.bookie_id
+        if now is Tenure.GONE and self._known is not now:
+            log.warning(
+                "bookie %s is decommissioned: no ledger names it, and its cookie is gone: stop it for good", bookie_id
+            )
+        elif now is Tenure.TAKES and self._known is Tenure.LEAVES:
+            log.warning("draining of bookie %s was cancelled", bookie_id)
+        self._known = now

@@ -1,7 +1,7 @@
 """How many files a bookie may open, and how many connections that leaves.
 
-Every connection is a file. Were there as many as the process may open, the next file of the journal couldn't be, and
-the bookie would end. So connections get what is left when the storage has all that it may need.
+Every connection is a file. If connections took all files that the process may open, the journal could not open its next
+one, and the bookie would end. So connections get the files that the storage can't need.
 """
 
 from __future__ import annotations
@@ -14,17 +14,15 @@ if TYPE_CHECKING:
     from bkpy.config.bookie import BookieSettings
 
 _OF_PROCESS: Final = 32  # the loop, standard streams, ZooKeeper, sockets that listen, locks
-_OF_JOURNAL_DIRECTORY: Final = (
-    8  # the file that is written, the next one, those that are replayed or kept, the directory
-)
-_OF_LEDGER_DIRECTORY: Final = 8  # the log that is written, the next one, the index's two, the directory
+_OF_JOURNAL_DIRECTORY: Final = 8  # the current file, the next one, files being replayed or kept, the directory
+_OF_LEDGER_DIRECTORY: Final = 8  # the current log, the next one, the index's two files, the directory
 _OF_HANDSHAKE: Final = 2  # TLS has a handle of its own
 _OF_PAGE_CONNECTION: Final = 3  # its own, a second handle, and the loop's until that is closed
 _SHARE_OF_NEW_CONNECTIONS: Final = 8  # one in so many
 
 
 def storage_files(settings: BookieSettings) -> int:
-    """Files that the storage and the process may have open, and those that are kept in reserve."""
+    """Files that the storage and the process may have open, and a reserve."""
     return (
         _OF_PROCESS
         + settings.files_spare
@@ -37,8 +35,8 @@ def storage_files(settings: BookieSettings) -> int:
 def fit_files(settings: BookieSettings, files_max: int) -> BookieSettings:
     """The settings with as many connections as a process that may open `files_max` files has room for.
 
-    What the kernel has accepted counts as well: the loop takes all of it at once, before anybody is refused.
-    `ConfigError` if there is no room for any.
+    The kernel's backlog counts as well: the loop accepts all of it at once, before it refuses any connection.
+    Raises `ConfigError` if there is no room for any.
     """
     left = files_max - storage_files(settings)
     of_handshake = _OF_HANDSHAKE if settings.tls_certificate_file is not None else 0

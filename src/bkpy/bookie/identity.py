@@ -1,9 +1,9 @@
 """A stopped bookie's identity: made by `init`, shown and changed by `cookie`, ended by `format`.
 
-Invariants: nothing is changed while the bookie runs, here (its directories are locked) or elsewhere (it is registered);
-nothing is deleted before the ledgers that name the bookie were counted and somebody has agreed; the id of a bookie that
-ledgers name, or may come to name, is never free again, because a new one under it would deny what the old one
-acknowledged; a new bookie under an id that was freed denies no ledger that is older than the deletion.
+Invariants: commands change nothing while the bookie runs, here (its directories are locked) or elsewhere (it is
+registered); they delete nothing before they have counted the ledgers that name the bookie and the operator has agreed;
+the id of a bookie that ledgers name, or may come to name, is never free again, because a new bookie would deny what the
+old one acknowledged; a new bookie under a freed id denies no ledger that is older than the deletion.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _NAMED_MAX: Final = 10  # ledgers that a message names
 
 
 class NamingLedgers(NamedTuple):
-    """How many ledgers' metadata name a bookie. `unreadable`: those whose metadata can't be read.
+    """The ledgers whose metadata name a bookie. `unreadable`: ledgers with unreadable metadata.
 
-    `in_recovery`: a recovery that has not ended may name the bookie when it closes the ledger.
+    `in_recovery`: ledgers whose recovery is under way, and may name the bookie when it closes the ledger.
     """
 
     looked_at: int
@@ -59,12 +59,12 @@ class NamingLedgers(NamedTuple):
 
 @dataclass(frozen=True)
 class FormatPlan:
-    """What `format` is going to delete."""
+    """What `format` deletes once the operator agrees."""
 
     directories: dict[str, OwnedFiles]
     ledgers: NamingLedgers
     cookie_goes: bool  # the cookie in the metadata store: with `force`, or while a ledger may name the bookie, it stays
-    foreign: list[str]  # directories that are not known to be this bookie's
+    foreign: list[str]  # directories that can't be shown to be this bookie's
 
     @property
     def files(self) -> int:
@@ -96,7 +96,7 @@ class BookieIdentity:
         self._open_peers = peers
 
     async def init(self, *, again: bool = False) -> bool:
-        """Make directories and cookies of a new bookie; False if all of it was there already.
+        """Make the directories and cookies of a new bookie; False if all of them exist.
 
         `again`: also under the id of a bookie that was decommissioned, with empty directories.
         """
@@ -148,14 +148,14 @@ class BookieIdentity:
         return cluster.instance_id, [metadata_cookie(stored), *found]
 
     async def _stored(self) -> bytes | None:
-        """The directories' cookie as the metadata store has it; one that makes no sense is none."""
+        """The directories' cookie in the metadata store; None if there is none, or an unreadable one."""
         known = await read_cookie(self._store, self._root, self._settings.bookie_id)
         with contextlib.suppress(BookKeeperError):
             return None if known is None else storage_part(known[0])
         return None
 
     async def update(self, agree: Callable[[UpdatePlan], None]) -> UpdatePlan:
-        """Write the cookies anew as the settings and the directories are now. `agree` raises to change nothing."""
+        """Rewrite the cookies to match the settings and the directories. `agree` raises to change nothing."""
         cluster = await self._cluster()
         await self._refuse_if_registered()
         known = await read_cookie(self._store, self._root, self._settings.bookie_id)
@@ -171,7 +171,7 @@ class BookieIdentity:
         return plan
 
     async def _check_same_storage(self, plan: UpdatePlan) -> None:
-        """`IdentityError` if the id was given up since with another storage: this one would deny what that had."""
+        """Raises `IdentityError` if the id was freed since, by a bookie with other directories."""
         retired = await read_retired(self._store, self._root, self._settings.bookie_id)
         if retired is None:
             return

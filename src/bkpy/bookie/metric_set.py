@@ -1,7 +1,7 @@
-"""Counters and histograms that cost next to nothing to update, and become Prometheus metrics when they are scraped.
+"""Counters and histograms that are cheap to update, and become Prometheus metrics when they are scraped.
 
-Prometheus' own take a lock for each update: several microseconds for each frame of a bookie. These are updated by the
-event loop only.
+Prometheus' own take a lock for each update, which costs several microseconds for each frame of a bookie. These need
+none: only the event loop updates them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Counter:
-    """Something that only grows; whoever counts adds to `value`."""
+    """A count that only grows: callers add to `value`."""
 
     __slots__ = ("name", "text", "value")
 
@@ -65,7 +65,7 @@ class Histogram:
         self._buckets = {key: Buckets(bounds) for key in keys}
 
     def buckets(self, *value: str) -> Buckets:
-        """Those for that value of the label."""
+        """The buckets of that value of the label."""
         return self._buckets[value]
 
     def collect(self) -> HistogramMetricFamily:

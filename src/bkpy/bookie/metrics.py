@@ -1,6 +1,6 @@
-"""What a bookie counts, as Prometheus metrics: requests, bytes and latencies of each operation, and journal groups.
+"""A bookie's Prometheus metrics: requests, bytes and latencies of each operation, journal groups, memory and space.
 
-Everything is counted once per frame, group or checkpoint, never per entry. Latencies are in seconds.
+The bookie counts once per frame, group or checkpoint, never per entry. Latencies are in seconds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _BYTES: Final = tuple(1 << k for k in range(8, 25, 2))
 
 
 class BookieMetrics:
-    """One registry per bookie, so that several in one process don't mix. Also the storage's observer."""
+    """One registry per bookie, so that bookies in one process don't mix. It is the storage's observer, too."""
 
     def __init__(self, clock: Clock) -> None:
         self.appended = 0  # frames of clients, not those of recoveries and copies

@@ -369,7 +369,7 @@ class BookieNode:
         freed = False
         while True:
             await asyncio.sleep(self.settings.memory_rest_interval_s)
-            if service.rest():
+            if service.release_idle():
                 freed = True
             elif freed and service.idle:
                 self._release_memory()

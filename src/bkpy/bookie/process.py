@@ -20,7 +20,7 @@ from bkpy.bookie.files import fit_files
 from bkpy.bookie.node import BookieNode
 from bkpy.errors import BookKeeperError
 from bkpy.metadata.connect import connect_store
-from bkpy.runtime.process import give_back_memory
+from bkpy.runtime.process import release_free_memory
 from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from bkpy.runtime.interfaces import Clock, DiskRuntime
     from bkpy.storage.losses import Losses
 
-    # Makes what runs beside a bookie, in its session with the metadata store.
+    # Make services that run beside a bookie, in its session with the metadata store.
     MakeBackgroundService = Callable[
         [BookieSettings, MetadataStore, str, DiskRuntime, CollectorRegistry, Callable[[], int]], BackgroundService
     ]
@@ -55,7 +55,7 @@ def run_bookie(
     rebuild: bool = False,
     notices: Sequence[str] = (),
 ) -> int:
-    """Serve, with a companion and a integrity_checker beside the bookie, until SIGTERM or SIGINT.
+    """Serve, with a background service and an integrity checker beside the bookie, until SIGTERM or SIGINT.
 
     `rebuild`: the directories may be empty, although the cluster knows the bookie. `notices` about settings are logged.
     The exit status is 0 after a clean stop, 1 if the bookie had to give up.
@@ -85,7 +85,7 @@ def run_bookie(
 
 
 def _with_files(settings: BookieSettings) -> BookieSettings:
-    """Allow as many open files as this user may have, and as many connections as these are enough for."""
+    """Raise the limit of open files to the user's maximum, and lower the bounds of connections to fit it."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     fitting = fit_files(settings, most)
@@ -103,7 +103,7 @@ def _with_files(settings: BookieSettings) -> BookieSettings:
 
 
 async def watch_files(settings: BookieSettings, clock: Clock) -> None:
-    """Say so when no file can be opened any more: the loop then closes new connections without a word."""
+    """Warn when the process can open no further file: the loop then closes new connections without a word."""
     complain = Complaint(log, clock, settings.complaint_interval_s)
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     while True:
@@ -114,8 +114,8 @@ async def watch_files(settings: BookieSettings, clock: Clock) -> None:
             if e.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
             complain(
-                "no file can be opened (%s; this process may open %d): new connections are closed, and the bookie ends "
-                "when its storage needs a file",
+                "failed to open a file (%s; this process may open %d): new connections are closed, and the bookie ends "
+                "when its storage needs a file; raise the limit (ulimit -n, LimitNOFILE)",
                 e.strerror,
                 most,
             )
@@ -153,7 +153,7 @@ async def _serve(
         await asyncio.wait((stop, node.failed), return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()
         if node.failed.done():
-            node.failed.result()  # raises: nothing can be promised any more, so nothing is tidied up either
+            node.failed.result()  # raises: the bookie can promise nothing any more, so it tidies up nothing either
         await node.stop()
     finally:
         await store.close()
@@ -167,8 +167,8 @@ async def _started(
     *,
     rebuild: bool,
 ) -> tuple[BookieNode, MetadataStore]:
-    """A bookie that serves, and its session. May be cancelled: then nothing is left."""
-    # Each step may take long on a busy machine: what it waits for is said before.
+    """A bookie that serves, and its session. A call that is cancelled leaves nothing open."""
+    # Each step may take long on a busy machine: the log says what the start waits for.
     log.info("bookie %s looks for its metadata at %s", settings.bookie_id, settings.metadata_uri)
     store, root = await connect_store(
         settings.metadata_uri,
@@ -186,7 +186,7 @@ async def _started(
         repairing = (
             None if integrity_checker is None else functools.partial(integrity_checker, settings, store, root, runtime)
         )
-        node = BookieNode(settings, store, root, runtime, give_back_memory, beside, repairing, rebuild=rebuild)
+        node = BookieNode(settings, store, root, runtime, release_free_memory, beside, repairing, rebuild=rebuild)
         await node.start()
     except BaseException:
         await store.close()

@@ -1,4 +1,4 @@
-"""A stopped bookie's indexes made anew, with what its cluster's metadata say of its ledgers."""
+"""Rebuilds a stopped bookie's indexes, with the help of its cluster's metadata."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def rebuild_with_metadata(
     directories: Collection[str] = (),
     progress: Callable[[int], None] = lambda done: None,
 ) -> Rebuilt:
-    """Make the indexes of these ledger directories (by default of all) anew; see `rebuild_index`."""
+    """Rebuild the indexes of these ledger directories, by default of all; see `rebuild_index`."""
     cluster = await open_cluster(store, root)
     known = await read_cookie(store, root, settings.bookie_id)
     newest = await cluster.catalog.newest_id()
@@ -58,7 +58,7 @@ async def rebuild_with_metadata(
         try:
             return (await cluster.catalog.read(ledger_id))[0]
         except (NoSuchLedgerError, CorruptDataError, UnsupportedVersionError):
-            return None  # in limbo, and without a key: of those that can't be read, nobody could use one
+            return None  # in limbo, and without a key: no client could use the key of a ledger with unreadable metadata
 
     async def register(cookie: bytes) -> None:
         assert known is not None  # an unknown bookie is refused before
@@ -86,7 +86,7 @@ async def rebuild_offline(
     directories: Collection[str] = (),
     progress: Callable[[int], None] = lambda done: None,
 ) -> Rebuilt:
-    """The same without metadata: everything is in limbo afterwards, and most ledgers have no key."""
+    """The same without metadata: all ledgers are in limbo afterwards, and most have no key."""
     paths = Directories(settings, runtime.files, "")
     cookies = (look_for_cookie(runtime.files, path).cookie for path in paths.all)
     cookie = next((found for found in cookies if found is not None), None)

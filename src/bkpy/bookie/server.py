@@ -1,8 +1,8 @@
 """The TCP server of a bookie: accepts connections, bounds them, and lets them finish at the end.
 
 Invariants: there are no more than `connections_max` clients, and `new_connections_max` that have not yet shaken hands;
-a client that owes something, the rest of a frame or to read its replies, and makes no progress is hung up on, and so is
-one that has vanished without a word; after `finish` every request that was taken has been answered.
+the server disconnects a client that stalls, in the middle of a frame or in reading its replies, and one that has
+vanished without closing; after `finish` it has answered every request that it had accepted.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 class BookieServer:
-    """Owns the connections to `service`. `instance_id` is the cluster's; clients that name another one are refused.
+    """Owns the connections to `service`. `instance_id` is the cluster's; the server refuses clients that name another.
 
-    With certificates among its `credentials` it speaks TLS, and nothing else.
+    With certificates among its `credentials` it speaks TLS only.
     """
 
     def __init__(self, service: BookieService, credentials: Credentials, *, instance_id: str) -> None:
@@ -34,7 +34,7 @@ class BookieServer:
         self._settings = service.settings
         self._instance_id = instance_id
         self._connections: dict[Connection, None] = {}  # in order of arrival, so that simulated runs repeat
-        self._new_connections: dict[Connection, None] = {}  # those that have not introduced themselves
+        self._new_connections: dict[Connection, None] = {}  # they have not sent HELLO yet
         self._memory_full = False
         self._complain_of_new_connections = service.complaint()
         self._complain_of_clients = service.complaint()
@@ -74,7 +74,7 @@ class BookieServer:
         return Connection(self._service, self)
 
     async def finish(self, timeout_s: float) -> None:
-        """Stop accepting and reading, wait until what was taken is answered (or the time is up), close everything."""
+        """Stop accepting and reading, answer accepted requests for at most `timeout_s`, and close all connections."""
         self._service.wind_down()
         if self._server is not None:
             self._server.close()
@@ -102,7 +102,7 @@ class BookieServer:
     # --- the connections' calls -------------------------------------------------------------------------------------
 
     def opened(self, connection: Connection) -> None:
-        """Keep it. When too many have not introduced themselves, the one that came first is turned away."""
+        """Keep it. When too many connections have not sent HELLO yet, refuse the oldest of them."""
         if self._service.stopping:
             connection.abort()
             return
@@ -113,7 +113,7 @@ class BookieServer:
             del self._new_connections[oldest]
             self._service.metrics.connection_refused()
             self._complain_of_new_connections(
-                "refusing %s: %d others have not introduced themselves either",
+                "refused %s: %d newer connections have not sent HELLO either (new_connections_max)",
                 oldest.address,
                 self._settings.new_connections_max,
             )
@@ -127,12 +127,12 @@ class BookieServer:
             connection.know_rights()
 
     def greet(self, connection: Connection, hello: Hello) -> tuple[Status, str]:
-        """Whether the client has reached the bookie it meant, and may stay."""
+        """Whether the client has reached the bookie that it meant, and may stay."""
         bookie_id = self._service.bookie_id
         if not self.rights_of(connection.names) & (Right.READ | Right.WRITE):
             reason = connection.no_right("read or write")
             self._service.metrics.connection_refused()
-            self._complain_of_rights("refusing %s: %s", connection.address, reason)
+            self._complain_of_rights("refused %s: %s", connection.address, reason)
             return Status.FORBIDDEN, reason
         if hello.instance_id and hello.instance_id != self._instance_id:
             return Status.WRONG_BOOKIE, f"this bookie belongs to cluster {self._instance_id}, not {hello.instance_id}"
@@ -142,7 +142,7 @@ class BookieServer:
         if clients >= self._settings.connections_max:
             reason = f"{clients} clients are connected, which is the bookie's connections_max"
             self._service.metrics.connection_refused()
-            self._complain_of_clients("refusing %s: %s", connection.address, reason)
+            self._complain_of_clients("refused %s: %s", connection.address, reason)
             return Status.TOO_MANY_REQUESTS, reason
         self._new_connections.pop(connection, None)
         return Status.OK, ""
@@ -156,7 +156,7 @@ class BookieServer:
         self._answered.set()
 
     def memory_full(self) -> None:
-        """Read from no client that writes until there is space again."""
+        """Read from no client that writes until there is memory again."""
         if not self._memory_full:
             self._memory_full = True
             for connection in list(self._connections):
@@ -164,12 +164,12 @@ class BookieServer:
                     connection.pause("memory")
 
     def _key_void(self, ledger_id: int) -> None:
-        """Nobody may add to the ledger any more without asking for its state."""
+        """From now on, appends to the ledger need its state first."""
         for connection in self._connections:
             connection.keys.withdraw(ledger_id)
 
     def _writable(self, ledger_ids: set[int]) -> set[int]:
-        """Those of the ledgers that some client may add to without asking for their state."""
+        """The ledgers among these that some client may append to without a look at their state."""
         return set().union(*(ledger_ids & connection.keys.authorised for connection in self._connections))
 
     # --- bounds -----------------------------------------------------------------------------------------------------
@@ -180,17 +180,20 @@ class BookieServer:
             connection.resume("memory")
 
     def _tick(self) -> None:
-        """Count how long each client that owes something has made no progress.
+        """Count how long each stalled client has made no progress, and disconnect those at their timeout.
 
-        Counted in ticks and not by the clock: when this process itself was stopped for a while, no client is to blame.
+        Counts ticks and not the clock's time: clients are not to blame when this process itself was stopped for a
+        while.
         """
         self._service.storage.memory.measure()
         for connection in list(self._connections):
             allowed_s = connection.count_idle_tick()
-            # One tick more than these has passed since it last made progress.
+            # One tick more than these has passed since the client last made progress.
             if allowed_s is not None and connection.idle_ticks >= allowed_s / self._settings.tick_s:
                 self._complain_of_silence(
-                    "closing the connection from %s: nothing came, or was read, for too long", connection.address
+                    "closing the connection from %s: it stalled, in sending or in reading, for longer than %g s",
+                    connection.address,
+                    allowed_s,
                 )
                 connection.abort()
         self._ticker = asyncio.get_running_loop().call_later(self._settings.tick_s, self._tick)

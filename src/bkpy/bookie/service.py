@@ -1,8 +1,8 @@
-"""What all requests of a bookie are served from: its storage, the limits that they share, and whether it takes entries.
+"""The parts that all requests of a bookie share: its storage, their limits, and whether it takes entries.
 
-Invariants: what all connections receive into, and their answers in memory, are bounded; a read-only bookie takes no
-entries but those that a recovery writes back, and one that leaves the cluster not even those; a bookie that stops
-starts nothing new and keeps no long poll waiting.
+Invariants: the memory that all connections receive into, and that of their answers, is bounded; a read-only bookie
+stores only entries that a recovery writes back, and a draining one stores none; a bookie that stops starts no new
+request and keeps no long poll waiting.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class BookieService:
-    """`read_only`, `leaves` and `stopping` are looked at by all connections, and changed by the methods here only."""
+    """All connections read `read_only`, `leaves` and `stopping`; only the methods here change them."""
 
     def __init__(
         self,
@@ -43,10 +43,10 @@ class BookieService:
         self.metrics = metrics
         self.bookie_id = settings.bookie_id
         self.log = logging.getLogger("bkpy.bookie")
-        # The memtable's two generations are what keeps most of them.
+        # The memtable's two generations keep most of them.
         self.chunks = BookieChunks(
             storage.memory,
-            spares_max=2 * settings.memtable_bytes_max // settings.receive_chunk_bytes_max
+            free_max=2 * settings.memtable_bytes_max // settings.receive_chunk_bytes_max
             + settings.receive_spare_chunks,
             bytes_min=settings.receive_chunk_bytes_min,
             bytes_max=settings.receive_chunk_bytes_max,
@@ -69,7 +69,7 @@ class BookieService:
         self.key_authority = KeyAuthority(storage, metadata, settings, metrics.key_decided, self.complaint())
 
     def complaint(self) -> Complaint:
-        """A new kind of warning that strangers can provoke."""
+        """A rate-limited warning, of a new kind, for what any client can provoke."""
         return Complaint(self.log, self._runtime.clock, self.settings.complaint_interval_s)
 
     def refuse_entries(self) -> None:
@@ -77,7 +77,7 @@ class BookieService:
         self.read_only = True
 
     def take_entries(self) -> None:
-        """Be read-only no longer."""
+        """Be writable from this call on."""
         self.read_only = False
 
     def leave(self) -> None:
@@ -85,26 +85,26 @@ class BookieService:
         self.leaves = self.read_only = True
 
     def stay(self) -> None:
-        """Take what recoveries write back again."""
+        """Store what recoveries write back again."""
         self.leaves = False
 
-    def rest(self) -> bool:
-        """Let go of memory that nobody needed since the last time, and flush what nothing was added to; whether any."""
-        spares = self.chunks.rest()
-        return self.storage.release_idle() or spares
+    def release_idle(self) -> bool:
+        """Release memory that was not needed since the last call, and flush idle memtables; whether there was any."""
+        released = self.chunks.release_idle()
+        return self.storage.release_idle() or released
 
     @property
     def idle(self) -> bool:
-        """Whether there was no load between the last two rests, and little is left of it in memory."""
+        """Whether there was no load between the last two calls of `release_idle`, and memory has few entries left."""
         return self.chunks.idle and self.storage.memory_bytes < self.settings.memtable_rest_bytes_min
 
     def wind_down(self) -> None:
-        """Start nothing new from this call on, and let every long poll be answered with what there is."""
+        """Start no new request from this call on, and answer every long poll with what there is."""
         self.stopping = True
         self.waiters.end_all()
 
     def spawn(self, coro: Coroutine[Any, Any, None], name: str, abort: Callable[[], None]) -> None:
-        """Run a request. A defect in serving it costs its client the connection (`abort`), and harms no other."""
+        """Run a request. A defect in it costs its client the connection (`abort`), and harms no other client."""
 
         def died(error: BaseException) -> None:
             self.log.error("%s failed", name, exc_info=error)

@@ -1,4 +1,4 @@
-"""Who may do what: names in certificates, the rights that they have, and the requests that each right allows. Pure.
+"""Access control: names in certificates, their rights, and the requests that each right allows. Pure.
 
 A name is written as `cn:NAME` (the subject's common name), `dns:NAME` or `uri:URI` (alternative names). In a rule, `*`
 stands for any characters but `.`, `/` and `:`, so that it never reaches into another part of a name.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Right(enum.Flag):
-    """What a name may be allowed. Whoever writes may read."""
+    """The rights of a name. The right to write includes the right to read."""
 
     NONE = 0
     READ = enum.auto()
@@ -27,7 +27,7 @@ class Right(enum.Flag):
 
 ALL: Final = Right.READ | Right.WRITE | Right.ADMINISTER
 
-# What is listed in a file of rights, and means.
+# The lists in a file of rights, and their meaning.
 LISTS: Final[Mapping[str, Right]] = {
     "read": Right.READ,
     "write": Right.READ | Right.WRITE,
@@ -43,7 +43,7 @@ NO_OPS: Final[frozenset[int]] = frozenset()
 
 
 def forbidden_ops(rights: Right) -> frozenset[int]:
-    """The requests that these rights don't allow. Where ADD is among them, so is fencing, by whatever request."""
+    """The requests that these rights don't allow. Where ADD is among them, so is any request that fences."""
     ops: frozenset[int] = NO_OPS
     if not rights & Right.READ:
         ops |= _READS
@@ -53,13 +53,13 @@ def forbidden_ops(rights: Right) -> frozenset[int]:
 
 
 class AccessRules:
-    """What a file of rights says: by the name of a list, the rules in it. `ValueError` for one that can't be right."""
+    """The rules of a file of rights, by the names of its lists. Raises `ValueError` for an invalid rule."""
 
     def __init__(self, lists: Mapping[str, Iterable[str]]) -> None:
         self._rules = [(_pattern(rule), LISTS[name]) for name, rules in lists.items() for rule in rules]
 
     def rights_of(self, names: Collection[str]) -> Right:
-        """All that any of the names is allowed."""
+        """The rights of all these names together."""
         rights = Right.NONE
         for pattern, right in self._rules:
             if any(pattern.fullmatch(name) for name in names):
@@ -68,7 +68,7 @@ class AccessRules:
 
 
 def describe_names(names: Collection[str]) -> str:
-    """A certificate's names for people: a few of them, on one line whatever they are, for it may be a line of a log."""
+    """A certificate's names for people: a few of them, always on one line, for it may be a line of a log."""
     if not names:
         return "a certificate without names"
     some = [_printable(name[:_NAME_CHARS_SHOWN]) for name in list(names)[:_NAMES_SHOWN]]
@@ -89,8 +89,8 @@ def _pattern(rule: str) -> re.Pattern[str]:
     first, *others = map(re.escape, rule.split("*"))
     if not others:
         return re.compile(first, flags)
-    # What is between two stars is taken where it comes first and nowhere else: a later place would do no better, since
-    # no star reaches over a separator. Tried at every place, a rule of many stars would take years.
+    # The part between two stars matches at its first place only: a later one would do no better, since no star reaches
+    # over a separator. With a try at every place, a rule of many stars would take years.
     *middle, last = others
     atoms = "".join(f"(?>[^./:]*?{part})" for part in middle)
     return re.compile(f"{first}{atoms}[^./:]*{last}", flags)

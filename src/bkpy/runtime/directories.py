@@ -1,4 +1,4 @@
-"""Makes durable what a directory names, and exchanges names in it."""
+"""Makes a directory's entries durable, and exchanges two of them."""
 
 from __future__ import annotations
 

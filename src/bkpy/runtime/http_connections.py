@@ -1,7 +1,7 @@
 """The connections to a page over HTTP, bounded: strangers who hold them open take no files from the process.
 
-Invariant: there are no more than so many, those that are at their TLS handshake among them; for one more, the oldest
-is closed, so that whoever asks gets an answer however many others only sit there.
+Invariant: there are at most `connections_max`, including connections in their TLS handshake. For one more, the oldest
+is closed, so that a new client gets an answer however many others only sit there.
 """
 
 from __future__ import annotations
@@ -19,13 +19,17 @@ if TYPE_CHECKING:
 
 
 class HttpConnections:
-    """Each is served by a protocol that `serve` makes. With `tls`, after a handshake of at most `handshake_s`."""
+    """`serve` makes a protocol for each connection. With `tls`, after a handshake of at most `handshake_s`."""
 
     def __init__(
-        self, serve: Callable[[], asyncio.Protocol], most: int, tls: TlsContext | None, handshake_s: float | None
+        self,
+        serve: Callable[[], asyncio.Protocol],
+        connections_max: int,
+        tls: TlsContext | None,
+        handshake_s: float | None,
     ) -> None:
         self._serve = serve
-        self._most = most
+        self._connections_max = connections_max
         self._secured: dict[str, Any] = {"ssl": None}
         if tls is not None:
             self._secured = {"ssl": tls, "ssl_handshake_timeout": handshake_s, "ssl_shutdown_timeout": handshake_s}
@@ -37,22 +41,22 @@ class HttpConnections:
         return Accepted(self._begin)
 
     def stop(self) -> None:
-        """Hang up on all of them."""
+        """Close all of them."""
         for sock in list(self._here):
             self._drop(sock)
 
     def _begin(self, sock: Socket, address: str) -> None:
         mine = second_handle(sock)
         self._here[mine] = None
-        if len(self._here) > self._most:
+        if len(self._here) > self._connections_max:
             self._drop(next(iter(self._here)))
-        self._spawn(self._look_after(sock, mine), name=f"page for {address}")
+        self._spawn(self._serve_connection(sock, mine), name=f"page for {address}")
 
     def _drop(self, mine: Socket) -> None:
         self._here.pop(mine, None)
         hang_up(mine)
 
-    async def _look_after(self, sock: Socket, mine: Socket) -> None:
+    async def _serve_connection(self, sock: Socket, mine: Socket) -> None:
         connection = _HttpConnection(self._serve())
         try:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, sock, **self._secured)
@@ -65,7 +69,7 @@ class HttpConnections:
 
 
 class _HttpConnection(asyncio.Protocol):
-    """Hands everything on to the protocol that serves it, and knows its end."""
+    """Hands all events on to the protocol that serves the connection, and knows when it ends."""
 
     def __init__(self, served_by: asyncio.Protocol) -> None:
         self.gone = asyncio.Event()

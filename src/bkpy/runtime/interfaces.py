@@ -116,9 +116,9 @@ class Files(Protocol):
         """(free, total) bytes of the file system that holds `path`."""
 
     def boot_id(self) -> bytes:
-        """16 bytes that stay the same as long as what was written and never synced is still to be read.
+        """16 bytes that stay the same as long as written bytes that were never synced are still readable.
 
-        Others after a power cut or a restart of the machine; others each time where that can't be told.
+        They differ after a power cut or a restart of the machine, and each time on a machine that can't tell.
         """
 
     def lock(self, path: str) -> contextlib.AbstractContextManager[None]:

@@ -1,15 +1,15 @@
 """Looks for damage in the pages of an LMDB environment, in a process of its own: see `main`.
 
-LMDB trusts its file: on damaged pages it crashes, goes round in circles, or finds less than there is. Nothing of this
-process's findings is about rows, which have checksums of their own.
+LMDB trusts its file: on damaged pages it crashes, loops, or finds fewer rows than there are. This process checks pages
+only; rows have checksums of their own.
 
-Every page in use is read at every start, but all that is in a leaf takes ten times as long as its checksum does. So
-the checksums of leaves that were found sound are kept in a file beside the environment. They say "with these bytes the
-page is a sound leaf", and nothing of when, so one that is old, or not there, costs time and is never wrong.
+Every start reads every page in use, but checking all of a leaf takes ten times as long as its checksum. So a file
+beside the environment has the checksums of leaves that were found sound. A checksum means *with these bytes the page is
+a sound leaf*, at any time, so an old one, or a missing one, costs time and is never wrong.
 
-Invariants: whoever gets no complaint can open and change the environment without a crash, and every row is found where
-a look-up searches for it. The library itself gets at the file only after its pages were found sound here. Imports only
-what is quickly imported: a start waits for it.
+Invariants: after a run without a complaint, a process can open and change the environment without a crash, and a
+look-up finds every row. The library itself opens the file only after its pages were found sound here. The module
+imports only what loads quickly: a start waits for it.
 """
 
 from __future__ import annotations
@@ -400,9 +400,9 @@ def find_damage(directory: str) -> str | None:
 
 
 def learn(directory: str, share: float) -> None:
-    """Look into the leaves that are not known, whoever uses the environment meanwhile, and keep which are sound.
+    """Check the unknown leaves, while other processes may use the environment, and remember the sound ones.
 
-    A page that is being written is read as it is at some moment: what is kept is of those very bytes. Takes that share
+    A page that is being written is read as it is at some moment: its checksum is of those very bytes. Takes that share
     of a processor, and ends early when its parent does.
     """
     parent = os.getppid()

@@ -1,4 +1,4 @@
-"""The HTTP server of a process's metrics page, and of what else is to be served beside it."""
+"""The HTTP server of a process's metrics page, and of other pages beside it."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ async def metrics_page(
 ) -> AsyncIterator[int]:
     """Serve what `render` makes, in Prometheus' text format, and the routes that `add_to` adds; at that port.
 
-    With `tls` it is HTTPS. For one connection more than `connections_max` the oldest is closed. Port 0 is any free one.
-    Raises `ConfigError` if it can't be had.
+    With `tls` it is HTTPS. For one connection more than `connections_max` it closes the oldest. Port 0 is any free
+    port. Raises `ConfigError` if the port isn't available.
     """
 
     async def page(_: web.Request) -> web.Response:
@@ -46,7 +46,7 @@ async def metrics_page(
     http_connections = HttpConnections(runner.server, connections_max, tls, handshake_timeout_s)
     try:
         try:
-            # The loop may accept all that the kernel holds before one of them is looked at.
+            # The loop may accept all connections of the kernel's backlog before it handles one.
             server = await asyncio.get_running_loop().create_server(
                 http_connections.new_connection, listen, port, backlog=connections_max
             )

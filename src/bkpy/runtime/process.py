@@ -1,4 +1,4 @@
-"""What every real process has: clocks, randomness and tasks. All that a client needs, and no disk."""
+"""The runtime of every real process: clocks, randomness and tasks. A client needs no more; there is no disk."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ class TaskSpawner:
         return task
 
 
-def give_back_memory() -> None:
-    """Let the system have what isn't used any more: garbage, and what the C library keeps of freed memory.
+def release_free_memory() -> None:
+    """Return unused memory to the system: garbage, and the freed memory that the C library keeps.
 
-    The GNU library keeps nearly all. Blocks, for about 50 ms where there are 100,000 ledgers' states.
+    The GNU library keeps nearly all of it. Blocks, for about 50 ms where there are 100,000 ledgers' states.
     """
     gc.collect()
     if _MALLOC_TRIM is not None:

@@ -127,7 +127,7 @@ class ThreadWorker:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         if self._closed:
-            future.cancel()  # whoever was not told of the end yet would wait for ever
+            future.cancel()  # a caller that doesn't know of the end yet would wait for ever
         else:
             self._queue.put((loop, future, function, args))
         return future

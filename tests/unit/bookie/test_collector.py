@@ -271,7 +271,7 @@ async def test_in_a_store_that_was_put_back_nothing_is_collected(
         run = await cluster.collect(dry_run=dry_run)
         assert (run.failed, run.gone, run.over_replicated, run.examined) == ("older", 0, 0, 0)
         assert f"next ledger id is {newer[0]}, and ledger {newer[-1]} is here" in run.failure
-        assert "put the newer state back, or see" in run.failure
+        assert "restore the newer state, or see" in run.failure
     # Clients go on, and the ids are given out again: that makes the store no newer.
     again = [await closed_ledger(await cluster.client(), "bcd") for _ in range(4)]
     assert again[:3] == newer

@@ -82,7 +82,7 @@ async def test_it_is_said_when_no_file_can_be_opened_any_more(caplog: pytest.Log
             await eventually(lambda: bool(caplog.records))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
-    assert "no file can be opened (Too many open files" in caplog.text
+    assert "failed to open a file (Too many open files" in caplog.text
     await asyncio.sleep(0.02)
     assert len(caplog.records) == 1
     assert not task.done()

@@ -1,4 +1,4 @@
-"""A bookie that drains, and can't read or confirm that: it goes on, refuses entries, and reports it."""
+"""A bookie that drains, and failed to read or confirm that: it goes on, refuses entries, and reports it."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ async def test_a_draining_that_the_bookie_may_not_read_ends_neither_its_process_
     monkeypatch.setattr(MemorySession, "get", get_if_allowed)
     drains = Drains(one.tree.session(), ROOT, runtime_here())
     assert isinstance(await drains.begin("a"), Done)
-    await eventually(lambda: "can't read or confirm" in caplog.text)
+    await eventually(lambda: "failed to read or confirm" in caplog.text)
     assert f"{ROOT}/available/readonly/a" in one.tree.paths
     assert not one.node("a").failed.done()
     await one.restart("a")
     assert f"{ROOT}/available/readonly/a" in one.tree.paths
     assert not one.node("a").failed.done()
-    await eventually(lambda: caplog.text.count("can't read or confirm") == 2)
+    await eventually(lambda: caplog.text.count("failed to read or confirm") == 2)
     forbidden.clear()
     await eventually(lambda: b'"refuses_since_ms": null' not in value_of(one))
 

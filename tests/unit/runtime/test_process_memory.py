@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 FREED = """
 import bkpy.bench.memory as memory, os
-from bkpy.runtime.process import give_back_memory
+from bkpy.runtime.process import release_free_memory
 kept = []
 parts = [bytes(100_000) if i % 2 else kept.append(bytes(50)) for i in range(2000)]
 before = memory.rss_anon_mb(os.getpid())
 del parts
-give_back_memory()
+release_free_memory()
 print(before, memory.rss_anon_mb(os.getpid()))
 """
 

@@ -180,7 +180,7 @@ class Received:
     """Memory that entries were received into, which counts as long as a memtable keeps a slice of it."""
 
     def __init__(self, storage: LedgerStorage) -> None:
-        self.chunks = BookieChunks(storage.memory, spares_max=2, bytes_min=1000, bytes_max=50_000, room_bytes_min=1000)
+        self.chunks = BookieChunks(storage.memory, free_max=2, bytes_min=1000, bytes_max=50_000, room_bytes_min=1000)
 
     def batch(self, storage: LedgerStorage, batch: Batch) -> asyncio.Future[None]:
         """Add the batch out of a piece of memory of which it is a small part."""

@@ -1,11 +1,11 @@
 """The appends of one connection: ADD and PRESENT, taken in the order in which they arrived.
 
-The fast path decides a whole ADD frame with two set operations. What it can't decide waits in the backlog until the
-states of its ledgers have been read, and so does everything behind it.
+The fast path decides a whole ADD frame with two set operations. A frame that it can't decide waits in the backlog until
+the states of its ledgers have been read, and so do all frames behind it.
 
-Invariants: of two frames that wait, the one that came first is decided first, unless the metadata have to decide whose
-its ledgers are; between the reading of a ledger's state and what is decided by it, nothing else happens; the bytes that
-wait count towards the receive budget; an ADD is answered OK only from the storage's own callback, after the sync,
+Invariants: of two waiting frames the handler decides the earlier one first, unless that needs the metadata to know
+whose its ledgers are; nothing else happens between reading a ledger's state and deciding by it; waiting bytes count
+towards the receive budget; an ADD is answered OK only from the storage's own callback, after the sync,
 unless its client asked for less.
 """
 
@@ -56,7 +56,7 @@ class AddConnection(Protocol):
 
 
 class LostConnection:
-    """Takes the place of one that is gone, for requests that are still under way: nobody reads what they answer."""
+    """Stands in for a connection that is gone, in requests that are still under way: it drops their answers."""
 
     forbidden = NO_OPS
     lost = True
@@ -74,7 +74,7 @@ class LostConnection:
 
 
 class AddHandler:
-    """`in_flight`: how many frames are being stored. `backlogged`: whether others wait, or one is being decided."""
+    """`in_flight`: how many frames are being stored. `backlogged`: whether frames wait, or one is being decided."""
 
     def __init__(self, service: BookieService, connection: AddConnection, keys: Keys) -> None:
         self.in_flight = 0
@@ -85,7 +85,7 @@ class AddHandler:
         self._storage = service.storage
         self._metrics = service.metrics
         self._waiters = service.waiters
-        self._undecided = 0  # frames that wait for the metadata, and hold up no other
+        self._undecided = 0  # frames that wait for the metadata, and don't block others
         self._frames_max = service.settings.backlog_frames_max
         self._unsynced_max = service.settings.deferred_sync_bytes_max
         self._connection = connection
@@ -94,13 +94,13 @@ class AddHandler:
 
     @property
     def busy(self) -> bool:
-        """Whether a frame that was taken is still to be answered."""
+        """Whether an accepted frame has no answer yet."""
         return self.in_flight > 0 or self.backlogged
 
     def add(self, frame: wire.Frame) -> None:
         """Store the frame as it is if all its ledgers are known to be this connection's and none is fenced.
 
-        Anything else is decided in the backlog. `ProtocolError` if the frame is no ADD.
+        The backlog decides all other frames. Raises `ProtocolError` if the frame is no ADD.
         """
         if self.backlogged or self._service.read_only:
             self._wait(frame, len(frame.head) + len(frame.body))
@@ -117,13 +117,13 @@ class AddHandler:
         self._store(frame, columns, frame.head, frame.body)
 
     def present(self, head: memoryview) -> None:
-        """Take these keys when their turn comes. `ProtocolError` if it is no PRESENT."""
+        """Take these keys when their turn comes. Raises `ProtocolError` if the frame is no PRESENT."""
         present = m.decode_present(head)
         self._keys.arrive(present)
         self._wait(present, len(head))
 
     def close(self) -> None:
-        """The connection is gone: what waits is dropped."""
+        """The connection is gone: drop the backlog."""
         while self.backlog:
             self._service.receive_budget.change(-self.backlog.popleft()[0])
         self._connection = LostConnection(self._connection.address)
@@ -131,7 +131,7 @@ class AddHandler:
     def _store(
         self, frame: wire.Frame, columns: m.AddColumns, head: Bytes, body: Bytes, answer: bytes | None = None
     ) -> None:
-        """Store these batches, of ledgers that are known, and answer when they are durable (by default OK)."""
+        """Store these batches, whose ledgers are known, and answer when they are durable, by default OK."""
         correlation_id = frame.correlation_id
         connection, metrics, waiters = self._connection, self._metrics, self._waiters
         began = metrics.add_started(columns, len(body))
@@ -193,7 +193,7 @@ class AddHandler:
         try:
             states = await self._storage.states(present.ledger_ids)
         except CorruptDataError:
-            return  # nobody is authorised for now; each ADD is answered by the state of its own ledgers
+            return  # no ledger is authorised for now; each ADD gets the answer of its own ledgers
         for ledger_id, key in zip(present.ledger_ids, present.keys, strict=True):
             state = states[ledger_id]
             if state is not None and state.key == key:
@@ -206,7 +206,7 @@ class AddHandler:
     async def _add(self, frame: wire.Frame, size: int) -> None:
         columns = m.decode_add(frame.head, len(frame.body))
         disputed = await self._decide(frame, columns, {}, {})
-        if disputed:  # the frame goes on waiting, and those behind it go on
+        if disputed:  # the frame goes on waiting, and the frames behind it go on
             self._undecided += 1
             self.in_flight += 1
             self._service.receive_budget.change(size)
@@ -219,7 +219,7 @@ class AddHandler:
     async def _decide_by_metadata(
         self, frame: wire.Frame, columns: m.AddColumns, disputed: dict[int, Claim], size: int
     ) -> None:
-        """Decide a frame with keys that differ from those that the ledgers have here."""
+        """Decide a frame whose keys differ from the keys that its ledgers have here."""
         decide = self._service.key_authority.decide
         claims: dict[int, Claim] = {}
         decided: dict[int, Status] = {}
@@ -243,15 +243,15 @@ class AddHandler:
     ) -> dict[int, Claim]:
         """Store and answer the frame, unless some keys differ from those here and the metadata have to decide.
 
-        Returns the claims to the ledgers of those. `claims`: those that were made when it was the frame's turn, and
-        what the metadata have `decided` of them.
+        Returns the claims to the disputed ledgers. `claims` are the claims of the frame's turn, and `decided` what the
+        metadata have decided of them.
         """
         recovery = bool(columns.flags & Flags.RECOVERY)
         ids = set(columns.ledger_ids)
         try:
             states = await self._storage.states(ids)
         except CorruptDataError as e:
-            self._service.log.error("an append is refused: %s", e)
+            self._service.log.error("refused an append from %s: %s", self._connection.address, e)
             self._answer(frame, Status.UNKNOWN)
             return {}
         if self._service.stopping:
@@ -274,9 +274,9 @@ class AddHandler:
                 status = claim.check(known[ledger_id])
             if status == Status.OK and state is None:
                 if not recovery and self._storage.was_deleted(ledger_id):
-                    status = Status.FENCED  # a writer that was cut off for long
+                    status = Status.FENCED  # its writer was cut off for long
                 elif not recovery and self._storage.ledgers.doubts(ledger_id):
-                    status = Status.READ_ONLY  # its writer goes elsewhere: here it would be fenced
+                    status = Status.READ_ONLY  # its writer uses another bookie: here the ledger would be fenced
                 elif claim.key is None:
                     status = Status.KEY_REQUIRED
                 else:

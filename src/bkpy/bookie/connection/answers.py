@@ -1,10 +1,10 @@
 """The answers that are in memory until their clients have read them: how many, and how many bytes.
 
-An answer takes a place before it is made, for as much as it may come to have, and gives back what it turns out not to
-need. Whoever finds no place waits in line.
+A request reserves a place for its answer before it makes the answer, for as many bytes as that may take, and releases
+the bytes that it turns out not to need. A request without a place waits in line.
 
-Invariants: there are no more answers, nor bytes, than the bounds, but for a single answer, and for what one turns out
-to need beyond what was expected; whoever is first in line goes on when there is room, so everybody does.
+Invariants: there are no more answers, nor bytes, than the bounds, except for a single answer, and for bytes that an
+answer needs beyond its reservation; the first in line goes on when there is room, so every request does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class AnswerPlace:
         self.bytes = bytes_
 
     def holds(self, segments: Sequence[Bytes]) -> None:
-        """The answer is made of these."""
+        """The answer consists of these."""
         self._answers.change(self, held_bytes(segments))
 
     def end(self) -> None:
@@ -41,7 +41,7 @@ class AnswerPlace:
 def held_bytes(segments: Sequence[Bytes]) -> int:
     """What segments keep in memory: all of the blocks that they are slices of, once each.
 
-    Memory that requests were received into isn't counted: it is elsewhere.
+    Memory that requests were received into counts elsewhere.
     """
     held: dict[int, int] = {}
     for segment in segments:
@@ -52,7 +52,7 @@ def held_bytes(segments: Sequence[Bytes]) -> int:
 
 
 class Answers:
-    """Places for answers, `count_max` of them, of `bytes_max` bytes together; `part` of the budget is told."""
+    """Places for answers, `count_max` of them, of `bytes_max` bytes together, counted in `part` of the budget."""
 
     def __init__(self, count_max: int, bytes_max: int, part: MemoryPart) -> None:
         self._count_max = count_max
@@ -63,7 +63,7 @@ class Answers:
 
     @property
     def wanted(self) -> bool:
-        """Whether somebody waits."""
+        """Whether a request waits."""
         return bool(self._line)
 
     @property
@@ -72,7 +72,7 @@ class Answers:
         return not self._fits(1)
 
     async def begin(self, bytes_: int) -> AnswerPlace:
-        """A place for an answer that is expected to hold that many bytes, when there is one."""
+        """Wait for a place for an answer of about that many bytes."""
         if not self._line and self._fits(bytes_):
             return self._take(bytes_)
         waiting: asyncio.Future[AnswerPlace] = asyncio.get_running_loop().create_future()
@@ -94,7 +94,7 @@ class Answers:
         return AnswerPlace(self, bytes_)
 
     def change(self, place: AnswerPlace, bytes_: int) -> None:
-        """The answer turns out to hold so much."""
+        """The answer turns out to hold that many bytes."""
         self._part.change(bytes_ - place.bytes)
         place.bytes = bytes_
         self._go_on()

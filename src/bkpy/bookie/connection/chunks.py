@@ -1,9 +1,9 @@
-"""The memory that a bookie receives into: every piece of it is counted as long as somebody keeps a slice of it.
+"""The chunks of memory that a bookie receives into: each counts as long as any slice of it is in use.
 
-A single small entry keeps all of its piece. So pieces are what the memory's budget is told of, and not what lies in
-them; and who is out of memory flushes its memtables, whatever their own bytes.
+A single small entry keeps all of its chunk. So the memory budget counts chunks, and not the entries in them; and a
+bookie that runs out of memory flushes its memtables, however few bytes their entries have.
 
-Invariants: a piece is handed out only while nobody keeps a slice of it; what was told is never less than what is kept.
+Invariants: a chunk is handed out only while no slice of it is in use; the budget counts at least what is in use.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ if TYPE_CHECKING:
 
 
 class BookieChunks:
-    """`Chunks` of all connections. Those of the largest size are used again: memory that is new to a process is slow.
+    """`Chunks` of all connections. It reuses those of the largest size: memory that is new to a process is slow.
 
-    `spares_max`: how many of these are kept when nobody uses them; they give way to whatever needs memory.
+    `free_max`: how many of these it keeps while they are unused. It drops them when other parts need memory.
     """
 
     def __init__(
-        self, memory: MemoryBudget, *, spares_max: int, bytes_min: int, bytes_max: int, room_bytes_min: int
+        self, memory: MemoryBudget, *, free_max: int, bytes_min: int, bytes_max: int, room_bytes_min: int
     ) -> None:
         self.bytes_min = bytes_min
         self.bytes_max = max(bytes_min, bytes_max)
         self.room_bytes_min = room_bytes_min
-        self._spares_max = spares_max
+        self._free_max = free_max
         self._used = memory.part("received")
-        self._spare = memory.cache("spare chunks", self._give_way)
-        self._out: deque[bytearray] = deque()  # about in the order in which a memtable lets go of them
-        self._spares: list[bytearray] = []
-        self._spares_min = 0  # there were no fewer since the last rest
+        self._free_bytes = memory.cache("spare chunks", self._give_way)
+        self._out: deque[bytearray] = deque()  # about in the order in which a memtable releases them
+        self._free: list[bytearray] = []
+        self._free_min = 0  # there were no fewer since the last `release_idle`
         self._taken = False  # since then
-        self.idle = False  # whether nobody needed any between the last two rests
+        self.idle = False  # whether no chunk was needed between the last two calls of `release_idle`
         memory.measures.append(self.collect)
 
     def take(self, size: int) -> bytearray:
-        """A chunk of `size` bytes that nobody else has, whatever is in it."""
+        """A chunk of `size` bytes for this caller alone; its contents are arbitrary."""
         for _ in range(min(2, len(self._out))):  # twice as fast as they are handed out, so that none is missed for long
             self._look()
-        if size == self.bytes_max and self._spares:
-            chunk = self._spares.pop()
-            self._spare.change(-size)
-            self._spares_min = min(self._spares_min, len(self._spares))
+        if size == self.bytes_max and self._free:
+            chunk = self._free.pop()
+            self._free_bytes.change(-size)
+            self._free_min = min(self._free_min, len(self._free))
         else:
             chunk = bytearray(size)
         self._out.append(chunk)
@@ -61,32 +61,32 @@ class BookieChunks:
             return
         size = len(chunk)
         self._used.change(-size)
-        if size == self.bytes_max and len(self._spares) < self._spares_max:
-            self._spares.append(chunk)
-            self._spare.change(size)
+        if size == self.bytes_max and len(self._free) < self._free_max:
+            self._free.append(chunk)
+            self._free_bytes.change(size)
 
     def collect(self) -> None:
-        """Notice everything that isn't kept by anybody any more."""
+        """Take back all chunks that are no longer in use."""
         for _ in range(len(self._out)):
             self._look()
 
     def _give_way(self, excess: int) -> None:
-        while self._spares and excess > 0:
-            size = len(self._spares.pop())
-            self._spare.change(-size)
+        while self._free and excess > 0:
+            size = len(self._free.pop())
+            self._free_bytes.change(-size)
             excess -= size
-        self._spares_min = min(self._spares_min, len(self._spares))
+        self._free_min = min(self._free_min, len(self._free))
 
-    def rest(self) -> bool:
-        """Give back the spares that nobody needed since the last time; whether there were any."""
+    def release_idle(self) -> bool:
+        """Release the free chunks that were not needed since the last call; whether there were any."""
         self.collect()
         self.idle, self._taken = not self._taken, False
-        unneeded, self._spares_min = self._spares_min, len(self._spares)
+        unneeded, self._free_min = self._free_min, len(self._free)
         self._give_way(unneeded * self.bytes_max)
-        self._spares_min = len(self._spares)
+        self._free_min = len(self._free)
         return unneeded > 0
 
     def check_invariants(self) -> None:
         assert self._used.used == sum(map(len, self._out))
-        assert self._spare.used == sum(map(len, self._spares))
-        assert self._spares_min <= len(self._spares) <= self._spares_max
+        assert self._free_bytes.used == sum(map(len, self._free))
+        assert self._free_min <= len(self._free) <= self._free_max

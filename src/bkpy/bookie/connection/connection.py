@@ -1,8 +1,9 @@
 """One client's connection: frames in, requests to the storage, replies out.
 
-Invariants: a connection that is lost is freed without the cycle collector, which runs too seldom: its parts let go of
-it; nothing is answered before HELLO; what is pending for a connection is bounded, by not reading from the
-socket; a request that makes no sense is answered with that, and only bytes that are not a frame cost the connection.
+Invariants: a connection that is lost is freed without the cycle collector, which runs too seldom: its parts
+release it; the bookie answers nothing before HELLO; it bounds the pending requests of a connection by not reading from
+the socket; it answers BAD_REQUEST to a request that makes no sense, and closes the connection only for bytes that are
+not a frame.
 """
 
 from __future__ import annotations
@@ -30,25 +31,25 @@ _UNORDERED: Final = frozenset((Op.READ, Op.READ_LAC, Op.WRITE_LAC, Op.WAIT_LAC, 
 
 
 class ConnectionOwner(Protocol):
-    """Whoever keeps all connections of the bookie."""
+    """The server, which keeps all connections of the bookie."""
 
     def opened(self, connection: Connection) -> None:
         """It was accepted."""
 
     def rights_of(self, names: tuple[str, ...]) -> Right:
-        """What a client may do whose certificate has these names."""
+        """The rights of a client whose certificate has these names."""
 
     def greet(self, connection: Connection, hello: Hello) -> tuple[Status, str]:
-        """Its client has introduced itself: whether it may stay, and else why not."""
+        """The client has sent HELLO: whether it may stay, and else why not."""
 
     def closed(self, connection: Connection) -> None:
         """It is gone."""
 
     def answered(self) -> None:
-        """A request has ended; only told while the bookie stops."""
+        """A request has ended; called only while the bookie stops."""
 
     def memory_full(self) -> None:
-        """The storage takes no more for now."""
+        """The storage has no memory for further entries now."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -117,7 +118,7 @@ class Connection(asyncio.BufferedProtocol):
             self.pause("receiving")
 
     def eof_received(self) -> bool:
-        return False  # closes: nobody would read further replies
+        return False  # closes: the client would not read further replies
 
     def pause_writing(self) -> None:
         # The client isn't reading its replies: stop taking requests, or they would pile up in memory.
@@ -129,7 +130,7 @@ class Connection(asyncio.BufferedProtocol):
         self.requests.resume_writing()
 
     def know_rights(self) -> None:
-        """Ask anew what the client may do. Who has lost all rights is told so, and hung up on."""
+        """Look up the client's rights again. A client that has lost all of them gets FORBIDDEN, and is disconnected."""
         rights = self._owner.rights_of(self.names)
         self.forbidden = forbidden_ops(rights)
         if self.greeted and not rights & (Right.READ | Right.WRITE):
@@ -137,14 +138,14 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
 
     def no_right(self, to: str) -> str:
-        """What a client is told that may not do this."""
+        """The message for a client without the right to do this."""
         holder = describe_names(self.names)
         return f"the file of rights of bookie {self.service.bookie_id} does not give {holder} the right to {to}"
 
     # --- flow control and closing -----------------------------------------------------------------------------------
 
     def pause(self, reason: str) -> None:
-        """Stop reading from the socket until every reason has been taken back."""
+        """Stop reading from the socket until every reason is withdrawn."""
         if not self._pauses and self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
         self._pauses.add(reason)
@@ -159,11 +160,10 @@ class Connection(asyncio.BufferedProtocol):
         self.resume("receiving")
 
     def count_idle_tick(self) -> float | None:
-        """Count a tick in which the client owed something and made too little progress; how many seconds that may last.
+        """Count a tick in which the client stalled: returns how many seconds a stall may last, None for an idle client.
 
-        It owes the rest of what it has begun to send, and to read what it is sent: something, or at a rate while others
-        wait for the memory that this takes. One that owes nothing (None) and is silent gives back the memory that it
-        receives into.
+        A client stalls that has sent part of a frame, or has replies to read, and makes no progress with them; while
+        others wait for that memory, too little progress. A silent client that is idle loses its receive buffer.
         """
         settings, transport = self._settings, self._transport
         unread = 0 if transport is None or "writing" not in self._pauses else transport.get_write_buffer_size()
@@ -183,12 +183,12 @@ class Connection(asyncio.BufferedProtocol):
         wanted = settings.memory_pressure_bytes_per_s_min * allowed_s if under_pressure and allowed_s is not None else 1
         silent = not self._progressed(unread, wanted)
         if silent and allowed_s is None and not self._pauses:
-            self._receive.rest()
+            self._receive.release_idle()
         self.idle_ticks = self.idle_ticks + 1 if silent and allowed_s is not None else 0
         return allowed_s
 
     def _progressed(self, unread: int, wanted: float) -> bool:
-        """Whether the client has sent so many bytes, or read so many, since the last time that it had."""
+        """Whether the client has sent or read `wanted` bytes since it made progress last."""
         received, unread_then = self._progress
         if (
             self.received_bytes - received >= wanted
@@ -197,7 +197,7 @@ class Connection(asyncio.BufferedProtocol):
         ):
             self._progress = (self.received_bytes, unread)
             return True
-        self._progress = (received, max(unread, unread_then))  # answers that were being made may come on top
+        self._progress = (received, max(unread, unread_then))  # answers that were under way may add to it
         return False
 
     @property
@@ -210,16 +210,16 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def busy(self) -> bool:
-        """Whether a request that was taken is still to be answered."""
+        """Whether an accepted request has no answer yet."""
         return self.adds.busy or self.requests.in_flight > 0
 
     def request_ended(self) -> None:
-        """A request was answered, or dropped."""
+        """A request was answered or dropped."""
         if self.service.stopping:
             self._owner.answered()
 
     def memory_full(self) -> None:
-        """The storage takes no more for now: nothing is read from this client, nor from others that write."""
+        """The storage has no memory for further entries: stop reading from this client, and from others that write."""
         self.pause("memory")
         self._owner.memory_full()
 
@@ -236,7 +236,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def refuse(self, error: BookKeeperError) -> None:
-        """The client broke the protocol: say why, once, and hang up."""
+        """The client broke the protocol: answer with the reason and close the connection."""
         self.service.metrics.frame_refused()
         self.service.complain_of_frames("closing the connection from %s: %s", self.address, str(error))
         status = Status.TOO_LARGE if isinstance(error, FrameTooLargeError) else Status.BAD_REQUEST
@@ -244,9 +244,9 @@ class Connection(asyncio.BufferedProtocol):
         self.close()
 
     def bad_request(self, frame: wire.Frame, error: ProtocolError) -> None:
-        """Say that this frame, a whole one, is no request. The client's other requests go on."""
+        """Answer that this frame is no valid request. The client's other requests go on."""
         self.service.metrics.request_refused()
-        self.service.complain_of_frames("a bad request from %s: %s", self.address, str(error))
+        self.service.complain_of_frames("bad request from %s: %s", self.address, str(error))
         status = int(Status.BAD_REQUEST)
         head = m.pack(status if frame.opcode == Op.ADD else [status, str(error)])
         self.reply(frame.opcode, frame.correlation_id, head)
@@ -282,7 +282,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._receive.retain()
             elif op == Op.PRESENT:
                 self.adds.present(frame.head)
-                if self.service.storage.full:  # now that it is known to be one who writes
+                if self.service.storage.full:  # now that the client is known to write
                     self.pause("memory")
             elif op in _UNORDERED:
                 self.requests.start(frame)

@@ -1,8 +1,8 @@
-"""TLS at a bookie's port: sockets that were accepted shake hands here, and only then become connections.
+"""TLS at a bookie's port: accepted sockets shake hands here, and become connections only afterwards.
 
-Invariants: before its handshake is over, a client costs nothing but the handshake: no memory of the bookie's budget, no
-request that is read, no place among the connections; there are no more than `tls_handshakes_max` of them, and none
-takes longer than `tls_handshake_timeout_s`.
+Invariants: before its handshake has succeeded, a client costs only the handshake: it takes no memory of the bookie's
+budget, the bookie reads no request from it, and it has no place among the connections; there are at most
+`tls_handshakes_max` handshakes at once, and none takes longer than `tls_handshake_timeout_s`.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Handshakes:
         self._settings = service.settings
         self._certificates = certificates
         self._accept = accept
-        self._going_on: dict[Socket, str] = {}  # and their clients' addresses, in order of arrival
+        self._under_way: dict[Socket, str] = {}  # and their clients' addresses, in order of arrival
         self._complain_of_many = service.complaint()
-        # One each: who tries again and again for one reason must not hide who fails for another.
+        # One each: a client that fails again and again for one reason must not hide one that fails for another.
         self._complain = {failure: service.complaint() for failure in Failure}
 
     def new_connection(self) -> asyncio.BaseProtocol:
@@ -49,22 +49,26 @@ class Handshakes:
             sock.close()
             return
         mine = second_handle(sock)
-        self._going_on[mine] = address
-        if len(self._going_on) > self._settings.tls_handshakes_max:
-            oldest = next(iter(self._going_on))
+        self._under_way[mine] = address
+        if len(self._under_way) > self._settings.tls_handshakes_max:
+            oldest = next(iter(self._under_way))
             self._service.metrics.connection_refused()
             most = self._settings.tls_handshakes_max
-            self._complain_of_many("refusing %s: %d others are at their handshakes", self._going_on[oldest], most)
+            self._complain_of_many(
+                "refused %s: %d other clients are in their TLS handshakes (tls_handshakes_max)",
+                self._under_way[oldest],
+                most,
+            )
             self._drop(oldest)
         self._service.spawn(self._shake_hands(sock, mine, address), f"handshake of {address}", mine.close)
 
     def stop(self) -> None:
-        """End those that go on."""
-        for mine in list(self._going_on):
+        """End all handshakes that are under way."""
+        for mine in list(self._under_way):
             self._drop(mine)
 
     def _drop(self, mine: Socket) -> None:
-        self._going_on.pop(mine, None)
+        self._under_way.pop(mine, None)
         hang_up(mine)
 
     async def _shake_hands(self, sock: Socket, mine: Socket, address: str) -> None:
@@ -77,15 +81,15 @@ class Handshakes:
                 ssl_shutdown_timeout=self._settings.tls_handshake_timeout_s,
             )
         except OSError as error:
-            if mine in self._going_on:
+            if mine in self._under_way:
                 self._failed(error, mine, address)
                 await self._read_out(mine)
         finally:
-            self._going_on.pop(mine, None)
+            self._under_way.pop(mine, None)
             mine.close()
 
     def _admit(self, transport: Any) -> None:
-        """The handshake is over, and nothing that came with it is read yet."""
+        """The handshake has succeeded, and no byte after it has been read yet."""
         if self._service.stopping:
             transport.abort()
             return
@@ -100,8 +104,8 @@ class Handshakes:
     def _failed(self, error: OSError, mine: Socket, address: str) -> None:
         failure, text = explained(error, "the client", self._certificates.files)
         self._service.metrics.handshake_failed(failure)
-        self._complain[failure]("refusing %s: %s", address, text)
-        # TLS has closed its own handle by now, and said nothing. One who speaks no TLS is told so in the clear.
+        self._complain[failure]("refused %s: %s", address, text)
+        # TLS has closed its own handle by now, without a word. A client without TLS gets the reason in the clear.
         words = last_words(error)
         if failure is Failure.PLAIN:
             words = b"".join(wire.encode(wire.REPLY, 0, m.pack([int(Status.TLS_REQUIRED), _NO_TLS])))
@@ -109,7 +113,7 @@ class Handshakes:
             mine.send(words)
 
     async def _read_out(self, mine: Socket) -> None:
-        """Let the client read what it was told: were it closed with bytes unread, the kernel would take that back."""
+        """Let the client read the reason: if the bookie closed with bytes unread, the kernel would discard it."""
         loop = asyncio.get_running_loop()
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(self._settings.tls_handshake_timeout_s):

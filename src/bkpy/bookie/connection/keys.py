@@ -1,14 +1,14 @@
-"""The keys of ledgers: those that one connection has presented, and whose a ledger is where two keys differ.
+"""The keys of ledgers: which keys a connection has presented, and which of two different keys is the ledger's.
 
-A key counts for what comes after it on the wire. ADD and PRESENT are decided one after the other, so a key is taken
-when its turn comes (`take`). Requests that keep no order overtake those that wait: the key of such a request is looked
-up when the request arrives, and may itself have arrived (`arrive`) and not been taken yet.
+A key counts for the requests after it on the wire. The bookie decides ADD and PRESENT one after the other, so it takes
+a key when its turn comes (`take`). Unordered requests overtake waiting ones: such a request finds its key when it
+arrives, among keys that have arrived (`arrive`) and may still wait for their turn.
 
-The first key that is presented for a ledger never seen opens it here, unproved: the metadata store is not asked about
-each new ledger. So a key is refused by another one only when the metadata have shown which of the two is the ledger's
-(`KeyAuthority`); a wrong one gives way as long as nothing is stored under it.
+The first key that a client presents for an unknown ledger opens it here, unproved: the bookie doesn't ask the metadata
+store about each new ledger. So where two keys differ, it refuses one only after the metadata have shown which is the
+ledger's (`KeyAuthority`); a wrong key is replaced as long as nothing is stored under it.
 
-Invariants: what an ADD or another request relies on is never forgotten while it is being decided; UNAUTHORIZED is an
+Invariants: a key that a request relies on is never forgotten while the request is being decided; UNAUTHORIZED is an
 answer of the metadata, and never of the order in which keys have arrived.
 """
 
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 
 
 class Claim(NamedTuple):
-    """What a client has to show for a ledger."""
+    """A client's claim to a ledger."""
 
     key: bytes | None
-    authorised: bool  # by a key that was presented before, and needs no more proof
+    authorised: bool  # by a key that the client presented before, without further proof
 
     def check(self, known: bytes | None) -> Status:
         """Whether this opens the ledger, whose key here is `known` (None: never seen).
 
-        UNAUTHORIZED only says that the two differ, see `KeyAuthority`.
+        UNAUTHORIZED only means that the keys differ: see `KeyAuthority`.
         """
         if self.authorised:
             return Status.OK
@@ -54,24 +54,24 @@ class Claim(NamedTuple):
 
 
 class Keys:
-    """`authorised`: ledgers whose key this connection has shown. It stays the same set, so that others can keep it."""
+    """`authorised`: ledgers whose key this connection has shown. It stays the same set object, for others to keep."""
 
     def __init__(self, ledgers_max: int, memory: KeyMemory) -> None:
         self.authorised: set[int] = set()
         self._ledgers_max = ledgers_max
         self._memory = memory
-        self._taken: dict[int, bytes] = {}  # not authorised so far: of ledgers never seen, or wrong
+        self._taken: dict[int, bytes] = {}  # not authorised so far: keys of unknown ledgers, or wrong ones
         self._arrived: dict[int, bytes] = {}
 
     def __len__(self) -> int:
         return len(self.authorised) + len(self._taken) + len(self._arrived)
 
     def arrive(self, present: Present) -> None:
-        """The keys have arrived, and will be `taken` in turn."""
+        """The keys have arrived; `take` follows in turn."""
         self._arrived.update(zip(present.ledger_ids, present.keys, strict=True))
 
     def take(self, present: Present) -> None:
-        """It is the turn of these keys. All earlier ones are forgotten if these are too many beside them."""
+        """It is the turn of these keys. Forgets all earlier ones if there would be too many."""
         if len(self.authorised) + len(self._taken) + len(present.keys) > self._ledgers_max:
             self.forget()
         for ledger_id, key in zip(present.ledger_ids, present.keys, strict=True):
@@ -83,11 +83,11 @@ class Keys:
 
     @property
     def kept(self) -> int:
-        """How many may be forgotten at any time."""
+        """How many keys may be forgotten at any time."""
         return len(self.authorised) + len(self._taken)
 
     def forget(self) -> None:
-        """Forget all that were taken: the next ADD is answered KEY_REQUIRED, and the client presents again."""
+        """Forget all keys that were taken: the next ADD gets KEY_REQUIRED, and the client presents again."""
         self.authorised.clear()
         self._taken.clear()
 
@@ -107,27 +107,27 @@ class Keys:
         self.authorised.discard(ledger_id)
 
     def claim_in_turn(self, ledger_id: int) -> Claim:
-        """For what is decided in turn."""
+        """For a request that is decided in its turn."""
         return Claim(self._taken.get(ledger_id), ledger_id in self.authorised)
 
     def claim_on_arrival(self, ledger_id: int) -> Claim:
-        """For what is decided now, before others that came earlier."""
+        """For a request that is decided now, before earlier ones."""
         if (key := self._arrived.get(ledger_id)) is not None:
             return Claim(key, False)
         return self.claim_in_turn(ledger_id)
 
 
 class KeyMemory:
-    """What the keys of all connections take of a bookie's memory, beyond a few for each connection.
+    """The memory of the keys of all connections, beyond a few for each connection.
 
-    Invariant: that is at most `bytes_max`, and what the connection that presented last has given. At the bound the
-    connections with the most keys forget theirs, and so they do when others need the memory.
+    Invariant: it is at most `bytes_max` and the keys of the connection that presented last. At the bound, and
+    when other parts need the memory, the connections with the most keys forget theirs.
     """
 
     def __init__(self, budget: MemoryBudget, bytes_max: int) -> None:
         self._part = budget.cache("presented keys", self._give_way)
         self._bytes_max = bytes_max
-        self._held: dict[Keys, int] = {}  # bytes, of those connections that have more than a few
+        self._held: dict[Keys, int] = {}  # bytes of each connection with more than a few keys
 
     def taken(self, keys: Keys) -> None:
         """A connection has presented some more."""
@@ -162,10 +162,10 @@ def _bytes_of(keys: Keys) -> int:
 
 
 class KeyAuthority:
-    """Decides by the metadata which key is a ledger's, where a client presents another one than the ledger has here.
+    """Decides by the metadata which key is a ledger's, when a client presents another one than the ledger has here.
 
-    `count` is called with the outcome of each such decision. At most `key_lookups_at_once` ledgers are looked up at the
-    same time, each once for all requests that wait for it, and none of these waits longer than `key_lookup_timeout_s`.
+    It calls `count` with the outcome of each decision. It looks up at most `key_lookups_at_once` ledgers at the same
+    time, each once for all requests that wait for it, and none of these waits longer than `key_lookup_timeout_s`.
     """
 
     def __init__(
@@ -185,10 +185,10 @@ class KeyAuthority:
         self._complain = complain
 
     async def decide(self, ledger_id: int, key: bytes) -> Status:
-        """Whether `key` opens the ledger. After OK the caller looks at the ledger's state here once more.
+        """Whether `key` opens the ledger. After OK the caller reads the ledger's state here once more.
 
-        UNAUTHORIZED: the metadata have another key, or no such ledger. UNAVAILABLE: they can't be read now. UNKNOWN:
-        the key is the ledger's, but entries are stored here under another one; then an operator decides.
+        UNAUTHORIZED: the metadata have another key, or no such ledger. UNAVAILABLE: the metadata are unreadable now.
+        UNKNOWN: the key is the ledger's, but entries are stored here under another one; then an operator decides.
         """
         status = await self._decide(ledger_id, key)
         self._count(status)
@@ -212,7 +212,7 @@ class KeyAuthority:
         return Status.UNAUTHORIZED if proven != key else await self._storage.replace_key(ledger_id, key)
 
     async def _key_in_metadata(self, ledger_id: int) -> bytes | None:
-        """The ledger's key, empty if there certainly is no such ledger; None if that can't be told now."""
+        """The ledger's key, empty if there certainly is no such ledger; None if the metadata are unreadable now."""
         if (under_way := self._lookups.get(ledger_id)) is not None:
             return await asyncio.shield(under_way)
         lookup = self._lookups[ledger_id] = asyncio.get_running_loop().create_future()

@@ -1,8 +1,8 @@
-"""The requests of one connection that keep no order: reads, fences, long polls, explicit last add confirmed, force.
+"""The unordered requests of one connection: reads, fences, long polls, explicit last add confirmed, force.
 
-Invariants: a request that waits holds nothing of the receive buffer; it is decided by the keys that were presented
-before it on the wire; a fence is set on the ledger whose key was checked, and on no other of that id; the answers that
-are in memory are bounded, for each connection and for the bookie.
+Invariants: a waiting request holds no slice of the receive buffer; the keys before it on the wire decide it; a fence
+applies to the ledger whose key was checked, and to no other of that id; the answers in memory are bounded, for each
+connection and for the bookie.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class RequestConnection(Protocol):
 
 
 class RequestHandler:
-    """`in_flight`: how many are still to be answered."""
+    """`in_flight`: how many requests have no answer yet."""
 
     def __init__(self, service: BookieService, connection: RequestConnection, keys: Keys) -> None:
         self.in_flight = 0
@@ -69,7 +69,7 @@ class RequestHandler:
         self._long_polls = 0  # they are among those in flight
 
     def start(self, frame: wire.Frame) -> None:
-        """Begin to serve the request. `ProtocolError` if it isn't one."""
+        """Start serving the request. Raises `ProtocolError` if it is none."""
         op, correlation_id = frame.opcode, frame.correlation_id
         serving = self._decoded(frame)
         long_poll = op == Op.WAIT_LAC
@@ -92,7 +92,7 @@ class RequestHandler:
         )
 
     def _decoded(self, frame: wire.Frame) -> Callable[[], Awaitable[None]]:
-        """What will serve the request, without the frame: that lies in a buffer which others need."""
+        """A function that serves the request, without the frame, whose buffer others need."""
         op, correlation_id, head = frame.opcode, frame.correlation_id, frame.head
         keys = self._keys
         if op == Op.READ:
@@ -133,7 +133,7 @@ class RequestHandler:
     # --- answers ----------------------------------------------------------------------------------------------------
 
     def pause_writing(self) -> None:
-        """The client isn't reading its answers: make no more."""
+        """The client doesn't read its answers: make no more of them."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
@@ -142,7 +142,7 @@ class RequestHandler:
             self._unread.pop().end()
 
     def close(self) -> None:
-        """The connection is gone: nobody waits for it."""
+        """The connection is gone: release what waits for it."""
         self.resume_writing()
         for waiter in self._waits:
             waiter.end()
@@ -157,7 +157,7 @@ class RequestHandler:
             try:
                 yield place
             finally:
-                self._connection.flush()  # so that the next one waits if the client doesn't read
+                self._connection.flush()  # so that the next answer waits if the client doesn't read
                 if self._writable.is_set():
                     place.end()
                 else:
@@ -169,7 +169,7 @@ class RequestHandler:
         self._fail(op, correlation_id, Status.FORBIDDEN, self._connection.no_right("write, and so to fence"))
 
     async def _check(self, ledger_id: int, claim: Claim) -> tuple[Status, LedgerInfo | None]:
-        """(whether the claim opens the ledger, the ledger's state); nothing else happens before the caller goes on."""
+        """(whether the claim opens the ledger, the ledger's state); the caller runs before anything else happens."""
         state = (await self._storage.states((ledger_id,)))[ledger_id]
         status = claim.check(None if state is None else state.key)
         if status == Status.UNAUTHORIZED and claim.key is not None:
@@ -182,14 +182,14 @@ class RequestHandler:
         return status, state
 
     async def _fence(self, ledger_id: int, claim: Claim) -> Status:
-        """Fence for a recovering reader, which must have presented the key."""
+        """Fence for a recovery, which must have presented the key."""
         status, state = await self._check(ledger_id, claim)
         if status != Status.OK:
             return status
         if state is None:
             if claim.key is None:  # it was authorised, and its key has been forgotten since
                 return Status.KEY_REQUIRED
-            # Before anything is awaited: meanwhile somebody else could create it with another key, and would be fenced.
+            # Before any await: else another client could create it meanwhile, with another key, and would be fenced.
             state = self._storage.create(ledger_id, claim.key)
         if not await self._storage.fence(ledger_id, state.key):
             return Status.UNAVAILABLE
@@ -219,9 +219,9 @@ class RequestHandler:
         async with self._answering(self._settings.block_bytes) as place:
             last = await self._storage.last_entry(request.ledger_id)
             place.holds([last.entry])
-            self._tell_last(Op.READ_LAC, correlation_id, last)
+            self._reply_last(Op.READ_LAC, correlation_id, last)
 
-    def _tell_last(self, op: Op, correlation_id: int, last: LastEntry) -> None:
+    def _reply_last(self, op: Op, correlation_id: int, last: LastEntry) -> None:
         known = Status.UNKNOWN if last.limbo else Status.OK
         status = known if last.known else Status.NO_SUCH_LEDGER
         head = m.pack([int(status), len(last.entry), last.fenced])
@@ -252,11 +252,11 @@ class RequestHandler:
             news = last.lac > request.known_lac or (last.fenced and not request.known_fenced)
             if not news and not waiter.over:
                 return False
-            self._tell_last(Op.WAIT_LAC, correlation_id, last)
+            self._reply_last(Op.WAIT_LAC, correlation_id, last)
             return True
 
     async def _may_write(self, ledger_id: int, claim: Claim) -> tuple[Status, bool]:
-        """(whether this client may change the ledger, whether the ledger was ever seen)."""
+        """(whether this client may change the ledger, whether the bookie knows the ledger)."""
         status, state = await self._check(ledger_id, claim)
         deleted = state is None and self._storage.was_deleted(ledger_id)
         if status == Status.OK and (deleted or ledger_id in self._storage.fenced):

@@ -42,8 +42,8 @@ def scan_block(
 ) -> int:
     """Verify entries first, first + 1, ... up to `last` as far as `view` has them; returns how many are verified.
 
-    0 if any of those isn't the next entry or doesn't verify, or if there is none. Appends to `starts` and `ends` where
-    the payloads of those that are start and end; `payload_at` is the offset of the payload in its record.
+    0 if any record isn't the next entry or doesn't verify, or if there is none. Appends to `starts` and `ends` where
+    the payloads of the verified ones start and end; `payload_at` is the offset of the payload in its record.
     """
     if len(view) < _HEADER_BYTES or last < first:
         return 0

@@ -1,7 +1,7 @@
-"""What a reply to READ_LAC or WAIT_LAC says: how far a ledger is acknowledged, as far as the records in it prove it.
+"""Replies to READ_LAC and WAIT_LAC: how far a ledger is acknowledged, as far as the records in a reply prove it.
 
 Such a reply holds the last entry that the bookie has, and the last add confirmed that the writer published by itself,
-each if there is one. Readers and recoveries need different things of it, and both are here to be compared:
+each if there is one. Readers and recoveries use it differently:
 
     reply                              a reader                           a recovery
     OK or NO_SUCH_LEDGER               counts                             counts, if the bookie is fenced
@@ -9,9 +9,9 @@ each if there is one. Readers and recoveries need different things of it, and bo
     UNKNOWN, without one               is no answer                       counts, if the bookie is fenced
     a record that doesn't verify       is no answer                       counts, for what was verified before it
 
-A reader asks how far it may read, so a bookie that can't tell must not stand for its ack quorums. A recovery asks
-whether the bookie is fenced, which holds whatever else the bookie can't tell; where the ledger ends is decided by
-reading its entries one by one.
+A reader asks how far it may read, so a bookie that doesn't know must not count for its ack quorums. A recovery asks
+whether the bookie is fenced, which holds whatever else the bookie doesn't know; it finds the ledger's end by
+reading the entries one by one.
 
 Invariant: only a record whose digest matches raises last add confirmed.
 """
@@ -38,12 +38,12 @@ class LastAddConfirmed(NamedTuple):
 
 
 class LacReply(NamedTuple):
-    """What a bookie answered. `flaw` is why it proves less than it should; None if nothing is wrong with it."""
+    """A bookie's answer. `flaw` is why it proves less than it should; None for a flawless one."""
 
     proven: LastAddConfirmed
     explicit: tuple[int, int]  # the highest last add confirmed that the writer published and its length; -1, 0 for none
     flaw: CorruptDataError | DigestMismatchError | None
-    last_entry: int  # the last one that the bookie has, -1 for none; verified as the rest
+    last_entry: int  # the last entry that the bookie has, -1 for none; verified like the rest
 
 
 def parse_lac_reply(codec: RecordCodec, reply: wire.Frame, ledger_id: int, bookie_id: str) -> LacReply:
@@ -76,7 +76,7 @@ def parse_lac_reply(codec: RecordCodec, reply: wire.Frame, ledger_id: int, booki
 
 
 def proven_to_reader(codec: RecordCodec, reply: wire.Frame, ledger_id: int, bookie_id: str) -> LastAddConfirmed:
-    """What a reader may rely on. Raises as `parse_lac_reply` does, and the flaw of a reply that has one."""
+    """The part that a reader may rely on. Raises as `parse_lac_reply` does, and the flaw of a reply that has one."""
     parsed = parse_lac_reply(codec, reply, ledger_id, bookie_id)
     if parsed.flaw is not None:
         raise parsed.flaw
@@ -84,7 +84,7 @@ def proven_to_reader(codec: RecordCodec, reply: wire.Frame, ledger_id: int, book
 
 
 def unverified_last_entry(reply: wire.Frame, ledger_id: int, bookie_id: str) -> int:
-    """The last entry that the bookie has, -1 for none. Its own word: without the password a digest proves nothing.
+    """The last entry that the bookie has, -1 for none. Unproved: without the password a digest proves nothing.
 
     Raises the error that stands for the reply's status, and `CorruptDataError`.
     """

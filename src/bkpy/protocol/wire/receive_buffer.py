@@ -1,11 +1,11 @@
 """The receive side of a connection: a buffer that the socket fills and whole frames are sliced out of, without a copy.
 
-Bytes are received into a chunk; frames are slices of it. A chunk whose frames somebody keeps (`retain`) is left to them
-and a new one is begun when it is full; otherwise it is filled again from the start. Chunks start small and double while
-they fill up, so that an idle connection costs little and a busy one makes few system calls.
+The socket writes into a chunk; frames are slices of it. When a chunk is full and its frames are still in use
+(`retain`), the buffer takes a new one; otherwise it fills the chunk again from the start. Chunks start small and double
+while they fill up, so that an idle connection costs little and a busy one makes few system calls.
 
-Invariants: memory held here is at most one chunk; a chunk is at most the pool's `bytes_max` or one frame, if that is
-larger. Buffers that share a budget hold together no more than that, one frame, and a small chunk each.
+Invariants: a buffer holds at most one chunk; a chunk is at most the pool's `bytes_max` or one frame, if that is larger.
+Buffers that share a budget hold at most the budget together, and one frame, and a small chunk each.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Chunks(Protocol):
     """Where a receive buffer gets its memory.
 
-    It begins with a chunk of `bytes_min` bytes and comes to have one of `bytes_max`; what is left of a chunk is used
-    while it is `room_bytes_min` or more. All of them work with one.
+    It starts with a chunk of `bytes_min` bytes and grows to one of `bytes_max`; it uses the rest of a chunk as long as
+    that is `room_bytes_min` or more. All of these work with 1.
     """
 
     bytes_min: int
@@ -31,15 +31,14 @@ class Chunks(Protocol):
     room_bytes_min: int
 
     def take(self, size: int) -> bytearray:
-        """A chunk of `size` bytes that nobody else has, whatever is in it."""
+        """A chunk of `size` bytes for this caller alone; its contents are arbitrary."""
 
 
 class ChunkPool:
-    """Chunks for receive buffers. Those of the largest size are used again once nobody keeps a slice of them.
+    """Chunks for receive buffers. It reuses those of the largest size once no slice of them is in use.
 
-    Memory that is new to the process costs more than receiving into it. Keeps at most `chunks_max` chunks from being
-    given back to the system; those are looked at in the order in which they were handed out, which is about the order
-    in which a memtable lets go of them.
+    Memory that is new to the process costs more than receiving into it. The pool keeps at most `chunks_max` chunks, and
+    looks at them in the order in which it handed them out, which is about the order in which a memtable releases them.
     """
 
     def __init__(
@@ -77,22 +76,22 @@ def is_unused(chunk: bytearray) -> bool:
 
 
 class ReceiveBudget:
-    """What all receive buffers of a process may hold beyond a small chunk each, in bytes.
+    """The bytes that all receive buffers of a process may hold beyond a small chunk each.
 
-    Whoever can't go on without more waits in line, and keeps what it has. When only those who wait have any, the first
-    in line goes on all the same, since nothing else will make room. So the bound is exceeded by one frame at most, and
-    everybody comes to go on, as long as those who have some use it or are closed.
+    A buffer that can't go on without more waits in line, and keeps what it has. When only waiting buffers hold any, the
+    first in line goes on nevertheless, since nothing else will make room. So the budget is exceeded by one frame at
+    most, and every buffer gets its turn, as long as the buffers with memory use it or are closed.
     """
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.used = 0
-        self._held = 0  # by those in line
+        self._held = 0  # by the buffers in line
         self._line: dict[ReceiveBuffer, int] = {}
 
     @property
     def wanted(self) -> bool:
-        """Whether somebody waits."""
+        """Whether a buffer waits."""
         return bool(self._line)
 
     @property
@@ -100,27 +99,27 @@ class ReceiveBudget:
         return self.used >= self.bytes_max
 
     def exchange(self, had: int, size: int) -> bool:
-        """`size` bytes for the `had` ones, if that is easy."""
+        """Exchange `had` bytes for `size`, if that needs no wait; whether it did."""
         if self._line or self.used - had + size > self.bytes_max:
             return False
         self.change(size - had)
         return True
 
     def change(self, by: int) -> None:
-        """What is used grows or shrinks: of bytes that are in memory already, or aren't any more."""
+        """Add to `used`: for bytes that are in memory already, or no longer are."""
         self.used += by
         if by < 0:
             self._go_on()
 
     def wait(self, buffer: ReceiveBuffer, had: int, size: int) -> bool:
-        """Wait for `size` bytes in place of the `had` ones. `buffer.granted` is called: if True is returned, it was."""
+        """Wait for `size` bytes in place of `had`; then call `buffer.granted`. True if it has been called already."""
         self._line[buffer] = size
         self._held += had
         self._go_on()
         return buffer not in self._line
 
     def leave(self, buffer: ReceiveBuffer, had: int) -> None:
-        """Wait no more. There may be room for the next one in line, who needs less."""
+        """Leave the line. There may be room for the next buffer, which needs less."""
         self._take_out(buffer, had)
         self._go_on()
 
@@ -140,10 +139,10 @@ class ReceiveBudget:
 
 
 class ReceiveBuffer:
-    """Turns received bytes into frames. `frame_bytes_max` bounds a frame, and may be changed by a handshake.
+    """Turns received bytes into frames. `frame_bytes_max` bounds a frame; a handshake may change it.
 
-    `chunks`: where chunks come from; by default they are used once. With a `budget`, `ready` has to be asked before
-    more is received; after it said no, `on_room` is called when there is room.
+    `chunks`: where chunks come from; by default each is used once. With a `budget`, call `ready` before you receive
+    more; after it has returned False, the buffer calls `on_room` when there is room.
     """
 
     __slots__ = (
@@ -174,7 +173,7 @@ class ReceiveBuffer:
         self._chunks = chunks = chunks or ChunkPool(0)
         self._budget = budget
         self._on_room = on_room
-        self._small = max(chunks.bytes_min, wire.PREFIX_BYTES + chunks.room_bytes_min)  # what everybody may have
+        self._small = max(chunks.bytes_min, wire.PREFIX_BYTES + chunks.room_bytes_min)  # every buffer may have that
         self._size = chunks.bytes_min
         self._chunk = bytearray()
         self._view = memoryview(self._chunk)
@@ -189,7 +188,7 @@ class ReceiveBuffer:
         return self._end > self._start
 
     def retain(self) -> None:
-        """Slices handed out by now are kept by somebody: never receive over them."""
+        """The slices handed out so far stay in use: never receive over them."""
         self._retained = True
 
     def get_buffer(self) -> memoryview:
@@ -209,7 +208,7 @@ class ReceiveBuffer:
             return True
         if self._end == self._start:
             if self.charged and budget.wanted:
-                self.rest()
+                self.release_idle()
             return True
         if self._wanted <= self._small or self._start + self._wanted <= len(self._chunk):
             return True
@@ -220,21 +219,21 @@ class ReceiveBuffer:
         return budget.wait(self, self.charged, self._wanted)
 
     def granted(self, size: int) -> None:
-        """The budget's word that `size` bytes may be had."""
+        """The budget grants `size` bytes."""
         self._begin(size, size)
         self._on_room()
 
-    def rest(self) -> None:
-        """Give the chunk back, if it is of the budget and no frame has begun in it."""
+    def release_idle(self) -> None:
+        """Release the chunk, if it counts towards the budget and no frame has begun in it."""
         if self._budget is not None and self.charged and self._end == self._start:
             self._drop(self._budget)
 
     def close(self) -> None:
-        """Hold nothing any more. The last call."""
+        """Release everything. The last call."""
         if self._budget is not None:
             self._budget.leave(self, self.charged)
             self._drop(self._budget)
-        self._on_room = _nothing  # its owner's, who has this
+        self._on_room = _nothing  # breaks the reference to the owner, which has this buffer
 
     def _drop(self, budget: ReceiveBudget) -> None:
         charged, self.charged = self.charged, 0
@@ -254,7 +253,7 @@ class ReceiveBuffer:
             self._begin(size, 0)
         elif size > self._small and self._budget.exchange(self.charged, size):
             self._begin(size, size)
-        else:  # whoever needs more has it: `ready` saw to that
+        else:  # a buffer that needs more has got it from `ready`
             charged = self.charged
             self._begin(self._small, 0)
             self._budget.change(-charged)
@@ -272,9 +271,9 @@ class ReceiveBuffer:
         self._retained = False
 
     def received(self, count: int) -> Iterator[wire.Frame]:
-        """`count` bytes were received into the buffer: the frames that are now whole.
+        """The socket has received `count` bytes into the buffer: yields the frames that are now whole.
 
-        Raises `ProtocolError` or `FrameTooLargeError` at the first byte that can't be right: the connection is lost.
+        Raises `ProtocolError` or `FrameTooLargeError` at the first invalid byte: the connection is lost.
         """
         self._end += count
         while (have := self._end - self._start) > 0:

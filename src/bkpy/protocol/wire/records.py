@@ -88,8 +88,8 @@ class RecordCodec:
     """Makes and checks the records of one ledger.
 
     `digest` is "crc32c" or "hmac-sha256"; the latter needs `mac_key` (see `digest_key`). In a ledger of a log, entries
-    have stamps: `stamp` tells the time for what is encoded, in milliseconds since the epoch, and never falls. Whoever
-    only reads such a ledger gives `stamped`.
+    have stamps: `stamp` returns the time for the next entries, in milliseconds since the epoch, and never falls. A
+    codec that only reads such a ledger gets `stamped`.
     """
 
     __slots__ = ("_clock", "_mac", "_payload_at", "_seed", "mac_bytes")
@@ -236,8 +236,8 @@ class RecordCodec:
         """Verify entries first, first + 1, ... up to `last`, as far as `view` has them; returns the next id.
 
         Where each payload starts and ends is appended to `starts` and `ends`. Stops, without an error, at the first
-        record that isn't the next entry or doesn't verify: whoever asked tries another replica from there. `by_blocks`
-        is a quicker way for many small entries, and needs numpy; what comes of it is the same.
+        record that isn't the next entry or doesn't verify: the caller asks another replica from there. `by_blocks` is
+        quicker for many small entries, and needs numpy; the result is the same.
         """
         done = self._scan_block(view, first, last, starts, ends) if by_blocks else 0
         unpack, add_start, add_end, seed = _HEADER.unpack_from, starts.append, ends.append, self._seed

@@ -14,7 +14,7 @@ KIB = 1024
 
 
 def chunks_of(budget: MemoryBudget, spares_max: int = 4) -> BookieChunks:
-    return BookieChunks(budget, spares_max=spares_max, bytes_min=KIB, bytes_max=16 * KIB, room_bytes_min=100)
+    return BookieChunks(budget, free_max=spares_max, bytes_min=KIB, bytes_max=16 * KIB, room_bytes_min=100)
 
 
 def test_a_small_slice_keeps_a_whole_piece_and_that_is_what_counts() -> None:
@@ -56,7 +56,7 @@ def test_nothing_that_is_kept_is_handed_out_or_forgotten(seed: int) -> None:
         elif action < 0.9 and kept:
             kept.pop(rng.randrange(len(kept))).release()
         elif action < 0.95:
-            chunks.rest()
+            chunks.release_idle()
         else:
             budget.measure()
             assert budget.by_name()["received"] == sum(len(view.obj) for view in kept)  # type: ignore[arg-type]
@@ -79,18 +79,18 @@ def test_spares_that_nobody_needed_are_given_back_in_two_looks() -> None:
         view.release()
     chunks.collect()
     assert budget.by_name()["spare chunks"] == 4 * 16 * KIB
-    assert not chunks.rest()  # they have only just come
+    assert not chunks.release_idle()  # they have only just come
     assert not chunks.idle
     busy = memoryview(chunks.take(16 * KIB))
-    assert chunks.rest()  # one was needed meanwhile, three were not
+    assert chunks.release_idle()  # one was needed meanwhile, three were not
     busy.release()
     chunks.collect()
     assert budget.by_name()["spare chunks"] == 16 * KIB
-    assert not chunks.rest()
+    assert not chunks.release_idle()
     assert chunks.idle
-    assert chunks.rest()
+    assert chunks.release_idle()
     assert budget.used == 0
-    assert not chunks.rest()
+    assert not chunks.release_idle()
 
 
 def test_spares_give_way_to_whatever_needs_memory() -> None:

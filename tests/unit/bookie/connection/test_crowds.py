@@ -68,7 +68,7 @@ async def test_refusals_are_counted_and_logged_now_and_then(
             refused.send(hello())
             await refused.rest()
             await eventually(lambda: len(cluster.connections("a")) == 2)
-    assert len([record for record in caplog.records if "refusing" in record.message]) == 1
+    assert len([record for record in caplog.records if "refused" in record.message]) == 1
     assert "bkpy_bookie_refused_connections_total 20.0" in metrics_of(cluster.node("a"))
     for raw in two:
         raw.close()

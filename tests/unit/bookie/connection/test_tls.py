@@ -431,7 +431,7 @@ async def test_files_that_do_not_fit_change_nothing_and_are_told_of_once(
         await eventually(lambda: "don't belong together" in caplog.text)
         for _ in range(3):
             node.reload()
-    of_a = [r for r in caplog.records if "goes on with what it had" in r.getMessage()]
+    of_a = [r for r in caplog.records if "goes on with its former certificates" in r.getMessage()]
     assert 1 <= len(of_a) <= 3  # one a bookie
     assert certificates.context is context
     await (await (await secure.client()).create_ledger()).close()

@@ -63,7 +63,7 @@ def test_the_budget_holds_and_everybody_goes_on(
         assert all(chunk_bytes(s.buffer) <= max(small, s.buffer.charged) for s in senders)
         for sender in senders:
             if not sender.data:
-                sender.buffer.rest()  # as for every connection that is silent
+                sender.buffer.release_idle()  # as for every connection that is silent
     assert [sender.got for sender in senders] == sizes
     for sender in senders:
         sender.buffer.close()
@@ -84,7 +84,7 @@ def test_who_waits_goes_on_when_another_is_closed_in_the_order_in_which_they_cam
     assert [first.paused, second.paused] == [False, True]
     while first.data:
         first.send(5000)
-    first.buffer.rest()
+    first.buffer.release_idle()
     assert first.got == [2000]
     assert not second.paused
 
@@ -136,6 +136,6 @@ def test_a_silent_connection_gives_back_what_a_busy_one_needs(kept: bool) -> Non
                 frames.append(frame)
         assert buffer.ready()
     assert budget.used > 0
-    buffer.rest()
+    buffer.release_idle()
     assert budget.used == 0
     assert [bytes(frame.body) for frame in frames] == [bytes([i]) for i in range(200 * kept)]
