@@ -1,11 +1,11 @@
-"""Bounds drawn tiny: for each bound of a bookie or a client, the values that a run may give it.
+"""Draws bounds tiny: for each number among the settings and tuning values, the values that a run may give it.
 
-A bound that is never reached in a run hides what happens beyond it. So by seed every one of them is as small as makes
-sense, or small, in some runs, and has its default in others. Each setting of each host has a random stream of its own,
-so that a new one doesn't reshuffle the others.
+A bound that no run reaches hides the behaviour beyond it. So by seed each one is as small as makes sense in some runs,
+small in others, and has its default in the rest. Each setting of each host has a random stream of its own, so a new one
+doesn't reshuffle the others.
 
-What would make a run impossible by definition is kept out: an entry of the workloads, of which the largest has
-`LARGEST_ENTRY_BYTES`, must be accepted, and all hosts of a run must be able to connect.
+Values that make every run impossible are left out: a bookie must accept the largest entry of the workloads,
+`LARGEST_ENTRY_BYTES`, and all hosts of a run must be able to connect.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
 
     from .world import World
 
-# A setting that was renamed keeps its stream, and so each seed its run.
+# A renamed setting keeps its stream, so each seed keeps its run.
 _FIRST_NAMES = {new: old for old, new in RENAMED.items()}
 
 KIB = 1024
 MIB = 1024 * KIB
 LARGEST_ENTRY_BYTES = 8 * KIB
-CALM = 0.2  # of the runs have the defaults, but for those that are always drawn
+CALM = 0.2  # of the runs have the defaults, except for bounds with a chance of 1
 
 
 class Bound(NamedTuple):
-    """`small`: the values that may be drawn, the smallest that makes sense first."""
+    """`small` are the values to draw from; the first is the smallest that makes sense."""
 
     small: tuple[float, ...]
-    chance: float = 0.25  # of being drawn, else it keeps its default; 1 if the default is too large for any run
+    chance: float = 0.25  # that one is drawn instead of the default; 1 if the default is too large for any run
 
 
 BOOKIE: Mapping[str, Bound] = {
-    # Small enough that files are rolled and replaced; at times a checkpoint is never far, at times the journal is all
-    # there is.
+    # Small enough that files are rolled and replaced; sometimes a checkpoint is always near, sometimes there is only
+    # the journal.
     "journal_max_size_mb": Bound((1,), 1.0),
     "journal_max_backups": Bound((0, 1, 5), 1.0),
     "journal_group_bytes_max": Bound((1, 4 * KIB, 64 * KIB)),
@@ -64,7 +64,9 @@ BOOKIE: Mapping[str, Bound] = {
     "flush_part_batches": Bound((1, 3)),
     "open_entry_logs_max": Bound((1, 2)),
     "block_cache_bytes_max": Bound((1, 64 * KIB)),
-    "memory_bytes_max": Bound((1, 64 * KIB, 512 * KIB), 0.3),  # what has no value of its own has its share of this
+    "memory_bytes_max": Bound(
+        (1, 64 * KIB, 512 * KIB), 0.3
+    ),  # parts without a value of their own get their share of this
     "memory_rest_interval_s": Bound((0.01, 1.0)),
     "memtable_rest_bytes_min": Bound((1, 4 * KIB)),
     "read_ahead_bytes_max": Bound((0, 64 * KIB)),
@@ -236,11 +238,11 @@ CLIENT: Mapping[str, Bound] = {
     "read_samples_per_look": Bound((1, 3)),
 }
 
-# Numbers that bound nothing that a run could reach, each with the reason.
+# Numbers that bound nothing that a run can reach, each with the reason.
 NOT_DRAWN: Mapping[str, str] = {
-    "log_orphan_grace_s": "patience with those who are about to add a ledger, which runs choose",
+    "log_orphan_grace_s": "patience with writers that are about to add a ledger, which runs choose",
     "log_consumers_max": "runs choose how many consumers their logs have",
-    "log_list_bytes_max": "a list that is too long stops the log, by design, until somebody truncates it",
+    "log_list_bytes_max": "a list that is too long stops the log, by design, until it is truncated",
     "metrics_port": "a port; there is no metrics page in a world",
     "metrics_connections_max": "of that page",
     "index_bytes_max": "a full index stops the bookie, by design and for good",
@@ -248,7 +250,7 @@ NOT_DRAWN: Mapping[str, str] = {
     "disk_free_bytes_resume": "the same",
     "compaction_free_bytes_min": "the same",
     "listen_backlog": "the kernel's; a simulated listener accepts at once",
-    "handshake_timeout_s": "patience with hosts that are cut off, which runs heal in their own time",
+    "handshake_timeout_s": "patience with isolated hosts, which runs heal in their own time",
     "frame_stall_timeout_s": "the same",
     "first_frame_stall_timeout_s": "the same",
     "memory_pressure_stall_timeout_s": "the same",
@@ -260,10 +262,10 @@ NOT_DRAWN: Mapping[str, str] = {
     "tls_handshake_timeout_s": "the same",
     "tls_buffer_bytes_max": "the same",
     "tls_reload_interval_s": "the same",
-    "files_spare": "files that are left for others; a world counts none",
+    "files_spare": "files for others; a world counts none",
     "stop_timeout_s": "the same, of a bookie that stops",
     "session_timeout_s": "simulated sessions have their own",
-    "backpressure_stall_timeout_s": "patience with a bookie that owes too much",
+    "backpressure_stall_timeout_s": "patience with a bookie that acknowledges too little",
     "connect_timeout_s": "patience, which the failover run draws",
     "add_timeout_s": "the same",
     "add_quorum_timeout_s": "the same",
@@ -297,7 +299,7 @@ def smallest(bounds: Mapping[str, Bound]) -> dict[str, Any]:
 
 
 def draw(world: World, host: str, bounds: Mapping[str, Bound]) -> dict[str, Any]:
-    """Those of a host's bounds that are small in this run; each is drawn by itself."""
+    """The bounds of a host that are small in this run; each is drawn by itself."""
     calm = world.stream("buggify").random() < CALM
     drawn = {}
     for name, bound in bounds.items():
@@ -309,12 +311,12 @@ def draw(world: World, host: str, bounds: Mapping[str, Bound]) -> dict[str, Any]
 
 
 def _consistent(drawn: dict[str, Any]) -> dict[str, Any]:
-    """A frame holds an entry, whatever was drawn for either."""
+    """Make a frame hold an entry, whatever was drawn for either."""
     if "frame_bytes_max" in drawn or "reply_bytes_max" in drawn:
         drawn.setdefault("entry_bytes_max", LARGEST_ENTRY_BYTES)
     return drawn
 
 
 def numeric(model: type[BookieSettings | ClientSettings]) -> set[str]:
-    """The settings that are numbers."""
+    """The settings and tuning values that are numbers."""
     return {name for name, field in model.model_fields.items() if field.annotation in (int, float)}

@@ -80,7 +80,7 @@ class Scrubbing(AdminCommand):
     def exit_status(self, report: Report) -> int:
         count = len(report["damages"]) + report["left_out"]
         if count:
-            more = f", {report['left_out']} of them not listed: see scrub_damages_max" if report["left_out"] else ""
+            more = f", {report['left_out']} of them not listed" if report["left_out"] else ""
             say(f"bkpy: bookie {report['bookie_id']}: {count} damages{more}")
         return 1 if count else 0
 

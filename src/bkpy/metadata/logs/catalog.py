@@ -198,9 +198,9 @@ class LogStore:
         bound = self.settings.log_list_bytes_max
         said = f"the list of log {name} has {len(log_list.segments)} ledgers and {len(data)} bytes"
         if len(data) > bound:
-            raise ConfigError(f"{said}, more than the {bound} of log_list_bytes_max: {_SHORTEN}")
+            raise ConfigError(f"{said}, more than the limit of {bound}: {_SHORTEN}")
         if len(data) * 100 > bound * _WARNED_PERCENT:
-            log.warning("%s, of %d that log_list_bytes_max allows: %s", said, bound, _SHORTEN)
+            log.warning("%s, near the limit of %d: %s", said, bound, _SHORTEN)
         return data
 
     def check_fits(self, name: str, log_list: LogList) -> None:
@@ -209,7 +209,7 @@ class LogStore:
         if size > bound:
             raise ConfigError(
                 f"the list of log {name} has no room for more ledgers: with them it may need {size} bytes, more than "
-                f"the {bound} of log_list_bytes_max: {_SHORTEN}"
+                f"the limit of {bound}: {_SHORTEN}"
             )
 
     async def names(self) -> list[str]:

@@ -74,7 +74,7 @@ def _exchange(store: OrderedStore, copy: OrderedStore, runtime: DiskRuntime) -> 
     except OSError as e:
         if e.errno not in _NO_EXCHANGE:
             raise
-        return f"the system can't exchange the names of two directories ({e}); index_free_share_max=1 saves the try"
+        return f"the system can't exchange the names of two directories ({e})"
     return None
 
 
