@@ -26,6 +26,8 @@ CLASSES = (
 # Public for other parts of bkpy alone, as their rows say; and the deprecated ones of `Client`.
 _OF_BKPY = {"leave", "pending"}
 _DEPRECATED = {"create_segment", "last_entries", "logs", "open_segment", "upkeep"}
+# Their arguments have a table of their own on the page.
+_TABLED = {"create_ledger", "open_log"}
 _WIDTH = 120
 
 
@@ -35,7 +37,9 @@ def signatures(cls: type) -> str:
     for name, member in cls.__dict__.items():
         if name.startswith("_") or name in _OF_BKPY or (cls is bkpy.Client and name in _DEPRECATED):
             continue
-        if isinstance(member, property):
+        if name in _TABLED:
+            lines.append(f"await {name}(...) -> {inspect.signature(member).return_annotation}")
+        elif isinstance(member, property):
             assert member.fget is not None
             lines.append(f"{name}: {inspect.signature(member.fget).return_annotation}")
         elif inspect.isfunction(member):
