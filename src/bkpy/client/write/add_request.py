@@ -167,6 +167,21 @@ class SentBatch(NamedTuple):
         return [*cut, SentBatch(first, entries, self.stride, self.records[begin:])]
 
 
+def encode_add(flags: int, ledger_id: int, batches: list[SentBatch], *, correlation_id: int) -> list[Bytes]:
+    """The frame of an ADD with batches of one ledger."""
+    head = m.pack(
+        [
+            flags,
+            [ledger_id] * len(batches),
+            [batch.first_id for batch in batches],
+            [batch.entries for batch in batches],
+            [batch.stride for batch in batches],
+            [len(batch.records) for batch in batches],
+        ]
+    )
+    return wire.encode(Op.ADD, correlation_id, head, [batch.records for batch in batches])
+
+
 class ResendRequest:
     """Batches of one ledger on their way to one bookie that others had in its place, or that failed before."""
 
@@ -196,23 +211,13 @@ class ResendRequest:
         batches = [batch for batch, _ in parts]
         pieces = [piece for _, piece in parts]
         ledger_id = batches[0].ledger_id
-        head = m.pack(
-            [
-                flags,
-                [ledger_id] * len(pieces),
-                [piece.first_id for piece in pieces],
-                [piece.entries for piece in pieces],
-                [piece.stride for piece in pieces],
-                [len(piece.records) for piece in pieces],
-            ]
-        )
         self._owner = owner
         self._channel = channel
         self._batches = batches
         self._to_come = to_come
         self._retried = False
         self.correlation_id = correlation_id
-        self.buffers = wire.encode(Op.ADD, correlation_id, head, [piece.records for piece in pieces])
+        self.buffers = encode_add(flags, ledger_id, pieces, correlation_id=correlation_id)
         self.body_bytes = sum(len(piece.records) for piece in pieces)
         self.ledger_ids = {ledger_id}
 

@@ -17,6 +17,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from bkpy.client.write.add_request import encode_add
 from bkpy.errors import (
     BookieUnavailableError,
     BookKeeperError,
@@ -24,15 +25,13 @@ from bkpy.errors import (
     DigestMismatchError,
     NoSuchEntryError,
 )
-from bkpy.protocol.wire import frame as wire
 from bkpy.protocol.wire import messages as m
-from bkpy.protocol.wire.messages import Flags, Op, Status
+from bkpy.protocol.wire.messages import Flags, Status
 from bkpy.replication.worker.share_reader import ShareReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bkpy.buffers import Bytes
     from bkpy.client.bookies.channel import BookieChannel
     from bkpy.client.write.add_request import SentBatch
     from bkpy.config.recovery import RecoverySettings
@@ -184,7 +183,7 @@ class FragmentCopy:
 
 
 class _CopyAdd:
-    """An ADD frame of a copy. `answered` is resolved with what went wrong, or None; `seconds` is how long it took."""
+    """An ADD request of a copy, to one bookie. `answered` is resolved with the error, or None, after `seconds`."""
 
     def __init__(
         self,
@@ -195,20 +194,9 @@ class _CopyAdd:
         correlation_id: int,
         now: Callable[[], float],
     ) -> None:
-        head = m.pack(
-            [
-                int(Flags.RECOVERY),
-                [ledger_id] * len(batches),
-                [batch.first_id for batch in batches],
-                [batch.entries for batch in batches],
-                [batch.stride for batch in batches],
-                [len(batch.records) for batch in batches],
-            ]
-        )
-        body: list[Bytes] = [batch.records for batch in batches]
-        self.buffers = wire.encode(Op.ADD, correlation_id, head, body)
+        self.buffers = encode_add(int(Flags.RECOVERY), ledger_id, batches, correlation_id=correlation_id)
         self.correlation_id = correlation_id
-        self.body_bytes = sum(len(records) for records in body)
+        self.body_bytes = sum(len(batch.records) for batch in batches)
         self.ledger_ids = {ledger_id}
         self.entries = sum(batch.entries for batch in batches)
         self.seconds = 0.0
