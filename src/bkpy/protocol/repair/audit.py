@@ -181,10 +181,10 @@ def _step(was: Absence | None, is_: BookieStatus, before: str) -> AbsenceStep:
     if was is not None and was.replaced and not was.marked:
         return AbsenceStep.KEEP  # first this one, then perhaps the next
     if not covers(is_.instance, before) and is_.presence is not Presence.HERE:
-        # It is to get back what it had: its cookie is a new one before it is registered, and then it is in limbo.
+        # It has to copy back its entries: it has a new cookie before it is registered, and then it is in limbo.
         return AbsenceStep.BEGIN if was is None or was.replaced else AbsenceStep.KEEP
     if not covers(is_.instance, before):
-        # Of one that was marked while it was absent, the marks are all there: they only mustn't be dropped.
+        # If its ledgers were recorded while it was absent, all records are there: they just mustn't drop it.
         return AbsenceStep.REPLACED
     return STEPS[_was(was)][is_.presence]
 

@@ -73,13 +73,13 @@ def to_leave(
     )
 
 
-# --- marks ------------------------------------------------------------------------------------------------------------
+# --- under-replication records ----------------------------------------------------------------------------------------
 
 
 def is_void(*, draining: bool, here: bool) -> bool:
-    """Whether a mark's word that a bookie is to leave means nothing any more, as the bookie stays after all.
+    """Whether a record that names a draining bookie is void for it, as the bookie stays after all.
 
-    Of one that is away nobody knows whether it comes back: that word may be the only one that says that it is lost.
+    A bookie that is away may never come back: the record may be the only one that says that it is lost.
     """
     return not draining and here
 
@@ -88,7 +88,7 @@ def is_void(*, draining: bool, here: bool) -> bool:
 
 
 class Candidate(NamedTuple):
-    """A bookie that is to be decommissioned. `refuses`: it has said so. `lost`: people say that it never comes back."""
+    """A bookie to decommission. `refuses`: it refuses all entries. `lost`: by an operator, it never comes back."""
 
     known: bool
     draining: bool
