@@ -430,7 +430,7 @@ MUTANTS: list[Mutant] = [
         "a drain ends without a last look at all ledgers",
         "a bookie is said to be drained while ledgers that came to name it meanwhile still do",
         "                if not progress.ledgers:\n"
-        "                    progress = await self.look()  # others may have come to name it meanwhile\n",
+        "                    progress = await self.look()  # other ledgers may name the bookie by now\n",
         "",
         (_DRAIN + "test_what_comes_to_name_the_bookie_while_it_drains_goes_as_well",),
     ),
