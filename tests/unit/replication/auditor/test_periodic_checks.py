@@ -16,6 +16,7 @@ from tests.unit.replication.repairing import Repairs, whole
 from tests.unit.replication.worker.test_ledger_repair import damage
 from tests.waiting import eventually
 
+import bkpy
 from bkpy.client.client import open_client, replication_context
 from bkpy.config.client import client_settings
 from bkpy.config.recovery import RecoverySettings
@@ -90,7 +91,8 @@ async def closed(client: Client, count: int = 40, **sizes: int) -> LedgerMetadat
     await writer.close()
     async with asyncio.timeout(DEADLINE_S):
         while min(
-            -1 if isinstance(n, Exception) else n for n in (await client.last_entries(writer.metadata)).values()
+            -1 if isinstance(n, Exception) else n
+            for n in (await bkpy.AdminClient(client).last_entries(writer.metadata)).values()
         ) < (count - sizes.get("ensemble_size", 3)):
             await asyncio.sleep(0.005)
     return await client.ledger_metadata(writer.ledger_id)
