@@ -83,7 +83,7 @@ class _LmdbContext:
 
 
 def _as_os_error(error: lmdb.Error) -> OSError:
-    """LMDB's failures in the terms of every other disk's: its own codes are negative, the system's are errnos."""
+    """LMDB's failures as other disk errors: its own codes are negative, the system's are errnos."""
     if isinstance(error, lmdb.MapFullError):
         return OSError(errno.ENOSPC, str(error))
     return OSError(error.code if error.code and error.code > 0 else errno.EIO, str(error))
@@ -218,10 +218,10 @@ class LmdbStores:
         return LmdbStore(path, env)
 
     def check(self, path: str) -> None:
-        # In a process of its own: what the library does with a damaged file may be the end of it.
+        # In a process of its own: on a damaged file the library may crash it.
         file = os.path.join(path, lmdb_pages.DATA_NAME)
         if not os.path.exists(file):
-            return  # there is nothing to harm, and opening it says so
+            return  # there is nothing to check, and opening it raises the error
         done = subprocess.run(_child(f"sys.exit(pages.main({path!r}))"), capture_output=True, text=True)
         if done.returncode == lmdb_pages.DAMAGED:
             raise CorruptDataError(done.stdout.strip(), path=file)

@@ -1,4 +1,4 @@
-"""Certificates and keys in files, the TLS contexts made of them, and what to say when a handshake fails.
+"""Certificates and keys in files, the TLS contexts made of them, and the reasons of failed handshakes.
 
 Invariants: a context is made of files that fit together, or not at all; when the files change, connections that are
 there go on, and the next ones get the new context; nothing of a key is ever in a message.
@@ -24,7 +24,7 @@ TlsContext = ssl.SSLContext
 
 
 class TlsFiles(NamedTuple):
-    """Paths of PEM files: the CAs that are trusted and, unless it is None, one's own certificate and key."""
+    """Paths of PEM files: the trusted CAs and, unless they are None, the process's own certificate and key."""
 
     ca: str
     certificate: str | None = None
@@ -32,7 +32,7 @@ class TlsFiles(NamedTuple):
 
 
 def _stamps_of(files: TlsFiles) -> tuple[tuple[int, int, int], ...]:
-    """What tells other files from these, without reading them. `OSError`."""
+    """A stamp that differs once a file has changed, without reading them. Raises `OSError`."""
     found = (os.stat(path) for path in files if path is not None)
     return tuple((one.st_mtime_ns, one.st_size, one.st_ino) for one in found)
 
@@ -97,7 +97,7 @@ class _TellingObject(ssl.SSLObject):
 
 
 def last_words(error: Exception) -> bytes:
-    """What the peer is to be sent after a handshake that ended with this error on a bookie's side: why it did."""
+    """The bytes that tell the peer why the handshake ended with this error on the bookie's side."""
     words: bytes = getattr(error, "last_words", b"")
     return words
 
@@ -111,7 +111,7 @@ class Side(enum.Enum):
 
 
 class Certificates:
-    """The context of these files. `ConfigError` if there is none to be made of them."""
+    """The context of these files. Raises `ConfigError` for unusable files."""
 
     def __init__(self, files: TlsFiles, side: Side) -> None:
         self.files = files
@@ -120,7 +120,7 @@ class Certificates:
         self.context = self._load()
 
     def reload(self) -> bool:
-        """Make the context anew if a file has changed; whether one had. `ConfigError`: the old one is kept.
+        """Replace the context if a file has changed; whether one has. Keeps the old one if it raises `ConfigError`.
 
         Of several files that are replaced one after the other, some may not fit yet: the next call tries again.
         """
@@ -133,7 +133,7 @@ class Certificates:
         return changed
 
     def current(self) -> TlsContext:
-        """The context for a new connection of a client: of what the files say now, if that can be used."""
+        """The context for a client's new connection: that of the files as they are now, if they are usable."""
         try:
             self.reload()
         except ConfigError as e:
@@ -141,7 +141,7 @@ class Certificates:
         return self.context
 
     def following(self, *, looking: bool = False) -> TlsContext:
-        """For a server that keeps one context: each of its handshakes is made with what `context` is then.
+        """For a server that keeps one context: each of its handshakes uses the `context` of that moment.
 
         With `looking` each of them looks whether the files have changed, for there is nobody else who calls `reload`.
         """
@@ -162,7 +162,7 @@ class Certificates:
             context.num_tickets = 0  # no client resumes: each presents its certificate again
         else:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            # Common names are what people call clients: one that is called as a bookie's host is not that bookie.
+            # Common names are names of clients: a client with the name of a bookie's host is not that bookie.
             context.hostname_checks_common_name = self._side is Side.ZOOKEEPER
         # Both ends are bkpy's, but for ZooKeeper.
         oldest = ssl.TLSVersion.TLSv1_2 if self._side is Side.ZOOKEEPER else ssl.TLSVersion.TLSv1_3
@@ -172,12 +172,12 @@ class Certificates:
         except OSError as e:
             raise ConfigError(f"a file of the certificates can't be read: {_plain(e)}", path=str(e.filename)) from None
         _fill(context, self.files)
-        self._stamps = stamps  # as they were before they were read: what changed meanwhile is read again
+        self._stamps = stamps  # taken before the files were read: a change meanwhile is read again
         return context
 
 
 def _plain(error: Exception) -> str:
-    """What OpenSSL or the kernel says, without places in source files."""
+    """The text of OpenSSL or the kernel, without places in source files."""
     if isinstance(error, ssl.SSLError):
         return (error.reason or "not what PEM files hold").replace("_", " ").lower()
     return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
@@ -206,7 +206,7 @@ _VERIFY: Mapping[int, tuple[Failure, str]] = {
     **dict.fromkeys((2, 18, 19, 20, 21), (Failure.UNKNOWN_CA, "{}'s certificate is signed by none of the CAs in {ca}")),
 }
 
-# What the peer, `{0}`, says of one's own certificate by an alert, and what the library says of its bytes.
+# The peer's alert about the own certificate, and the library's errors about the peer's bytes; `{0}` is the peer.
 _REASONS: Mapping[str, tuple[Failure, str]] = {
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": (Failure.NO_CERTIFICATE, "{} has shown no certificate"),
     "TLSV13_ALERT_CERTIFICATE_REQUIRED": (
@@ -226,7 +226,7 @@ _REASONS: Mapping[str, tuple[Failure, str]] = {
 }
 
 
-# Who closes without a word may have said one that the network lost, or its event loop.
+# A peer that closes without an alert may have sent one that the network, or its event loop, has lost.
 _GUESSES = {
     "the client": "it may not trust this bookie's certificate, and knows why",
     "the bookie": "it may speak no TLS, and its log knows why",

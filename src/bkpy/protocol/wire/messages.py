@@ -87,17 +87,17 @@ class Status(enum.IntEnum):
 
     OK = 0
     FENCED = 1  # the ledger is fenced on this bookie
-    UNAUTHORIZED = 2  # the key presented isn't the ledger's: the bookie has looked at its metadata
+    UNAUTHORIZED = 2  # the presented key isn't the ledger's: the bookie has read its metadata
     KEY_REQUIRED = 3  # present the ledger's key on this connection, and send again
     READ_ONLY = 4
     TOO_MANY_REQUESTS = 5
     BAD_REQUEST = 6
     TOO_LARGE = 7
-    NO_SUCH_LEDGER = 8  # a promise: never acknowledged anything of that ledger
-    UNKNOWN = 9  # can't tell: damaged, in limbo, or failing
+    NO_SUCH_LEDGER = 8  # a promise: the bookie never acknowledged an entry of that ledger
+    UNKNOWN = 9  # the bookie doesn't know: damaged, in limbo, or failing
     WRONG_BOOKIE = 10  # the connection reached another bookie or cluster than it meant to
-    UNAVAILABLE = 11  # stopping or starting, or the metadata that have to decide can't be read now
-    TLS_REQUIRED = 12  # the bookie speaks TLS only; said in the clear, to one who doesn't
+    UNAVAILABLE = 11  # stopping or starting, or the metadata that decide are unreadable now
+    TLS_REQUIRED = 12  # the bookie speaks TLS only; sent in the clear, to a client without TLS
     FORBIDDEN = 13  # the names in the client's certificate may not do this
 
 
@@ -151,7 +151,7 @@ def error_of(
 
 
 def end_of_writer(status: Status, *, ledger_id: int, bookie: str) -> BookKeeperError:
-    """The exception for a status that ends a writer. A right that was taken back may have been there for part of it."""
+    """The exception for a status that ends a writer. A withdrawn right may have held for a part of the appends."""
     error = error_of(status, ledger_id=ledger_id, bookie=bookie)
     error.outcome_unknown |= status == Status.FORBIDDEN
     return error
@@ -189,7 +189,7 @@ class Read(NamedTuple):
 
 
 class ReadReply(NamedTuple):
-    """What a bookie knows of first..examined_to.
+    """A bookie's knowledge of entries first..examined_to.
 
     The body holds records in ascending id order. An id in that range which is neither in the body nor in `unknown`
     was never acknowledged by this bookie. `lac` is the highest last add confirmed it has seen, a hint: no digest
@@ -294,7 +294,7 @@ _SIZED: Final = {
 
 
 def _looks_harmful(head: bytes) -> bool:
-    """Whether what could be headers of long arrays, wherever they lie, is so much that it could cost anything."""
+    """Whether there may be so many headers of long arrays, wherever they lie, that decoding them could cost much."""
     suspects = head.count(b"\xdc") + head.count(b"\xdd")
     if suspects <= _LONG_ARRAYS_MAX:
         return False
@@ -364,7 +364,7 @@ def _fields(
 
 
 def _is_i64(number: int) -> bool:
-    """Whether it is what an id, a size or a time can be."""
+    """Whether it is valid as an id, a size or a time."""
     return 0 <= number <= I64_MAX
 
 
@@ -518,7 +518,7 @@ def decode_add_reply(head: Bytes, batches: int) -> int | list[int]:
 
 
 def status_of(code: int) -> Status:
-    """The status with that number. `ProtocolError` for one that a newer side has: what was asked has not been done."""
+    """The status with that number. `ProtocolError` for one of a newer side: it has not carried out the request."""
     try:
         return Status(code)
     except ValueError:
