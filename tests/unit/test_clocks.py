@@ -118,6 +118,11 @@ ALLOWED = {
         "unit/demo/test_streaming_of_the_demo.py",
         "test_a_replay_takes_the_time_that_it_is_given",
     ): "a lower bound: a busy machine only adds to it",
+    ("unit/runtime/test_pacer.py", "main"): "on a simulated loop of its own",
+    (
+        "unit/runtime/test_pacer.py",
+        "test_turns_of_several_tasks_stay_within_the_rate",
+    ): "on a simulated loop of its own",
     ("unit/storage/scrub/test_scrub.py", "main"): "on a simulated loop of its own",
     (
         "unit/storage/space/test_compaction.py",

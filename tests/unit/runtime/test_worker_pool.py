@@ -10,6 +10,12 @@ import pytest
 from bkpy.runtime.worker_pool import for_each
 
 
+async def _turns() -> None:
+    """Let all tasks go on until they wait."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
 @pytest.mark.parametrize("at_once", [1, 3, 50])
 async def test_every_item_is_done_once_and_only_so_many_at_a_time(at_once: int) -> None:
     begun: list[int] = []
@@ -43,7 +49,7 @@ async def test_an_item_is_taken_when_a_worker_is_free_for_it() -> None:
             raise ValueError("enough")
 
     pool = asyncio.create_task(for_each(taken, wait, at_once=3))
-    await asyncio.sleep(0.01)
+    await _turns()
     assert next(taken) == 3
     ready.set()
     with pytest.raises(ValueError, match="enough"):
@@ -57,7 +63,7 @@ async def test_an_error_or_a_cancellation_ends_all_workers(cancelled: bool) -> N
     async def act(item: int) -> None:
         try:
             if item == 2 and not cancelled:
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0)
                 raise ValueError(f"item {item} failed")
             await asyncio.Event().wait()
         finally:
@@ -65,7 +71,7 @@ async def test_an_error_or_a_cancellation_ends_all_workers(cancelled: bool) -> N
             ended.append(item)
 
     pool = asyncio.create_task(for_each(range(10), act, at_once=4))
-    await asyncio.sleep(0.005)
+    await _turns()
     if cancelled:
         pool.cancel()
         with pytest.raises(asyncio.CancelledError):
