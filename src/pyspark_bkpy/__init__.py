@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class DefaultSource(DataSource):
-    """Closed ledgers or a log as a table, and a log as a stream and as what is written to.
+    """Closed ledgers or a log as a table, and a log as a stream and as a sink.
 
     Spark makes it, pickles it and asks it for the rest.
     """

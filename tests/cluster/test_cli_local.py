@@ -190,7 +190,7 @@ def test_zookeepers_port_is_chosen_or_said_to_have_changed(directory: Path) -> N
             assert uri == f"zk://127.0.0.1:{port}/ledgers"
     with socket.create_server(("127.0.0.1", port)):
         message = bkpy("local", "--dir", directory, "--port", port, status=1).stderr.decode()
-        assert f"port {port}, where ZooKeeper is to listen, is taken" in message
+        assert f"port {port}, given for ZooKeeper, is taken" in message
         with running(directory, "--bookies", 1) as (local, uri):
             assert uri != f"zk://127.0.0.1:{port}/ledgers"
             line_with(local.stderr, f"Port {port}, which ZooKeeper had the last time, is taken")

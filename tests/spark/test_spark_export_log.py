@@ -168,7 +168,7 @@ def test_entries_that_are_missing_and_were_not_truncated_end_an_export_that_skip
                 job, session, lock, replace(batch, given={**batch.given, **short}), *others
             ),
         )
-        with pytest.raises(CorruptDataError, match="590 entries were written, not the 600 there are"):
+        with pytest.raises(CorruptDataError, match="590 entries were written, not the 600 planned ones"):
             export(spark, log, tmp_path / "out", skip_truncated=True)
         assert list((tmp_path / "out").glob("part-*")) == []
 

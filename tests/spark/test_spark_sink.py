@@ -203,7 +203,7 @@ def test_a_ledger_of_a_deleted_log_does_not_get_into_its_successor(ledgers: Ledg
     late = attempt(writer, b"of the former log")
     source.replace(3)
     source.close()
-    with pytest.raises(MetadataConflictError, match="the log was deleted and made anew since"):
+    with pytest.raises(MetadataConflictError, match="the log was deleted and created again since"):
         writer.commit([late], 0)
     assert exists(log, ledger_of(late))  # the auditor sweeps it
     assert Written(source).payloads() == []

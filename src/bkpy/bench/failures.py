@@ -38,7 +38,7 @@ class Gap:
         self._look()
 
     def restart(self) -> float:
-        """Begin anew; returns the longest so far, which a gap that lasts until now may be."""
+        """Start over. Returns the longest gap so far, which may be one that lasts until now."""
         self._look()
         longest, self._longest_s = self._longest_s, 0.0
         return longest
@@ -59,7 +59,7 @@ async def failover(
     seconds: float,
     progress: Progress,
 ) -> dict[str, Any]:
-    """SIGKILL to a bookie of a ledger that is being written, with at least one more bookie to take its place.
+    """SIGKILL to a bookie of a ledger that is being written, with at least one bookie to replace it.
 
     `seconds` of load go before the kill, and after it. Gaps are in milliseconds; `longest_gap_ms` is their median.
     """
@@ -136,7 +136,7 @@ async def _replaced(writer: bkpy.LedgerWriter, killed: str) -> None:
 async def recovery(
     uri: str, ensemble: Sizes, size: int, entries: int, rounds: int, progress: Progress
 ) -> dict[str, Any]:
-    """Recover a ledger of which bookies know nothing to be confirmed; `recovery_ms` is the median of the rounds."""
+    """Recover a ledger of which bookies know no confirmed entry; `recovery_ms` is the median of the rounds."""
     times = []
     unconfirmed = entries
     for i in range(rounds):

@@ -1,4 +1,4 @@
-"""What figures were measured on: without it, they mean nothing."""
+"""The machine and the versions that figures were measured with."""
 
 from __future__ import annotations
 

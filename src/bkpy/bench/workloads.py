@@ -151,7 +151,7 @@ async def run(
     before_reads: Callable[[], Awaitable[None]] | None = None,
     after_load: Callable[[], Awaitable[None]] | None = None,
 ) -> dict[str, Any]:
-    """Run the workload; `progress` is told the share done, 0 to 1. The ledgers are deleted at the end.
+    """Run the workload, and delete its ledgers at the end. `progress` is called with the share done, 0 to 1.
 
     `before_reads` is awaited when the ledgers to read are closed and not yet opened, `after_load` when no call is made
     any more and all ledgers are still open. A run in which no call came back is an error (`TimeoutError`), never a row

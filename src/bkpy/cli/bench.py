@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import json
 import os
 import tempfile
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bkpy.cli.connecting import connect, security_settings
-from bkpy.cli.output.json import json_option
+from bkpy.cli.output.json import json_option, print_json_line
 from bkpy.cli.output.progress import progress
 from bkpy.cli.output.tables import print_table
 from bkpy.cli.running import interruptible, run
@@ -25,10 +24,10 @@ if TYPE_CHECKING:
 
 
 _WORKLOADS = (
-    "failover: a bookie is killed under load; recovery: of a ledger whose writer is gone; restart: all bookies are "
-    "killed, and started again on what --ledgers with --entries in all have left."
+    "failover: a bookie is killed under load; recovery: a ledger whose writer is gone is recovered; restart: all "
+    "bookies are killed and restarted, with --entries stored in --ledgers."
 )
-# As docs/explanation/performance.md advises services with thousands of calls in flight: these are no garbage.
+# docs/explanation/performance.md advises these to services with thousands of calls in flight, which are no garbage.
 _GC_THRESHOLDS = (100_000, 20, 100)
 FAILURES = ("failover", "recovery", "restart")
 _OWN_CLUSTER = "with a cluster started for the run: without --connect, and without BKPY_CONNECT in the environment"
@@ -44,29 +43,35 @@ _OWN_CLUSTER = "with a cluster started for the run: without --connect, and witho
 )
 @click.option("--ledgers", type=click.IntRange(1), default=1, show_default=True, help="Ledgers, used in rotation.")
 @click.option("--log", is_flag=True, help="Append to named logs, as many as --ledgers says, in place of ledgers.")
-@click.option("--roll", "roll_s", type=click.FloatRange(0.1), default=None, help="Seconds after which a log rolls.")
+@click.option(
+    "--roll",
+    "roll_s",
+    type=click.FloatRange(0.1),
+    default=None,
+    help="Seconds until a log rolls.",
+)
 @click.option("--ensemble", default="3,3,2", show_default=True, metavar="E,QW,QA", help="Quorum sizes.")
-@click.option("--seconds", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Time that is counted.")
-@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Of failover and recovery.")
+@click.option("--seconds", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Seconds to measure.")
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Rounds of failover and recovery.")
 @click.option(
     "--entries",
     type=click.IntRange(1),
     default=10_000,
     show_default=True,
-    help="To recover, or stored before a restart.",
+    help="Entries to recover, or to store before a restart.",
 )
 @click.option("--api", default=None, help="append, append_batch (of 1000), read or read_blocks.")
 @click.option("--restart", is_flag=True, help="Restart the bookies before the reads, so that these come from disk.")
 @click.option(
     "--ceiling",
     is_flag=True,
-    help="Also run the same bytes through bare sockets and fdatasync, without and with what storing takes.",
+    help="Also measure the same bytes through bare sockets and fdatasync, without and with the work of storing them.",
 )
 @click.option(
     "--memory",
     "course",
     is_flag=True,
-    help="Also tell the bookies' memory in the course of the run, and 10 s after it.",
+    help="Also report the bookies' memory during the run, and 10 s after it.",
 )
 @click.option(
     "--connect",
@@ -75,7 +80,7 @@ _OWN_CLUSTER = "with a cluster started for the run: without --connect, and witho
     envvar="BKPY_CONNECT",
     help="Use this cluster instead of a new one.  [env: BKPY_CONNECT]",
 )
-@click.option("--dir", "directory", type=click.Path(), help="Where the cluster started for the run keeps its files.")
+@click.option("--dir", "directory", type=click.Path(), help="The directory for the cluster of the run.")
 @json_option
 def bench(
     workload: str,
@@ -98,10 +103,10 @@ def bench(
 ) -> None:
     """Measure appends or reads: rates, latencies, and the share of what bare sockets and fdatasync allow.
 
-    Or failures, the median of some rounds: how long nothing is acknowledged when a bookie is killed, with as many
-    seconds of load before and after it; how long it takes to recover a ledger none of whose entries is known to be
-    confirmed. Starts a cluster of three bookies on this machine for the run (for a failover, one more than the
-    ensemble), unless --connect names one. Appends and reads use TLS if tls_certificate_file is set, for 127.0.0.1.
+    Or failures, as the median of some rounds: how long no append is acknowledged when a bookie is killed, with
+    --seconds of load before and after; how long the recovery of a ledger takes of which no entry is known to be
+    confirmed. The command starts a cluster of three bookies on this machine for the run (for a failover, one more than
+    the ensemble), unless --connect names one. Appends and reads use TLS if tls_certificate_file is set, for 127.0.0.1.
     """
     from bkpy.bench.workloads import APPEND_APIS, READ_APIS, Options
 
@@ -131,7 +136,7 @@ def bench(
             else:
                 failure = run(_fail(workload, sizes, size, outstanding, seconds, rounds, entries, uri, scratch))
         if as_json:
-            click.echo(json.dumps(failure))
+            print_json_line(failure)
         else:
             _show_failure(failure)
         return
@@ -154,14 +159,14 @@ def bench(
             result[f"{name}_mb_per_s"] = None if moved is None else round(moved, 2)
             result[f"ratio_to_{name}"] = None if moved is None else round(result["mb_per_s"] / moved, 3)
     if as_json:
-        click.echo(json.dumps(result))
+        print_json_line(result)
     else:
         _show(result)
 
 
 @contextlib.contextmanager
 def _scratch(directory: str | None) -> Iterator[str]:
-    """Where the run keeps its files, which go with it. Ctrl-C is told in one line."""
+    """A directory for the run's files, deleted at its end. Ctrl-C prints one line."""
     if directory is not None:
         os.makedirs(directory, exist_ok=True)
     with (
@@ -193,7 +198,7 @@ async def _cluster(
 
 
 async def _measure(options: Options, uri: str | None, scratch: str, restart: bool, tell_course: bool) -> dict[str, Any]:
-    """The workload's figures, and the peaks of memory: those of bookies only if they were started for the run."""
+    """The workload's figures, and the peaks of memory: of bookies only if this run has started them."""
     from bkpy.bench import memory, workloads
 
     # With a certificate in the command's settings, the bookies of a new cluster have it as well.
@@ -270,7 +275,7 @@ async def _restart(ensemble: tuple[int, int, int], size: int, entries: int, ledg
 
 
 def _ceilings(options: Options, scratch: str) -> tuple[float, float | None]:
-    """MB/s of bare sockets and syncs; and, for appends, with all that storing takes."""
+    """MB/s of bare sockets and syncs; and, for appends, with the work of storing."""
     from bkpy.bench import ceiling
 
     seconds = min(options.seconds, 5.0)

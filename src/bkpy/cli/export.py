@@ -1,9 +1,8 @@
-"""`bkpy export`: ledgers to files, with Spark."""
+"""`bkpy export`: writes ledgers and logs to files, with Spark."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import sys
 import tempfile
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bkpy.cli.connecting import connect_option, security_settings
-from bkpy.cli.output.json import json_option, print_json
+from bkpy.cli.output.json import json_option, print_json, print_json_line
 from bkpy.cli.output.progress import progress
 from bkpy.cli.output.text import human_bytes, say
 from bkpy.cli.running import TERMINATED, interruptible
@@ -38,9 +37,9 @@ def _named_values(ctx: click.Context, _: click.Parameter, given: Sequence[str]) 
 @click.option(
     "--ledgers", metavar="LEDGERS", help='Ids and ranges, as in 7,9-12, or "closed" for all closed ones, not of logs.'
 )
-@click.option("--log", metavar="NAME", help="A named log, as far as it can be read.")
+@click.option("--log", metavar="NAME", help="A named log, up to its last readable entry.")
 @click.option(
-    "--to", "directory", required=True, metavar="DIR", help="A directory: a new one, or with an export that goes on."
+    "--to", "directory", required=True, metavar="DIR", help="A new directory, or one with an export to continue."
 )
 @click.option("--format", "form", type=click.Choice(["parquet", "csv", "json"]), default="parquet", show_default=True)
 @click.option(
@@ -51,7 +50,7 @@ def _named_values(ctx: click.Context, _: click.Parameter, given: Sequence[str]) 
 @click.option("--partition-by", type=click.Choice(["day"]), help="Write to folders day=YYYY-MM-DD, in UTC.")
 @click.option("--password-file", metavar="FILE", help="A file with the ledgers' password.  [default: no password]")
 @click.option("--skip-unauthorized", is_flag=True, help="Leave out, and list, ledgers with another password.")
-@click.option("--skip-truncated", is_flag=True, help="Go on behind entries of the log that were truncated meanwhile.")
+@click.option("--skip-truncated", is_flag=True, help="Skip entries that were truncated before their export.")
 @click.option(
     "-o",
     "--option",
@@ -59,25 +58,25 @@ def _named_values(ctx: click.Context, _: click.Parameter, given: Sequence[str]) 
     multiple=True,
     metavar="NAME=VALUE",
     callback=_named_values,
-    help="An option of the data source, such as maxBytesPerPartition=1000000; may be given again.",
+    help="An option of the data source, such as maxBytesPerPartition=1000000. May be repeated.",
 )
 @click.option(
     "--batch-bytes",
     type=click.IntRange(1),
     metavar="BYTES",
-    help="About how much becomes part of the export at once.  [default: 16 GiB]",
+    help="About how many bytes become part of the export at once.  [default: 16 GiB]",
 )
-@click.option("--follow", is_flag=True, help="Go on with what is new, until SIGTERM or Ctrl-C.")
+@click.option("--follow", is_flag=True, help="Keep adding new entries, until SIGTERM or Ctrl-C.")
 @click.option(
     "--interval",
     type=click.FloatRange(0, min_open=True),
     default=60.0,
     show_default=True,
     metavar="SECONDS",
-    help="With --follow, how long to wait between two looks.",
+    help="With --follow, the pause between two rounds.",
 )
-@click.option("--master", default="local[*]", show_default=True, metavar="URL", help="The Spark to run on.")
-@click.option("--verbose", is_flag=True, help="Show what Spark itself prints, instead of keeping it in a file.")
+@click.option("--master", default="local[*]", show_default=True, metavar="URL", help="The Spark master to run on.")
+@click.option("--verbose", is_flag=True, help="Show Spark's own output, instead of keeping it in a file.")
 @json_option
 def export(
     uri: str,
@@ -101,17 +100,17 @@ def export(
     """Add to a directory the entries of closed ledgers, or of a log, that it doesn't have yet, with Apache Spark.
 
     Columns: log, ledger_id, entry_id, payload, length, position, and of a log time. Run again, or with --follow, it
-    adds what is new, each entry once, however it was ended before. Nothing is added if a ledger doesn't exist, isn't
+    adds new entries, each once, even if an earlier run was killed. It adds nothing if a ledger doesn't exist, isn't
     closed or has another password, if entries of a log were truncated before they were exported, or while another
-    export writes there.
+    export writes to the directory.
 
-    Exit status: 0 if everything asked for is there, which with --skip-unauthorized is what isn't listed as left out,
-    and with --follow after SIGTERM; 1 for a failure, 2 for a wrong command line, 130 after Ctrl-C, 143 after SIGTERM.
+    Exit status: 0 if the directory has everything, except for ledgers listed as left out with --skip-unauthorized, and
+    with --follow after SIGTERM; 1 for a failure, 2 for a wrong command line, 130 after Ctrl-C, 143 after SIGTERM.
     """
     from bkpy.spark.export import Exporter, ExportRequest
 
     if (ledgers is None) == (log is None):
-        raise click.UsageError("either --ledgers or --log says what is exported")
+        raise click.UsageError("give either --ledgers or --log")
     request = ExportRequest(
         uri,
         directory,
@@ -143,10 +142,10 @@ def export(
 
 @contextmanager
 def _interruptible(directory: str, follow: bool) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end it. That is the way a service ends, and nothing that failed."""
+    """Ctrl-C and SIGTERM end it. For a service, SIGTERM is the normal end."""
     from bkpy.spark.lock import is_uri
 
-    text = "holds no complete export" if is_uri(directory) else "has what was complete; the same command adds the rest"
+    text = "holds no complete export" if is_uri(directory) else "has all whole batches; the same command adds the rest"
     try:
         with interruptible(f"{directory} {text}"):
             yield
@@ -157,7 +156,7 @@ def _interruptible(directory: str, follow: bool) -> Iterator[None]:
 
 
 def _security() -> dict[str, str]:
-    """The data source's options for what this command's settings say of certificates and passwords."""
+    """The data source's options for the certificates and passwords in this command's settings."""
     from bkpy.errors import ConfigError
     from bkpy.spark.options import SECURITY
 
@@ -169,7 +168,7 @@ def _security() -> dict[str, str]:
 
 @contextmanager
 def _spark_output(verbose: bool) -> Iterator[int]:
-    """A file descriptor for what Spark prints: standard error, or a file that is kept and told of after a failure."""
+    """A file descriptor for Spark's own output: standard error, or a file, which is kept and named after a failure."""
     if verbose:
         yield sys.stderr.fileno()
         return
@@ -178,7 +177,7 @@ def _spark_output(verbose: bool) -> Iterator[int]:
         yield fd
     except Exception:
         if os.fstat(fd).st_size > 0:
-            say(f"What Spark itself printed is in {path}")
+            say(f"Spark's own output is in {path}")
         else:
             os.unlink(path)
         raise
@@ -211,7 +210,7 @@ def _show(summary: ExportSummary, as_json: bool) -> None:
 def _summary_line(summary: ExportSummary) -> str:
     total = summary.total
     if total.rows == 0:
-        return "there are no entries yet; the directory has the columns alone"
+        return "there are no entries yet; the directory has only the columns"
     if summary.rows == 0:
         return f"nothing new; {total.rows:,} entries in {_files(total.files)}"
     of = f", of {summary.ledgers} ledgers" if summary.ledgers else ""
@@ -227,10 +226,12 @@ def _files(count: int) -> str:
 def _show_round(summary: ExportSummary, as_json: bool) -> None:
     """A line for each round of a service."""
     now = time.strftime("%Y-%m-%d %H:%M:%S")
-    line = json.dumps({"time": now, **dataclasses.asdict(summary)}) if as_json else f"{now} {_summary_line(summary)}"
-    click.echo(line)
+    if as_json:
+        print_json_line({"time": now, **dataclasses.asdict(summary)})
+    else:
+        click.echo(f"{now} {_summary_line(summary)}")
     sys.stdout.flush()
 
 
 def _show_failed_round(error: BookKeeperError) -> None:
-    say(f"{time.strftime('%Y-%m-%d %H:%M:%S')} bkpy: {error}; it will be tried again")
+    say(f"{time.strftime('%Y-%m-%d %H:%M:%S')} bkpy: {error}; retrying in the next round")

@@ -1,4 +1,4 @@
-"""`bkpy inspect`: looks into the files of a bookie that runs or not: what is wrong, where, and what to do."""
+"""`bkpy inspect`: shows the files of a bookie, running or stopped: what is damaged, where, and what to do."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from bkpy.cli.arguments import ledger_argument, one_ledger
+from bkpy.cli.output.json import print_json_line
 from bkpy.cli.output.text import say
 from bkpy.cli.running import TERMINATED
 
@@ -28,7 +29,7 @@ _LOG_FILE = ".log"
 
 
 class Target(NamedTuple):
-    """What was asked for: the bookie's directories, and of them those, or the one file, to be looked at."""
+    """The bookie's directories, and the one directory or file among them to inspect."""
 
     journals: tuple[str, ...]
     ledgers: tuple[str, ...]
@@ -38,21 +39,21 @@ class Target(NamedTuple):
 
 @click.group()
 def inspect() -> None:
-    """Look into a bookie's files, whether it runs or not. Nothing is changed.
+    """Inspect a bookie's files, whether it runs or not. Changes nothing.
 
-    WHERE is a bookie's configuration file, one of its directories, or one journal file or entry log. Damage is told
-    with its place and what to do, and what lies behind it is looked at, too. Exit status: 0 if all is sound, 1 if there
-    is damage.
+    WHERE is a bookie's configuration file, one of its directories, or one journal file or entry log. For damage, the
+    command prints its place and what to do, and goes on behind it. Exit status: 0 if all is sound, 1 if there is
+    damage.
     """
 
 
 _where = click.argument("where", metavar="WHERE", type=click.Path())
-_json = click.option("--json", "as_json", is_flag=True, help="Print a JSON object a line.")
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
 _I64 = click.IntRange(0, (1 << 63) - 1)  # places in files
 _limit = click.option("--limit", type=click.IntRange(0), default=1000, show_default=True, help="Findings to show.")
-_ledger = click.option("--ledger", "ledger_id", callback=one_ledger, metavar="ID", help="Only what is this ledger's.")
+_ledger = click.option("--ledger", "ledger_id", callback=one_ledger, metavar="ID", help="Show only this ledger.")
 _offset = click.option(
-    "--from", "offset", type=_I64, default=0, metavar="OFFSET", help="Begin there; WHERE is a file then."
+    "--from", "offset", type=_I64, default=0, metavar="OFFSET", help="Begin at this offset of the file WHERE."
 )
 
 
@@ -92,7 +93,7 @@ def journal(where: str, ledger_id: int | None, offset: int, limit: int, as_json:
 @_limit
 @_json
 def entry_log(where: str, ledger_id: int | None, offset: int, limit: int, as_json: bool) -> int:
-    """Show entry logs and their blocks, with all checksums looked at."""
+    """Show entry logs and their blocks, and verify all checksums."""
     target = _target(where, offset)
 
     def findings(bookie: _Bookie) -> Iterator[Finding]:
@@ -127,7 +128,7 @@ def entry_log(where: str, ledger_id: int | None, offset: int, limit: int, as_jso
 @_limit
 @_json
 def index(where: str, ledger_id: int | None, limit: int, as_json: bool) -> int:
-    """Show the rows of the index, and whether its counts and sums fit them."""
+    """Show the rows of the index, and whether its counts and sums match them."""
     target = _target(where)
 
     def findings(bookie: _Bookie) -> Iterator[Finding]:
@@ -148,7 +149,7 @@ def index(where: str, ledger_id: int | None, limit: int, as_json: bool) -> int:
 @_limit
 @_json
 def ledger(where: str, ledger_id: int, limit: int, as_json: bool) -> int:
-    """Show all that the bookie has of one ledger: state, blocks, the journal behind the marks, gaps in its ids."""
+    """Show all that the bookie holds of one ledger: state, blocks, the journal behind the marks, gaps in its ids."""
     target = _target(where)
 
     def findings(bookie: _Bookie) -> Iterator[Finding]:
@@ -183,11 +184,11 @@ def marks(where: str, limit: int, as_json: bool) -> int:
     return _tell(target, findings, limit, as_json)
 
 
-# --- what is looked at ------------------------------------------------------------------------------------------------
+# --- what is inspected ------------------------------------------------------------------------------------------------
 
 
 def _target(where: str, offset: int = 0) -> Target:
-    """The bookie that `where` is of: by its settings, or by the cookie in a directory of it."""
+    """The bookie that `where` belongs to, by its settings or by the cookie in one of its directories."""
     path = os.path.abspath(where)
     if not os.path.exists(path):
         raise click.ClickException(f"{path}: there is no such file or directory")
@@ -205,7 +206,7 @@ def _target(where: str, offset: int = 0) -> Target:
 
 
 def _of_directory(directory: str) -> Target:
-    """The directories of the cookie in this one; without one, what the directory looks like."""
+    """The directories in this one's cookie. Without a cookie, the kinds of files in it decide."""
     from bkpy.runtime.system import RealFiles
     from bkpy.storage.cookies import look_for_cookie
     from bkpy.storage.file_names import INDEX_NAME, number_of
@@ -225,7 +226,7 @@ def _of_directory(directory: str) -> Target:
 
 
 def _journals(target: Target) -> list[tuple[str, int | None]]:
-    """(directory, number) of the journals to look at; the number is None if only the files say it."""
+    """(directory, number) of the journals to inspect; the number is None where no cookie gives it."""
     if target.only and target.only not in target.ledgers:
         number = target.journals.index(target.only) if len(target.journals) > 1 else None
         return [(target.only, number)]
@@ -250,7 +251,7 @@ class _Bookie:
         return None if number is None else lowest_mark(read_marks(self.indexes)[0], number)
 
     def living(self, directory: str) -> Living | None:
-        """Looks up what rows say to live in a part of a log; None if there is no index to ask."""
+        """Looks up the live entries in a part of a log, by the rows of the index; None if there is no index."""
         from bkpy.storage.tools.inspect.index import living_at
 
         store = self.indexes.get(directory)
@@ -292,11 +293,11 @@ def _opened(target: Target) -> Iterator[tuple[_Bookie, list[Finding]]]:
         yield _Bookie(RealFiles(), indexes, fields["journal_read_bytes"].default), problems
 
 
-# --- how it is told ---------------------------------------------------------------------------------------------------
+# --- output -----------------------------------------------------------------------------------------------------------
 
 
 def _tell(target: Target, findings: Callable[[_Bookie], Iterator[Finding]], limit: int, as_json: bool) -> int:
-    """Print what is found as it is found; the command's status. A crash of LMDB on a damaged file is told as well."""
+    """Print findings at once, and return the exit status. A child does it: a damaged file may crash LMDB."""
     sys.stdout.flush()
     parent = os.getpid()
     child = os.fork()
@@ -308,7 +309,7 @@ def _tell(target: Target, findings: Callable[[_Bookie], Iterator[Finding]], limi
 
         name = signal.Signals(os.WTERMSIG(status)).name
         what = f"the library that reads the index ended with {name}: the file of one of these is damaged"
-        advice = f"{COPIES}; `bkpy bookie rebuild-index` makes it anew from the entry logs, with the bookie stopped"
+        advice = f"{COPIES}; with the bookie stopped, `bkpy bookie rebuild-index` rebuilds it from the entry logs"
         printer = _Printer(1, as_json)
         printer.print(damage(", ".join(target.ledgers), None, what, advice))
         return printer.end()
@@ -318,16 +319,16 @@ def _tell(target: Target, findings: Callable[[_Bookie], Iterator[Finding]], limi
             printer.print(problem)
         try:
             for finding in findings(bookie):
-                if os.getppid() != parent:  # which was killed: the index's snapshot must not be held for nobody
+                if os.getppid() != parent:  # the parent was killed: don't hold the index's snapshot any longer
                     return TERMINATED
                 printer.print(finding)
         except OSError as e:
             from bkpy.storage.tools.inspect.finding import COPIES, damage
 
             advice = (
-                f"{COPIES}; `bkpy bookie check` tells whether the index has to be made anew, with the bookie stopped"
+                f"{COPIES}; with the bookie stopped, `bkpy bookie check` finds out whether the index must be rebuilt"
             )
-            printer.print(damage(", ".join(target.ledgers), None, f"this can't be read on: {e}", advice))
+            printer.print(damage(", ".join(target.ledgers), None, f"failed to read on: {e}", advice))
     return printer.end()
 
 
@@ -359,9 +360,9 @@ class _Printer:
     def end(self) -> int:
         hidden = self._found - self._shown - self._damages_shown
         if self._as_json:
-            click.echo(json.dumps({"kind": "summary", "findings": self._found, "damages": self._damages}))
+            print_json_line({"kind": "summary", "findings": self._found, "damages": self._damages})
         elif hidden > 1:
-            click.echo(f"{self._found} findings; not all were shown (--limit)")
+            click.echo(f"{self._found} findings; not all are shown (--limit)")
         if self._damages:
             click.echo(f"bkpy: damage was found in {self._damages} places", err=True)
             return 1

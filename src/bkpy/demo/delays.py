@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-# The times of the events have no zone: they are those that a clock in New York showed, and are left alone. So few rows
-# need no more tasks to be counted by than there are cores.
+# The times of the events have no zone: a clock in New York showed them, and nothing converts them. To count so few rows
+# takes no more tasks than there are cores.
 SPARK_CONFIG: Final[Mapping[str, str]] = {"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "2"}
 DAY: Final = "1 day"
 
@@ -26,13 +26,13 @@ _LATE: Final = "1 hour"
 
 
 class DelayWindow(NamedTuple):
-    """What became of the flights that were to leave an airport in a window of time, which begins at `begins`."""
+    """The flights scheduled to leave an airport in a window of time, which begins at `begins`."""
 
     begins: str
     origin: str
     flights: int
     departed: int
-    delay_minutes: int  # the sum over those that departed
+    delay_minutes: int  # the sum over departed flights
 
     @property
     def mean_delay(self) -> float:
@@ -43,8 +43,8 @@ class DelayWindow(NamedTuple):
 def delays_by_origin(entries: DataFrame, window: str = DAY) -> DataFrame:
     """The entries of the log, a table or a stream of them, aggregated by origin and window of time.
 
-    A window of a stream is complete when an event has come that was to leave an hour after its end: its row appears
-    then, once, and never changes.
+    A window of a stream is complete when the event of a flight scheduled an hour after its end has come. Then its row
+    appears, once, and never changes.
     """
     from pyspark.sql import functions as sql
 
@@ -65,7 +65,7 @@ def delays_by_origin(entries: DataFrame, window: str = DAY) -> DataFrame:
 def stored_windows(spark: SparkSession, directory: Path) -> list[DelayWindow]:
     """The aggregates that a stream has put into a directory, by time and origin.
 
-    Spark reads them, since it alone knows which files count: one that was killed leaves others beside them.
+    Spark reads them, since only Spark knows which files count: a killed one leaves others beside them.
     """
     rows = spark.read.parquet(str(directory)).selectExpr(
         "date_format(begins, 'yyyy-MM-dd HH:mm') AS begins", "origin", "flights", "departed", "delay_minutes"

@@ -1,7 +1,6 @@
-"""The flights as a stream of events, in the order in which they were to leave: what services of the demo append.
+"""The flights as a stream of events, in the order of their scheduled departures, which services of the demo append.
 
-Invariant: the events are the same, in the same order, whoever computes them, so that a service goes on where another
-one has got to.
+Invariant: every process computes the same events in the same order, so that one service goes on where another ended.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ if TYPE_CHECKING:
 LOG = "flights"
 YEAR = 2013
 
-# Columns of flights.csv, see `flights.py`. The last two are the hour and minute at which the flight was to leave.
+# Columns of flights.csv, see `flights.py`. The last two are the scheduled hour and minute of departure.
 _MONTH, _DAY, _DELAY, _CARRIER, _FLIGHT, _ORIGIN, _DESTINATION, _HOUR, _MINUTE = 1, 2, 5, 9, 10, 12, 13, 16, 17
 _UNKNOWN = "NA"
 
 _AT_ONCE_MAX = 1000  # events
-_TICK_S = 0.02  # however quickly the year passes, so long is waited for more of it
+_TICK_S = 0.02  # the pause before the next events, however quickly the year passes
 
 
 class FlightEvent(NamedTuple):
@@ -38,11 +37,11 @@ class FlightEvent(NamedTuple):
 
 
 def flight_events(lines: Iterable[bytes]) -> list[FlightEvent]:
-    """The flights of these lines of flights.csv, by the time at which they were to leave; then the end of the year.
+    """The flights of these lines of flights.csv, by their scheduled departures; then the end of the year.
 
     The payload of a flight is JSON: `scheduled`, `origin`, `destination`, `carrier`, `flight`, and `delay` in minutes,
-    which is null for a flight that never left. The last event is a mere time, a day after the last flight: whoever
-    aggregates by time knows by it that all flights of the year have come.
+    which is null for a flight that never left. The last event is a mere time, a day after the last flight: it shows
+    readers that aggregate by time that all flights of the year have come.
     """
     events = sorted(map(_event, lines), key=_scheduled)
     end = datetime(YEAR + 1, 1, 1) + timedelta(days=1)

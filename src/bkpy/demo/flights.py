@@ -1,7 +1,7 @@
 """The demonstration behind `bkpy demo`: a year of flights through every part of bkpy, compared with the source.
 
-A bookie is killed while the flights are written; then a writer is, in a process of its own (`demo_writer`), and its
-ledger is recovered.
+It kills a bookie while the flights are written, then a writer in a process of its own (`writer.py`), and recovers that
+writer's ledger.
 
 Invariants: nothing is printed as equal that was not compared; no process is left behind.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from bkpy.local import LocalCluster
 
-BOOKIES = 4  # one more than an ensemble has: when one is killed, three copies can be made all the same
+BOOKIES = 4  # one more than an ensemble has: with one killed, three copies are possible all the same
 LEDGERS_AT_ONCE = 4  # enough to keep two cores busy
 MONTHS = range(1, 13)
 ENSEMBLE_SIZE, WRITE_QUORUM, ACK_QUORUM = 3, 3, 2
@@ -49,7 +49,7 @@ Kill = Callable[[str], Awaitable[None]]  # a bookie, by its id
 
 @dataclass
 class Numbers:
-    """What the flights are counted by. The delay of a flight that never left is unknown and not part of the mean."""
+    """Flights and delays by carrier and origin. Flights that never left have no delay, and are not part of the mean."""
 
     flights: Counter[str] = field(default_factory=Counter)  # by carrier
     delay_minutes: Counter[str] = field(default_factory=Counter)  # by carrier, the sum over flights that left
@@ -91,7 +91,7 @@ class Pauses:
 
 @dataclass(frozen=True)
 class Written:
-    """What came of writing all months. `changes` are ensembles that ledgers got instead of their first ones.
+    """The result of writing all months. `changes` counts the ensembles that replaced ledgers' first ones.
 
     `named_killed` ledgers named the bookie when it was killed.
     """
@@ -106,7 +106,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Account:
-    """What became of the flights of a writer that was killed, by what the recovered ledger holds."""
+    """The flights of a killed writer, compared with what its recovered ledger holds."""
 
     ledger_id: int
     acknowledged: int
@@ -126,7 +126,7 @@ def load_flights() -> dict[int, list[bytes]]:
         with zipfile.ZipFile(path) as archive:
             header, *lines = archive.read("flights.csv").splitlines()
     except (OSError, KeyError, zipfile.BadZipFile) as e:
-        raise ConfigError(f"the flights can't be read from {path}: {e}") from e
+        raise ConfigError(f"failed to read the flights from {path}: {e}") from e
     if header.split(b",")[_CARRIER] != b"carrier" or header.count(b",") != _COLUMNS - 1:
         raise ConfigError(f"{path} has other columns than expected: {header.decode(errors='replace')}")
     months: dict[int, list[bytes]] = {month: [] for month in MONTHS}
@@ -164,7 +164,7 @@ def batched(lines: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 
 
 def killer(cluster: LocalCluster) -> Kill:
-    """What kills a bookie of the cluster."""
+    """Kills a bookie of the cluster."""
 
     async def kill(bookie_id: str) -> None:
         await next(bookie for bookie in cluster.bookies if bookie.id == bookie_id).kill()
@@ -175,7 +175,7 @@ def killer(cluster: LocalCluster) -> Kill:
 async def write_months(
     uri: str, months: dict[int, list[bytes]], advance: Advance, kill_bookie: Kill | None = None, **settings: Any
 ) -> Written:
-    """Every month into a ledger of its own, several at once. In the middle of it a bookie of theirs may be killed.
+    """Write every month into a ledger of its own, several at once. In the middle, `kill` may kill one of their bookies.
 
     `settings` are those of the client.
     """
@@ -298,7 +298,7 @@ async def kill_writer(uri: str, total: int, log_path: Path) -> tuple[int, int]:
 
 
 def said(log_path: Path) -> dict[str, int]:
-    """By its first word, the last number that a process has said after it. A line without its end doesn't count."""
+    """By first word, the last number that a process has printed after it. An incomplete line doesn't count."""
     found = {}
     for line in log_path.read_text().split("\n")[:-1]:
         what, _, number = line.partition(" ")
@@ -308,7 +308,7 @@ def said(log_path: Path) -> dict[str, int]:
 
 
 async def recover(uri: str, ledger_id: int, acknowledged: int, lines: Sequence[bytes]) -> Account:
-    """Recover the ledger, and account for every flight that its writer was to write."""
+    """Recover the ledger, and account for every flight of its writer."""
     async with bkpy.connect(uri) as client:
         if (await client.ledger_metadata(ledger_id)).state != "OPEN":
             raise BookKeeperError("the killed writer has closed its ledger", ledger_id=ledger_id)
@@ -325,7 +325,7 @@ async def recover(uri: str, ledger_id: int, acknowledged: int, lines: Sequence[b
 def account(
     ledger_id: int, acknowledged: int, found: Sequence[bytes], lines: Sequence[bytes], seconds: float
 ) -> Account:
-    """Compare what was found with the lines that were to be written, entry by entry."""
+    """Compare what was found with the writer's lines, entry by entry."""
     different = sum(found != line for found, line in zip(found, lines, strict=False)) + max(0, len(found) - len(lines))
     lost = sum(i >= len(found) or found[i] != lines[i] for i in range(acknowledged))
     return Account(ledger_id, acknowledged, len(found), lost, different, seconds)

@@ -1,4 +1,4 @@
-"""The part of the demonstration that heals: what the killed bookie had is copied, and every copy is read.
+"""The part of the demonstration that heals: the cluster re-replicates the killed bookie's ledgers; all copies are read.
 
 Invariant: a flight counts as being on a bookie only if that bookie itself returned it, as it is in the source.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from bkpy.demo.flights import Advance, Month, Written
 
-# What the bookies of the demonstration are given, so that nobody has to wait for minutes.
+# Settings of the demonstration's bookies, so that nobody has to wait for minutes.
 HEALS_SOON: Final[Mapping[str, Any]] = {
     "lost_bookie_recovery_delay_s": 2.0,
     "lost_bookie_settle_s": 1.0,
@@ -41,7 +41,7 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class HealingSample:
-    """How it was, so many seconds after the kill. `ledgers` still name the bookie that was killed."""
+    """The state of re-replication some seconds after the kill. `ledgers` counts those that still name the bookie."""
 
     seconds: float
     ledgers: int
@@ -59,9 +59,9 @@ class Copies:
 
 
 async def follow(uri: str, written: Written, tell: Callable[[HealingSample], None]) -> None:
-    """Look at the ledgers until none names the killed bookie any more. `tell` is told of each look.
+    """Sample the ledgers until none names the killed bookie any more. `tell` is called with each sample.
 
-    The first one is how it was when the bookie was killed.
+    The first sample is of the moment of the kill.
     """
     killed_at = written.pauses.killed_at
     assert killed_at is not None
@@ -91,7 +91,7 @@ async def _look(client: bkpy.Client, written: Written, killed_at: float) -> Heal
     elif absence is None:
         state = "its session has not ended yet"
     elif found["ledgers"] or absence["lost"]:
-        state = "it is lost: others copy what it had"
+        state = "it is lost: others re-replicate its ledgers"
     else:
         state = "it is absent, perhaps for a moment"
     return HealingSample(time.monotonic() - killed_at, naming, bytes_left, state)
@@ -127,7 +127,7 @@ async def count_copies(
 
 
 async def _read(client: bkpy.Client, ledger_id: int, bookie_id: str, first: int, last: int) -> list[bytes]:
-    """What this one bookie returns from `first` on, its checksums verified; nothing if it has not got that."""
+    """The entries that this bookie returns from `first` on, with checksums verified; none if it doesn't hold that."""
     parts = replication_context(client).parts
     head = m.pack([0, ledger_id, first, last, _READ_BYTES])
     try:

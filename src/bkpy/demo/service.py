@@ -1,11 +1,11 @@
-"""The service that the demo kills: it replays the flights into the log, and says what was acknowledged.
+"""The service that the demo kills: it replays the flights into the log, and prints what was acknowledged.
 
     python -m bkpy.demo.service URI DAYS_PER_SECOND [FLIGHTS]
 
 With FLIGHTS, only the first so many of each month. Prints `from N` when it has become the log's writer and N events are
 there, then `acknowledged N` for the first N events, again and again.
 
-Invariants: what it says was acknowledged before it said so.
+Invariant: it prints nothing as acknowledged before that is acknowledged.
 """
 
 from __future__ import annotations

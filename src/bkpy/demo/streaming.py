@@ -1,10 +1,10 @@
 """The part of the demonstration that streams: one log, written, tailed and aggregated all at the same time.
 
 A service appends the flights as their time comes, and is killed; another one goes on. A consumer tails the log, in two
-sessions under one name. A Spark query aggregates in micro-batches, is stopped in the middle, and started again from its
+sessions under one name. A Spark query aggregates in micro-batches, is stopped in the middle, and restarts from its
 checkpoint.
 
-Invariants: nothing counts as being there that was not compared with the source; no process is left behind.
+Invariants: every flight that counts as found was compared with the source; no process is left behind.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Pipeline:
 
 
 class _LogState:
-    """What those who read the log wait for."""
+    """What the readers of the log wait for."""
 
     def __init__(self) -> None:
         self.there = asyncio.Event()
@@ -113,7 +113,7 @@ class _LogState:
 
 
 async def stream(pipeline: Pipeline, tell: Tell) -> Streamed:
-    """Run everything until each of the parts has seen all events. `tell` is told how far they are."""
+    """Run everything until each of the parts has seen all events. `tell` is called with their progress."""
     started = time.monotonic()
     log = _LogState()
     async with asyncio.TaskGroup() as group:
@@ -125,15 +125,15 @@ async def stream(pipeline: Pipeline, tell: Tell) -> Streamed:
     return Streamed(serving.result(), tailing.result(), aggregating.result(), payloads, ledgers, seconds)
 
 
-# --- what came of it --------------------------------------------------------------------------------------------------
+# --- results ----------------------------------------------------------------------------------------------------------
 
 
 class DeliveryCount(NamedTuple):
-    """What of the source is somewhere. `displaced` are not where they are in the source; None where no order is."""
+    """The source's flights in one place. `displaced` are out of the source's order; None where there is no order."""
 
     flights: int
     missing: int
-    surplus: int  # those that come twice, and those that are not in the source
+    surplus: int  # flights that come twice, and flights that are not in the source
     displaced: int | None
 
     @property
@@ -203,14 +203,14 @@ class _Service:
         return self._process.exit_status
 
     def said(self, what: str) -> int:
-        """The last number that it has said of this, or -1."""
+        """The last number that it has printed after this word, or -1."""
         return said(self._process.log_path).get(what, -1)
 
     def last_words(self) -> str:
         return self._process.log_tail()
 
     async def until(self, what: str, number: int) -> None:
-        """Return when it has said this number of it, or a higher one."""
+        """Return when it has printed this number after the word, or a higher one."""
 
         async def far_enough() -> bool:
             self._tell("service", max(0, self.said("acknowledged")))
@@ -218,7 +218,7 @@ class _Service:
 
         there = await poll(far_enough, _PATIENCE_S)
         if not there or self.said(what) < number:
-            raise BookKeeperError(f"the service doesn't get on; its last words:\n{self.last_words()}")
+            raise BookKeeperError(f"the service makes no progress; its last words:\n{self.last_words()}")
 
     async def end(self) -> None:
         """Return when it has ended by itself."""
@@ -273,7 +273,7 @@ async def _aggregate(pipeline: Pipeline, tell: Tell, log: _LogState) -> Aggregat
         return await _progress(query, tell) >= half
 
     if not await poll(half_read, _PATIENCE_S):
-        raise BookKeeperError(f"the query doesn't get on: {query.status}")
+        raise BookKeeperError(f"the query makes no progress: {query.status}")
     await asyncio.to_thread(query.stop)
     before = await asyncio.to_thread(_batches, query)
     query = await asyncio.to_thread(_start_query, pipeline)
@@ -320,7 +320,7 @@ def _start_query(pipeline: Pipeline) -> StreamingQuery:
 
 
 def _batches(query: StreamingQuery) -> list[Any]:
-    """The progress of those that are done, by their ids. Raises what the query has failed with."""
+    """The progress of finished batches, by their ids. Raises the query's error if it has failed."""
     if (failure := query.exception()) is not None:
         raise failure
     done = {progress["batchId"]: progress for progress in query.recentProgress if "addBatch" in progress["durationMs"]}

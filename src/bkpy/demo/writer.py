@@ -1,10 +1,10 @@
-"""The writer that `bkpy demo` kills: it appends a year of flights to one ledger and says what was acknowledged.
+"""The writer that `bkpy demo` kills: it appends a year of flights to one ledger and prints what was acknowledged.
 
     python -m bkpy.demo.writer URI
 
 Prints `ledger ID`, then `acknowledged N` for the first N flights, again and again.
 
-Invariants: what it says was acknowledged before it said so.
+Invariant: it prints nothing as acknowledged before that is acknowledged.
 """
 
 from __future__ import annotations

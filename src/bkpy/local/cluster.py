@@ -53,7 +53,7 @@ _SESSION_TIMEOUT_S = 10.0
 
 _DIRECTORIES = {"journal_directories": ["journal"], "ledger_directories": ["ledgers"]}
 
-# What makes a bookie part of this cluster, which is not how it works.
+# Settings that make a bookie part of this cluster; the others are the caller's.
 _OWN_SETTINGS = ("bookie_id", "listen", "advertised_address", "metadata_uri")
 
 
@@ -69,7 +69,7 @@ class LocalBookie:
 
     @property
     def name(self) -> str:
-        """What people are told that this is: its id."""
+        """Its name in messages: its id."""
         return self.id
 
     @property
@@ -139,7 +139,7 @@ class LocalBookie:
         )
 
     def _put_aside(self, cookie: Cookie, tell: Callable[[str], None]) -> bool:
-        """Whether any of its directories was deleted; then those that are left get other names.
+        """Whether any of its directories was deleted; then the remaining ones get other names.
 
         For nobody can say what is whole there. One that is only in the settings is a new one.
         """
@@ -186,14 +186,13 @@ class LocalBookie:
 class LocalCluster:
     """A ZooKeeper and `bookies` bookies in `directory`, which is created if it does not exist.
 
-    A directory that was used before keeps its bookies but for those that were decommissioned, and gets more of them if
-    there are fewer than `bookies`. Its
-    ZooKeeper listens at `port`; without one, where it did before, or at any free port. `config` are settings of all the
-    bookies by name (relative directories are the bookie's own); an unknown one or one that the cluster itself decides
-    is a `ConfigError`. With `rebuild`, a bookie whose directories were deleted gets back what it had from the others,
-    and `rebuild` is told of it; without, such a one doesn't start. Use it as `async with LocalCluster(...) as cluster`,
-    or call `start` and `stop`; no part of it is bound to an event loop, and its bookies are the same objects when it is
-    stopped and started again.
+    A directory that was used before keeps its bookies, except for decommissioned ones, and gets more of them if there
+    are fewer than `bookies`. ZooKeeper listens at `port`; without one, at its former port, or at any free one. `config`
+    has settings of all bookies by name (relative directories are the bookie's own). An unknown setting, and one that
+    the cluster decides on, is a `ConfigError`. With `rebuild`, a bookie whose directories were deleted copies back what
+    it held from the others, and `rebuild` is called with a line about that; without, such a bookie doesn't start. Use
+    it as `async with LocalCluster(...) as cluster`, or call `start` and `stop`. No part of it is bound to an event
+    loop, and its bookies are the same objects when it is stopped and started again.
     """
 
     def __init__(
@@ -211,7 +210,7 @@ class LocalCluster:
         self.bookies: list[LocalBookie] = []
         self.retired: list[str] = []  # ids of bookies that were decommissioned, and are no part of the cluster any more
         self.lock_fds: tuple[int, ...] = ()
-        self.moved: dict[str, int] = {}  # by name, the port of the last use, for what had to take another one
+        self.moved: dict[str, int] = {}  # by name, the former port of a process that had to take another one
         self._port = port
         self._bookies_wanted = bookies
         self._config = dict(config or {})
@@ -232,9 +231,9 @@ class LocalCluster:
     async def start(self) -> None:
         """Start whatever does not run, and return when all of it serves.
 
-        `ConfigError` if the directory is in use or Java is missing, `BookieUnavailableError` or
-        `MetadataUnavailableError` with the last lines of a log if a process does not come up; nothing is left running
-        then.
+        Raises `ConfigError` if the directory is in use or Java is missing, and `BookieUnavailableError` or
+        `MetadataUnavailableError` with the last lines of a log if a process does not come up. Then it leaves nothing
+        running.
         """
         try:
             if not self.lock_fds:
@@ -340,7 +339,7 @@ class LocalCluster:
         self.zookeeper.pass_fds = self.lock_fds
 
     def _restore(self) -> None:
-        """Take up the ports and bookies of the directory's last use; a port that is taken now is chosen anew."""
+        """Take up the ports and bookies of the directory's last use, and choose other ports for taken ones."""
         try:
             state = json.loads((self.directory / "cluster.json").read_text())
         except FileNotFoundError:
@@ -368,14 +367,14 @@ class LocalCluster:
         self._fill_up()
 
     def _fill_up(self) -> None:
-        """Have as many bookies as were asked for."""
+        """Add bookies until there are as many as the caller wants."""
         while len(self.bookies) < self._bookies_wanted:
             self._new_bookie()
         self._save()
 
     def _check_port(self) -> None:
         if self._port is not None and not port_is_free(self._port):
-            raise ConfigError(f"port {self._port}, where ZooKeeper is to listen, is taken")
+            raise ConfigError(f"port {self._port}, given for ZooKeeper, is taken")
 
     def _usable(self, name: str, port: int | None) -> int:
         """The port, or another one if there is none or it was taken meanwhile."""

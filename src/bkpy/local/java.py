@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 JAVA_VERSION_MIN = 17  # the oldest that Spark 4 and ZooKeeper's jars inside PySpark run on
 
-# Spark asks for this module in every JVM it starts. It only makes numerical code faster, and small runtimes lack it.
+# Spark asks for this module in every JVM. It only makes numerical code faster, and small runtimes don't have it.
 _SPARK_OPTIONAL_MODULE = "jdk.incubator.vector"
 
 _WRAPPER = """\
 #!/bin/sh
-# This runtime lacks a module that Spark asks for and does not need, so the request is dropped.
+# This runtime has no module {module}, which Spark asks for and does not need: drop the request.
 for argument; do shift; [ "$argument" = "--add-modules={module}" ] || set -- "$@" "$argument"; done
 exec "{java}" "$@"
 """

@@ -97,7 +97,7 @@ class _Spawner:
             start, answer = requests.get()
             try:
                 answer.put(start())
-            except BaseException as e:  # handed to the caller, whatever it is
+            except BaseException as e:  # the caller raises it
                 answer.put(e)
 
 
@@ -183,7 +183,7 @@ class ManagedProcess:
 
 
 def how_it_ended(exit_status: int | None) -> str:
-    """What an exit status (minus the signal's number if one ended the process) says, as the end of a sentence."""
+    """An exit status (minus the signal's number if one ended the process) as the end of a sentence."""
     if exit_status is None or exit_status >= 0:
         return f"has ended with status {exit_status}"
     try:
@@ -193,7 +193,7 @@ def how_it_ended(exit_status: int | None) -> str:
 
 
 def lack_of_space(directory: Path) -> str:
-    """What to say of a disk that is full: a process that can't write its log can't say it. Empty if there is space."""
+    """The end of a sentence about a full disk, which its process can't log there. Empty if there is space."""
     there = next(path for path in (directory, *directory.parents) if path.exists())  # it may have been deleted
     free = shutil.disk_usage(there).free
     if free >= _FREE_BYTES_MIN:

@@ -1,8 +1,8 @@
-"""Starts the processes of a local cluster again when they have ended by themselves.
+"""Restarts the processes of a local cluster when they have ended by themselves.
 
 Invariants: a process is started again after a pause that doubles each time it ends early, up to `pause_max_s`, so one
-that dies at once doesn't keep the machine busy; what becomes of one process holds up no other; when `watch` is
-cancelled, nothing is being started any more.
+that dies at once doesn't keep the machine busy; no process waits for the restart of another; when `watch` has ended,
+nothing is being started any more.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Restartable(Protocol):
 
 
 class Supervisor:
-    """Looks after `parts`, which run, and says in a line what has happened to one of them.
+    """Restarts `parts`, which run now, when they end, and reports each end and restart in a line.
 
     With `restart`, a part is started again `pause_min_s` seconds after it has ended. While its runs are shorter than
     `steady_s` seconds, the pause doubles each time, up to `pause_max_s`.

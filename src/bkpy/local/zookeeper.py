@@ -102,7 +102,7 @@ class ZooKeeperServer:
 
     @property
     def name(self) -> str:
-        """What people are told that this is."""
+        """Its name in messages."""
         return "ZooKeeper"
 
     @property

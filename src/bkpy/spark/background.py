@@ -1,4 +1,4 @@
-"""An event loop on a thread of its own, for one who is called now and then and keeps connections in between."""
+"""An event loop on a thread of its own, for callers that keep connections between their calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class BackgroundLoop:
-    """Runs until it is closed, or the process ends: sessions are kept alive on it while nobody calls."""
+    """Runs until it is closed, or the process ends: it keeps sessions alive between calls."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -26,14 +26,14 @@ class BackgroundLoop:
             runner.get_loop().run_forever()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Begin it; the future is of what it returns or raises."""
+        """Start the work. The future has its result or error."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """What it returns or raises, when it has."""
+        """Do the work. Returns its result, or raises its error."""
         return self.submit(work).result()
 
     def close(self) -> None:
-        """Whatever is left on the loop is cancelled."""
+        """Cancel all work on the loop, and end its thread."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

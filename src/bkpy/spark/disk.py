@@ -1,4 +1,4 @@
-"""What an export does to its directory: each call one step, which a crash comes before or after."""
+"""The steps by which an export changes its directory: a crash comes before or after a step, never within."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Disk:
         return fd
 
     def append(self, fd: int, data: bytes) -> None:
-        """Write all of it, and return when it is on disk. After an error nothing is known of the file's end."""
+        """Write all of it, and return when it is on disk. After an error the file's end is unknown."""
         view = memoryview(data)
         while view:
             view = view[os.write(fd, view) :]
         os.fsync(fd)
 
     def sync(self, path: Path) -> None:
-        """Return when the file that somebody else has written is on disk."""
+        """Return when a file that another process wrote is on disk."""
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
@@ -43,7 +43,7 @@ class Disk:
         sync_dir(str(path))
 
     def rename(self, source: Path, target: Path) -> None:
-        """Give a file another name, atomically, in place of what has it."""
+        """Rename a file atomically, replacing the file that has the name."""
         os.rename(source, target)
 
     def make_dir(self, path: Path) -> None:
@@ -55,7 +55,7 @@ class Disk:
         path.unlink(missing_ok=True)
 
     def kind(self, path: Path) -> str:
-        """What the file system there is called, as "ext4"; where that isn't to be known, ""."""
+        """The name of the file system there, such as "ext4"; "" if it is unknown."""
         try:
             lines = Path("/proc/self/mountinfo").read_text().splitlines()
         except OSError:
@@ -69,7 +69,7 @@ class Disk:
         return ""
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a directory with all that is in it, also while somebody who is ending still adds to it."""
+        """Remove a directory with all its contents, also while an ending process still adds to it."""
         while True:
             try:
                 shutil.rmtree(path)

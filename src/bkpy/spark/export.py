@@ -1,7 +1,7 @@
 """Ledgers and logs as Parquet, CSV or JSON files, written by the workers of a Spark session, each entry once.
 
-Invariants: everything that can be known to be wrong is refused before Spark starts and before anything is written; a
-batch becomes part of an export only if every entry that was planned was also written, and nothing else was.
+Invariants: an export refuses every mistake that it can detect before Spark starts and before it writes anything; a
+batch becomes part of an export only if exactly the planned entries were written.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _NOT_OPTIONS: Final = frozenset(
 
 @dataclass(frozen=True)
 class ExportSummary:
-    """What was added: entries and their payload bytes, from how many ledgers, in how many files of `directory`.
+    """The entries that were added and their payload bytes, from how many ledgers, in how many files of `directory`.
 
     Of a log, ledgers aren't counted, `truncated` is how many of its entries were skipped, and `gaps` are the positions
     among the new ones that have no entries because a loss was accepted, each gap with its first and last position.
@@ -70,13 +70,13 @@ class ExportSummary:
     bytes: int
     files: int
     seconds: float
-    total: Totals  # that are there now
+    total: Totals  # in the export now
     gaps: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class _Added:
-    """What batches have added. `truncated` entries were deleted before they could be read."""
+    """The sum of what batches have added. `truncated` entries were deleted before the export read them."""
 
     totals: Totals = NO_TOTALS
     truncated: int = 0
@@ -88,7 +88,7 @@ class _Added:
 
 @dataclass(frozen=True)
 class ExportRequest:
-    """What is exported, where to and how: either `ledgers` or a `log`. See `export_ledgers` and `export_log`."""
+    """What to export, to where and how: either `ledgers` or a `log`. See `export_ledgers` and `export_log`."""
 
     connect_string: str
     to: str | Path
@@ -106,7 +106,7 @@ class ExportRequest:
     def check(self) -> None:
         """Raises `ConfigError`."""
         if (self.ledgers is None) == (self.log is None):
-            raise ConfigError("either ledgers or a log are exported")
+            raise ConfigError("export either ledgers or a log")
         if self.skip_unauthorized and self.log is not None:
             raise ConfigError("a log has one password: --skip-unauthorized is for ledgers")
         if self.skip_truncated and self.log is None:
@@ -118,10 +118,10 @@ class ExportRequest:
         if self.partition_by is not None and self.partition_by not in PARTITIONINGS:
             raise ConfigError(f"an export can't be partitioned by {self.partition_by!r}, only by day")
         if self.batch_bytes is not None and self.batch_bytes < 1:
-            raise ConfigError(f"a batch of {self.batch_bytes} bytes holds nothing")
+            raise ConfigError(f"a batch of {self.batch_bytes} bytes can hold no entry")
         for name in self.options or ():
             if name.lower() in _NOT_OPTIONS:
-                raise ConfigError(f"option {name} can't be given to an export, which decides on it itself")
+                raise ConfigError(f"option {name} is not allowed: an export sets it itself")
 
     @property
     def layout(self) -> ExportLayout:
@@ -216,9 +216,9 @@ def export_log(
 
 
 class Exporter:
-    """Adds what is new to a place, round by round. Takes the place, and a session, when it first has something to add.
+    """Adds new entries to a target, round by round. Locks it, and makes a session, once there is something to add.
 
-    After an error it is as it was at first, and another round can be tried.
+    After an error it is as new, and you can try another round.
     """
 
     def __init__(
@@ -251,12 +251,12 @@ class Exporter:
         self.close()
 
     def close(self) -> None:
-        """Give back what was taken, also the place."""
+        """Release the session and the lock on the target."""
         self._lock = self._directory = self._session = None
         self._held.pop_all().close()
 
     def round(self) -> ExportSummary:
-        """Add what is new by now; see `export_ledgers`."""
+        """Add the entries that are new by now; see `export_ledgers`."""
         try:
             with _telling_of_disks(self._request.to):
                 return self._round()
@@ -266,7 +266,7 @@ class Exporter:
             raise
 
     def take(self) -> None:
-        """Take the place, so that no other export can. Raises `ConfigError` if another one has it."""
+        """Lock the target against other exports. Raises `ConfigError` if another one has it."""
         if self._lock is None:
             self._lock = self._held.enter_context(_locked(self._options, self._request.to))
 
@@ -302,17 +302,17 @@ class Exporter:
         return plan_log(self._options, self._given, self._state, batch_bytes, skip_truncated=skip_truncated)
 
     def _state(self, source: ExportSource) -> State:
-        """What is there already."""
+        """What the export has already."""
         if self._directory is not None:
             return self._directory.state
         layout = self._request.layout
         return State(source, layout) if self._path is None else look(self._path, source, layout)
 
     def _add_all(self, directory: ExportDirectory, plan: ExportPlan) -> tuple[_Added, ExportPlan]:
-        """Add all batches of the plan, or of a newer one if ledgers are deleted meanwhile; returns that as well."""
+        """Add all batches of the plan, or of a newer one if ledgers are deleted meanwhile. Returns the plan as well."""
         todo = list(plan.batches)
         if not todo and directory.state.next_batch == 0:
-            todo = [plan.nothing]  # so that programs find the columns
+            todo = [plan.nothing]  # an empty file, so that programs find the columns
         added, done, tasks = _Added(), 0, sum(batch.tasks for batch in todo)
         while todo:
             batch, *todo = todo
@@ -329,7 +329,7 @@ class Exporter:
         return added, plan
 
     def _opened(self, plan: ExportPlan) -> tuple[ExportDirectory, ExportPlan]:
-        """The directory, taken, and the plan of what it lacks."""
+        """The directory, locked, and the plan of what it is missing."""
         assert self._path is not None
         if self._directory is None:
             self.take()
@@ -369,7 +369,7 @@ class Exporter:
         return 0
 
     def _spark_session(self) -> SparkSession:
-        """The caller's session, or one that is ended with the exporter."""
+        """The caller's session, or one that ends with the exporter."""
         from bkpy.spark.session import own_session
 
         if self._session is None:
@@ -379,7 +379,7 @@ class Exporter:
         return self._session
 
     def _export_to_uri(self) -> tuple[_Added, ExportPlan]:
-        """Everything, in one write to where nothing is yet: what can't be renamed can't be added to."""
+        """Write everything at once to a URI where nothing exists: renames fail there, so an export can't grow."""
         plan = self._plan()
         (batch,) = plan.batches or [plan.nothing]
         self.take()
@@ -395,13 +395,13 @@ class Exporter:
     def follow(
         self, interval_s: float, on_round: Callable[[ExportSummary], None], on_error: Callable[[BookKeeperError], None]
     ) -> NoReturn:
-        """Keep the place, and add what is new every `interval_s` seconds, until an exception ends it.
+        """Keep the lock, and add new entries every `interval_s` seconds, until an exception ends it.
 
-        The first round's errors are raised; those of later ones are told, and what they have left out comes later.
+        Raises the first round's errors. Later ones go to `on_error`, and the next round adds what they left out.
         """
         if self._path is None:
             raise ConfigError(
-                "an export to a URI can't go on: what is there can't be renamed", path=str(self._request.to)
+                "an export to a URI can't be continued: files there can't be renamed", path=str(self._request.to)
             )
         self.take()
         on_round(self.round())
@@ -426,17 +426,17 @@ def _check_writable(path: Path) -> None:
     there = next(p for p in (path, *path.parents) if p.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         raise ConfigError(
-            f"nothing can be written there: {there} is no directory, or not a writable one", path=str(path)
+            f"the export can't write there: {there} is no directory, or not a writable one", path=str(path)
         )
 
 
 def _check_count(written: int, expected: int, where: str | Path) -> None:
     if written != expected:
-        raise CorruptDataError(f"{written} entries were written, not the {expected} there are", path=str(where))
+        raise CorruptDataError(f"{written} entries were written, not the {expected} planned ones", path=str(where))
 
 
 def _rows_in(files: Sequence[Path]) -> int:
-    """As the files themselves say, which may have been written on another machine."""
+    """The rows by the files themselves, which another machine may have written."""
     import pyarrow.parquet as pq
 
     return sum(pq.read_metadata(file).num_rows for file in files)
@@ -455,11 +455,11 @@ def _locked(options: SourceOptions, to: str | Path) -> AbstractContextManager[Ta
 
 @contextmanager
 def _telling_of_disks(to: str | Path) -> Iterator[None]:
-    """Raise what the directory's own file system refuses as an error of bkpy."""
+    """Raise errors of the directory's file system as errors of bkpy."""
     try:
         yield
     except OSError as e:
         where = str(e.filename or to)
         if e.errno == errno.ENOSPC:
-            raise DiskError("a disk is full, the export's own; run it again when there is room", path=where) from e
-        raise DiskError(f"the export's directory can't be written: {e.strerror or e}", path=where) from e
+            raise DiskError("the disk of the export is full; run it again when there is room", path=where) from e
+        raise DiskError(f"failed to write to the export's directory: {e.strerror or e}", path=where) from e

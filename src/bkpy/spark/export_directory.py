@@ -1,13 +1,13 @@
-"""The directory of an export: batches of files that are all of them part of it, or none, whenever their writer dies.
+"""The directory of an export: all files of a batch become part of it, or none, whenever their writer dies.
 
-    DIR/part-<batch>-<task>-c000.snappy.parquet    what everybody reads, perhaps below DIR/day=YYYY-MM-DD/
-    DIR/_bkpy/manifest-<number>                    what belongs to the export; the highest number counts
-    DIR/_bkpy/staging-<token>/<batch>-<attempt>/   what Spark is just writing; nobody reads names with "_" in front
+    DIR/part-<batch>-<task>-c000.snappy.parquet    the files for readers, perhaps below DIR/day=YYYY-MM-DD/
+    DIR/_bkpy/manifest-<number>                    the list of the export's contents; the highest number counts
+    DIR/_bkpy/staging-<token>/<batch>-<attempt>/   files that Spark is writing; readers skip names with "_" in front
 
-Invariants: a file gets a visible name only when it is whole and on disk and the manifest says that it is part of the
-export, and a name once only. Whoever opens a directory first takes the next number, which one process alone can have,
-and then reads the manifest before: so a former exporter that only thinks that it still lives has either noted down its
-batch before that, and it is known, or sees the number after it has noted it down, and goes no further.
+Invariants: a file gets a visible name only when it is whole and on disk and the manifest lists it, and a name only
+once. An exporter that opens a directory first takes the next number, which only one process can have, and then reads
+the manifest before it. So a former exporter that still runs has either recorded its batch before that, and the new one
+knows it, or sees the higher number after recording the batch, and stops.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 HIDDEN: Final = "_bkpy"
 _SPARKS_SUCCESS: Final = "_SUCCESS"
-_REWRITE_BYTES_MIN: Final = 64 * 1024  # lines that are appended before a manifest is written anew, at least
+_REWRITE_BYTES_MIN: Final = 64 * 1024  # the least number of lines that are appended before a manifest is rewritten
 
 # What Spark calls a file, with the task, the file of the task and what follows; and what it is called in the end.
 _STAGED: Final = re.compile(r"part-(\d+)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}[-.](c\d+)(\..+)")
@@ -67,7 +67,7 @@ _WITHOUT_RENAME: Final = frozenset(
 
 
 def look(path: Path, source: ExportSource, layout: ExportLayout) -> State:
-    """What is in the directory, which need not exist. Changes nothing.
+    """The state of the directory, which need not exist. Changes nothing.
 
     Raises `ConfigError` if it holds anything but an export of `source` with this layout, and what `decode` raises.
     """
@@ -88,7 +88,7 @@ def look(path: Path, source: ExportSource, layout: ExportLayout) -> State:
 
 
 def _stored(hidden: Path) -> State | None:
-    """What the manifest with the highest number says that is one at all: the others' makers got no further."""
+    """The contents of the highest manifest that is complete; the makers of higher ones got no further."""
     while True:
         try:
             for number in sorted(_numbers(hidden), reverse=True):
@@ -113,7 +113,7 @@ def _check_empty(path: Path) -> None:
     if not path.exists():
         return
     if not path.is_dir():
-        raise ConfigError("there is a file where the export is to go", path=str(path))
+        raise ConfigError("a file has the name of the export's directory", path=str(path))
     names = {name for name in os.listdir(path) if name != HIDDEN}
     if _SPARKS_SUCCESS in names:
         raise ConfigError(
@@ -126,7 +126,7 @@ def _check_empty(path: Path) -> None:
 
 
 class ExportDirectory:
-    """A directory that this process adds to. After any error but of what it was given, only `close` may be called."""
+    """A directory that this process adds to. After any error but of its arguments, only `close` may be called."""
 
     def __init__(self, path: Path, state: State, disk: Disk) -> None:
         self.path = path
@@ -142,7 +142,7 @@ class ExportDirectory:
 
     @classmethod
     def open(cls, path: Path, source: ExportSource, layout: ExportLayout, disk: Disk | None = None) -> ExportDirectory:
-        """The directory, made if there is none, with what a former exporter has left half done finished or removed.
+        """The directory, made if there is none. Finishes or removes what a former exporter left half done.
 
         Raises what `look` raises, `ConfigError` for a file system without an atomic rename, and `OSError`.
         """
@@ -225,7 +225,7 @@ class ExportDirectory:
                 self._disk.unlink(self._hidden / _manifest(lower))
 
     def begin(self, ids: Runs) -> Path:
-        """Note down what the next batch is to hold; returns the directory to write it into, which doesn't exist."""
+        """Record the next batch's contents. Returns the directory to write it into, which doesn't exist yet."""
         self._check_ours()
         if self._appended > max(self._first_bytes, _REWRITE_BYTES_MIN):
             self._take_number(lambda: self.state)
@@ -241,7 +241,7 @@ class ExportDirectory:
         return [staging / name for name in names if not any(part.startswith(("_", ".")) for part in name.parts)]
 
     def commit(self, staging: Path, ids: Runs, *, rows: int, bytes: int, ledgers: int, gaps: Runs = NOTHING) -> Totals:
-        """Make what was written to `staging` part of the export, as these `ids`; returns what that has added.
+        """Make the files in `staging` part of the export, as these `ids`. Returns what that has added.
 
         `gaps` are those of the ids that have no entries.
         """
@@ -273,7 +273,7 @@ class ExportDirectory:
         return str(staged.with_name(f"part-{batch:08d}-{task}-{file}{suffix}"))
 
     def _move(self, moves: Moves) -> None:
-        """Give files that are part of the export their names, those that lack them."""
+        """Give the export's files their names, unless they have them."""
         staging = self._hidden / moves.staging
         targets = {self.path}
         for old, new in moves.files:
@@ -301,7 +301,7 @@ class ExportDirectory:
         self._appended += len(line)
 
     def _check_ours(self) -> None:
-        """Not what keeps others out, which the lock does, but two that both think that they have it."""
+        """Guards against two exporters that both believe to hold the lock, which keeps others out."""
         if max(_numbers(self._hidden), default=0) != self._number:
             raise self._taken()
 
@@ -309,12 +309,12 @@ class ExportDirectory:
         return BookKeeperError("another export has taken the directory over meanwhile", path=str(self.path))
 
     def close(self) -> None:
-        """Leave the directory, without what was written and is no part of the export."""
+        """Leave the directory, and remove files that are no part of the export."""
         if self._fd < 0:
             return
         try:
             if not self._committing:
-                with suppress(OSError):  # who comes next will do it
+                with suppress(OSError):  # the next exporter does it
                     self._disk.remove_tree(self._hidden / f"staging-{self._token}")
         finally:
             os.close(self._fd)

@@ -1,4 +1,4 @@
-"""What Spark does for an export: reads a batch through the data source, and writes its files."""
+"""Spark's part of an export: reads a batch through the data source, and writes its files."""
 
 from __future__ import annotations
 

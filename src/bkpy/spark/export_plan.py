@@ -1,6 +1,6 @@
-"""What an export has yet to do: ledgers, or positions of a log, that it doesn't hold, in batches of a bounded size.
+"""Plans an export: the ledgers, or positions of a log, that it doesn't hold yet, in batches of a bounded size.
 
-Invariants: the batches of a plan are disjoint, and none has anything that is done already.
+Invariant: the batches of a plan are disjoint, and none repeats what the export has.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from bkpy.spark.options import SourceOptions
     from bkpy.spark.planning import EntryRange
 
-BATCH_BYTES: Final = 16 * GIB  # what is done again, at most, when an export dies: a minute or two of work
-BATCH_LEDGERS_MAX: Final = 10_000  # whose ids are handed to Spark as text
+BATCH_BYTES: Final = 16 * GIB  # the most work that an export repeats after a crash: a minute or two
+BATCH_LEDGERS_MAX: Final = 10_000  # Spark gets their ids as text
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def plan_ledgers(
         states.append(state_of(ExportSource(instance_id)))
         return states[0].done
 
-    # Nothing was done yet, and an address where no ZooKeeper runs is told soon.
+    # Nothing is done yet, so an address where no ZooKeeper runs is an error at once.
     refused_s = ClientSettings().metadata_refused_timeout_s
     selection = load_ledgers(options, done=done, metadata_refused_timeout_s=refused_s)
     parts = plan(selection.ledgers, options)
@@ -163,7 +163,7 @@ async def _plan_log(
         state = state_of(ExportSource(client.instance_id, options.log, view.uid))
         earliest = await view.position(EARLIEST)
         done = max(state.done.ends, default=earliest)  # an export begins where the log does
-        end = max(view.end_position, done)  # fewer bookies may tell how far it goes than at the last export
+        end = max(view.end_position, done)  # fewer bookies may answer than at the last export
         start = max(done, min(earliest, end))
         unread = min(view.behind(done), start)
         gone = start - unread
@@ -210,7 +210,7 @@ def _between(given: Mapping[str, str], uid: str, start: int, end: int, skip_trun
 
 
 def first_position(given: Mapping[str, str]) -> int:
-    """Where the log of a batch's options begins now. Blocks. Raises what `LogView` raises."""
+    """The log's first position now, by a batch's options. Blocks. Raises what `LogView` raises."""
     return asyncio.run(_first_position(parse_options(given)))
 
 

@@ -1,4 +1,4 @@
-"""What Spark tells of a failure in the words of three layers, as the one error that it began with."""
+"""Finds the first error in what Spark reports of a failure, in which three layers wrap each other."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DISK_FULL: Final = "No space left on device"
 
 @contextmanager
 def translating(target: str) -> Iterator[None]:
-    """Raise what Spark failed with when it wrote to `target` as an error of bkpy."""
+    """Raise Spark's errors of a write to `target` as errors of bkpy."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -34,7 +34,7 @@ def translating(target: str) -> Iterator[None]:
 
 @contextmanager
 def telling_of_the_end(target: str | None = None) -> Iterator[None]:
-    """Raise what a conversation with a Java process that has ended fails with as an error that says so."""
+    """Raise an error that names the cause when a call fails because the Java process has ended."""
     from py4j.protocol import Py4JError, Py4JJavaError
 
     try:
@@ -44,14 +44,14 @@ def telling_of_the_end(target: str | None = None) -> Iterator[None]:
     except (Py4JError, ConnectionError, EOFError) as e:
         raise BookKeeperError(
             "Spark's Java process has ended, or can't be reached any more: it was killed, perhaps because the machine "
-            "was short of memory (`dmesg` tells that); what it was just writing is no part of an export: try again, "
+            "was short of memory (see `dmesg`); files that it was writing are no part of an export: try again, "
             "with fewer tasks at once if it was memory (--master 'local[1]')",
             path=target,
         ) from e
 
 
 def translated(text: str, target: str | None = None) -> BookKeeperError:
-    """The error that a text of Spark's is about."""
+    """The error that a text of Spark's describes."""
     if found := _OURS.search(text):
         kind = getattr(errors, found[1], None)
         if isinstance(kind, type) and issubclass(kind, BookKeeperError):
@@ -59,10 +59,10 @@ def translated(text: str, target: str | None = None) -> BookKeeperError:
     if found := _RAISED.search(text):
         return CorruptDataError(found[1])
     if "[PATH_ALREADY_EXISTS]" in text:
-        return ConfigError("there is something already where the export is to go", path=target)
+        return ConfigError("the target of the export exists already", path=target)
     if _DISK_FULL in text:
         return DiskError(
-            "a disk is full: the export's own, or the one where Spark keeps temporary files (spark.local.dir)",
+            "a disk is full: the export's own, or that of Spark's temporary files (spark.local.dir)",
             path=target,
         )
     causes = _CAUSE.findall(text)

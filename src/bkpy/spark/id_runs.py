@@ -1,4 +1,4 @@
-"""A set of whole numbers as the runs that it consists of: small for what is mostly dense, as ids and positions are.
+"""A set of whole numbers as the runs that it consists of: small for dense sets, such as ids and positions.
 
 Invariants: runs ascend, none is empty, and no two overlap or touch, so that equal sets are equal values.
 """
@@ -87,7 +87,7 @@ class Runs:
         return self.ends[bisect_right(self.starts, number) - 1]
 
     def clipped(self, first: int) -> Runs:
-        """Those of the numbers that are not below `first`."""
+        """The numbers that are not below `first`."""
         return self.spans((max(start, first), end) for start, end in self.pairs())
 
     def pairs(self) -> Iterator[tuple[int, int]]:

@@ -1,10 +1,9 @@
 """The Java process behind this process's Spark sessions: started, waited for, and never left behind.
 
-PySpark can start it as well, but one whose program is interrupted while it starts then stays for ever: it finds the
-place gone where it was to leave its port, and never gets to the point where it notices that nobody is there.
+PySpark can start it as well, but such a process stays for ever if its program is interrupted meanwhile: it finds no
+place to leave its port, and never notices that its program has gone.
 
-Invariants: it ends when this process does, however that ends and whatever it was just doing; `end_jvm` returns when it
-has ended.
+Invariants: it ends when this process does, however and whenever that ends; `end_jvm` returns when it has ended.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def start_jvm(conf: Mapping[str, str], *, output: int | None, grace_s: float) ->
     """Start the Java process; returns the variables with which PySpark finds it, once it can be reached.
 
     `conf` is Spark's, for the settings that only count at the start. Its output goes to the file descriptor `output`,
-    or where this process's own goes. When it is told to end it has `grace_s` seconds before it is killed.
+    or where this process's own goes. At its end it gets SIGTERM, and SIGKILL `grace_s` seconds later.
     """
     global _running
     if _running is not None:
@@ -84,7 +83,7 @@ def jvm_is_ours() -> bool:
 
 
 def end_jvm() -> None:
-    """End the Java process if there is one, and with it every session, and wait for it. PySpark can start anew."""
+    """End the Java process, if any, with all its sessions, and wait for it. PySpark can then start another."""
     global _running
     if _running is not None:
         _end(_running.guard)
@@ -99,7 +98,7 @@ def _end(guard: subprocess.Popen[bytes]) -> None:
 
 
 def _forget() -> None:
-    """Make PySpark forget what it knows of a process that is gone."""
+    """Make PySpark forget the process that has ended."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession, SQLContext
 

@@ -2,9 +2,9 @@
 
     python -I -S jvm_guard.py GRACE_S COMMAND [ARGUMENT...]
 
-Whoever holds the other end of the pipe ends the command by closing it, or by dying, however it dies. That holds at any
-moment, also while the command is still a shell script that looks for the program to become, which no signal at the
-parent's death would reach everywhere. Not imported by anything: it needs the standard library and nothing else.
+The process at the other end of the pipe ends the command by closing it, or by dying in any way. That works at any
+moment, also while the command is still a shell script that has yet to become the program, which a signal at the
+parent's death would not reach everywhere. Not imported by anything: it needs the standard library and nothing else.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main() -> int:
     ending = threading.Thread(target=_end_with_input, args=(command, float(sys.argv[1])), daemon=True)
     ending.start()
     status = command.wait()
-    if status < 0:  # perhaps by our own hand, which then has more to do
+    if status < 0:  # perhaps killed by the thread, which has more to do then
         ending.join(1.0)
     return status if status >= 0 else 128 - status
 

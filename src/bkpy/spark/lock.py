@@ -1,7 +1,7 @@
 """One export at a time into one place, whatever file system that is: an ephemeral node in the cluster's metadata.
 
-The node is named after the target and says who has it. It goes when its exporter ends, and if that dies, when its
-session ends: nothing has to be removed by hand.
+The node is named after the target and names its exporter. It is deleted when the exporter ends, or, if that dies, when
+its session ends: nobody has to remove it.
 
 A process that was stopped for longer than its session lives finds out only when it goes on, so the lock alone doesn't
 prove that nobody else has written: the export looks at what is there in the end, too.
@@ -94,7 +94,7 @@ class TargetLock:
 
     @contextmanager
     def telling(self, on_loss: Callable[[], None]) -> Iterator[None]:
-        """Meanwhile call `on_loss`, in another thread, when the lock is lost; then raise, whatever came of it."""
+        """Meanwhile call `on_loss`, in another thread, when the lock is lost. Raises at the end if it was lost."""
         self._on_loss = on_loss
         try:
             self.check()
@@ -174,7 +174,7 @@ class TargetLock:
             since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(owner["since_ms"] / 1000))
             who = f"process {owner['pid']} of {owner['user']} on {owner['host']}, since {since}"
         return ConfigError(
-            f"another export is writing there: {who}. (Should it have died, it will be forgotten within seconds)",
+            f"another export is writing there: {who}. (If it has died, its lock expires within seconds)",
             path=str(self._to),
         )
 

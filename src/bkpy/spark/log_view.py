@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bkpy.log.reader import LogReader
     from bkpy.spark.options import LogOffset, SourceOptions
 
-Task = tuple[EntryRange, ...]  # what one task reads, in the order of positions
+Task = tuple[EntryRange, ...]  # the ranges of one task, in the order of positions
 
 
 class LogView:
@@ -67,7 +67,7 @@ class LogView:
         await self._reader.refresh(confirmed=confirmed)
 
     async def position(self, offset: LogOffset) -> int:
-        """Where in the log that is; a number is taken as it is."""
+        """The position of a word or a time in the log; numbers stay as they are."""
         if isinstance(offset, datetime):
             return await self._reader.position_at(offset)
         if isinstance(offset, int):
@@ -131,17 +131,17 @@ class LogView:
 
 
 def grouped(ranges: Sequence[EntryRange], bytes_max: int, count_min: int) -> list[Task]:
-    """Neighbours together as long as they are small: a log may have many short ledgers, and a task has its price.
+    """Put small neighbours together: a log may have many short ledgers, and each task costs something.
 
     There are at least `count_min` tasks, as far as there are ranges.
     """
     tasks: list[list[EntryRange]] = []
-    size, spare = 0, len(ranges) - count_min
+    size, mergeable = 0, len(ranges) - count_min
     for part in ranges:
-        if tasks and spare > 0 and size + part.bytes <= bytes_max:
+        if tasks and mergeable > 0 and size + part.bytes <= bytes_max:
             tasks[-1].append(part)
             size += part.bytes
-            spare -= 1
+            mergeable -= 1
         else:
             tasks.append([part])
             size = part.bytes

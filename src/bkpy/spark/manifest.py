@@ -1,7 +1,7 @@
-"""The manifest of an export: what a directory was made of, and what of that is in it.
+"""The manifest of an export: the source of a directory's files, and how much of that source they hold.
 
-See docs/reference/formats/export.md. A text file. Its first line is all that was known when the file was begun, each
-further one something that came of it since. A line is a checksum and JSON, and counts when it is there to its end.
+See docs/reference/formats/export.md. A text file, whose first line has the whole state at its beginning, and each
+further line one change. A line is a checksum and JSON, and counts once it is complete.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ExportSource:
 
 @dataclass(frozen=True)
 class ExportLayout:
-    """What the files are like. All of a directory are alike."""
+    """The format of the files, the same for all of a directory."""
 
     format: str
     payload: str | None = None
@@ -203,7 +203,7 @@ def _after(state: State, fields: dict[str, Any]) -> State:
         return state.committed(Runs.parse(said["ids"]), Totals(**said["totals"]), _moves(said), gaps)
     if kind == "finished":
         return state.finished()
-    raise ValueError(f"nobody knows what {kind!r} means")
+    raise ValueError(f"unknown kind of line {kind!r}")
 
 
 def _given(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -93,7 +93,7 @@ async def _load(options: SourceOptions, done: Callable[[str], Runs] | None, sett
 
 
 def select(found: Sequence[LedgerMetadata], options: SourceOptions) -> Selection:
-    """Those whose password was given. The others are one `UnauthorizedError`, unless they are to be left out."""
+    """The ledgers with the given password. The others are one `UnauthorizedError`, unless the options skip them."""
     password = options.password()
     refused: dict[int, UnauthorizedError] = {}
     for metadata in found:
@@ -112,7 +112,7 @@ def select(found: Sequence[LedgerMetadata], options: SourceOptions) -> Selection
 
 
 async def _read(client: bkpy.Client, ids: Sequence[int], options: SourceOptions) -> list[LedgerMetadata]:
-    """The metadata of those that are closed. One that isn't, or doesn't exist, is an error if it was named.
+    """The metadata of closed ledgers. One that isn't closed, or doesn't exist, is an error if the options name it.
 
     So is one of a log, since the log alone tells what of it counts: it may never have been committed.
     """
@@ -152,7 +152,7 @@ def plan(
     """
     ids = {metadata.ledger_id for metadata in ledgers}
     if not options.fail_on_data_loss:
-        ids.update(options.ledgers or options.starts.keys() | options.ends.keys())  # those that were deleted, too
+        ids.update(options.ledgers or options.starts.keys() | options.ends.keys())  # deleted ones, too
     for name, offsets in (("startingOffsets", options.starts), ("endingOffsets", options.ends)):
         if others := sorted(set(offsets) - ids):
             raise ConfigError(f"option {name} names a ledger that isn't read", ledger_id=others[0])
@@ -173,7 +173,7 @@ def cut(
 
 
 def _fragments(metadata: LedgerMetadata, options: SourceOptions) -> Iterator[EntryRange]:
-    """What is to be read of each fragment of a ledger."""
+    """The ranges to read of each fragment of a ledger."""
     count, ledger_id = metadata.last_entry + 1, metadata.ledger_id
     start, end = options.starts.get(ledger_id, 0), options.ends.get(ledger_id, count)
     for offset in (start, end):

@@ -50,7 +50,7 @@ def local_session(
     which it needs to remove its temporary files. `ConfigError` when PySpark or a Java runtime is missing.
     """
     try:
-        import pyarrow  # noqa: F401 - the data source needs it, and it is told here rather than by a failed task
+        import pyarrow  # noqa: F401 - the data source needs it: fail here, not in a task
         from pyspark import SparkContext
         from pyspark.sql import SparkSession
     except ImportError as e:

@@ -1,4 +1,4 @@
-"""What a sink does in the cluster: the ledger of a task attempt, the commit of a batch, and what is left of others.
+"""A sink's work in the cluster: writing the ledger of a task attempt, committing a batch, deleting unused ledgers.
 
     attempt    a ledger with the log's name and uid in its custom metadata, closed; no list names it
     commit     recover the log's open ledgers, which fences its writer -> one write of the list that names all ledgers
@@ -64,7 +64,7 @@ def write_attempt(options: SinkOptions, rows: Iterator[pa.RecordBatch]) -> Batch
     """A CLOSED ledger with the payloads of these rows, of one column; None for no rows. Blocks.
 
     Raises `ConfigError` for a row without a payload, and whatever `LedgerWriter` raises; the ledger is deleted then, or
-    left to those who look for ledgers that no list names.
+    left to the auditor, which deletes ledgers that no list names.
     """
     # Rows may be long in coming: on a loop of its own the session lives meanwhile.
     loop = BackgroundLoop(f"write to log {options.log}")
@@ -132,7 +132,7 @@ class _AttemptWriter:
             return
         if self._writer is not None:
             self._writer.abandon()
-            with contextlib.suppress(BookKeeperError):  # the error that led here is the one to be told
+            with contextlib.suppress(BookKeeperError):  # the error that led here is the one to raise
                 await self._client.delete_ledger(self._writer.ledger_id)
         await self._client.close()
 
@@ -195,7 +195,7 @@ async def _committed(
         ends = {segment.ledger_id: await closed_end(inner, password, segment) for segment in log_list.open_segments}
     except NoSuchLedgerError:
         if (await logs.read(options.log, fresh=True))[1] != version:
-            return False  # somebody else has taken it out of the list
+            return False  # another client has removed it from the list
         raise
     now_ms = max(logs.now_ms(), log_list.last_ms)  # also of what is dropped
     wanted = with_batch(settled(log_list, ends), options.writer_id, batch, parts, now_ms, logs.settings.log_sinks_max)
@@ -233,21 +233,21 @@ async def _check_of(client: Client, part: BatchPart, uid: str) -> Check:
             ledger_id=part.ledger_id,
         )
     if metadata.custom_metadata.get(LOG_UID) != uid.encode():
-        raise MetadataConflictError("the log was deleted and made anew since", ledger_id=part.ledger_id)
+        raise MetadataConflictError("the log was deleted and created again since", ledger_id=part.ledger_id)
     return parts.logs.ledger_check(part.ledger_id, version)
 
 
 async def discard(options: SinkOptions, parts: Sequence[BatchPart]) -> None:
-    """Delete the ledgers of a batch that failed, except those that the list names: its outcome may have been unknown.
+    """Delete the ledgers of a failed batch, except ledgers that the list names: its outcome may have been unknown.
 
-    What can't be deleted now is left to those who look for ledgers that no list names.
+    What can't be deleted now is left to the auditor, which deletes ledgers that no list names.
     """
     if not parts:
         return
     try:
         async with bkpy.connect(options.metadata_uri, **options.client_settings()) as client:
             await _discard(client, parts)
-    except BookKeeperError as error:  # the error of the batch is the one to be told
+    except BookKeeperError as error:  # the error of the batch is the one to raise
         log.warning("%d ledgers made for log %s and not used may still be there: %s", len(parts), options.log, error)
 
 

@@ -52,7 +52,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     for name, why in (
         ("metadataServiceUri", ""),
         ("log", ": a write goes to a log"),
-        ("writerId", ": without it a batch that is repeated can't be told from another one"),
+        ("writerId", ": without it, a repeated batch can't be recognised"),
     ):
         if _PARSERS[name][0] not in values:
             raise ConfigError(f"option {name} is missing{why}")

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class LedgerSourceReader(DataSourceReader):
-    """Reads closed ledgers or a log, of those what its conditions leave. Spark pickles it with each task."""
+    """Reads the entries of closed ledgers or a log that match its conditions. Spark pickles it with each task."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -48,7 +48,7 @@ class LedgerSourceReader(DataSourceReader):
         return FilteringReader(reader) if options.pushdown else reader
 
     def add_conditions(self, filters: list[Filter]) -> list[Filter]:
-        """Plan only what these leave, as far as a plan can tell; returns those that Spark has to apply."""
+        """Narrow the plan by these conditions where it can. Returns the conditions that Spark has to apply."""
         left = []
         for condition in filters:
             both = self._conditions.and_also(condition)
@@ -174,7 +174,7 @@ async def blocks_of(lazy: LazyClient, part: EntryRange) -> AsyncGenerator[Block,
     client, password = await lazy.client(), lazy.options.password()
     if part.origin is None:
         reader = await client.open_ledger(part.ledger_id, password=password)
-    else:  # the plan has no entry that isn't confirmed, whatever the bookies tell now
+    else:  # the plan has only confirmed entries, whatever the bookies answer now
         reader = await open_segment(log_parts(client), part.ledger_id, password, part.last)
     # Ended before the client is closed, also when the iteration is given up.
     async with aclosing(reader.read_blocks(part.first, part.last)) as blocks:
@@ -183,7 +183,7 @@ async def blocks_of(lazy: LazyClient, part: EntryRange) -> AsyncGenerator[Block,
 
 
 def _check(part: EntryRange, expected: int, found: int) -> None:
-    """Not an assertion: workers may run without those, and rows would be missing that nobody misses."""
+    """Not an assertion: workers may run without those, and rows would be missing without a notice."""
     if found != expected:
         raise CorruptDataError(
             f"the read went on, or ended, at entry {found}", ledger_id=part.ledger_id, entry_id=expected

@@ -48,7 +48,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._initial: Offset | None = None
         self._target: int | None = None  # where a query that reads what is available now ends
-        self._offered = 0  # the position up to which Spark was told to read
+        self._offered = 0  # the end of the last batch offered to Spark
         self._loop: BackgroundLoop | None = None
         self._client: Client | None = None
         self._view: LogView | None = None
@@ -68,7 +68,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- on the driver ----------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name, as those below
-        """Where a query without a checkpoint begins. Spark asks twice, and has to be told the same."""
+        """Where a query without a checkpoint begins. Spark asks twice, and needs the same answer."""
         if self._initial is None:
             self._initial = self._call(self._find_initial())
         return self._initial
@@ -91,7 +91,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Whatever is confirmed later is left to the next run."""
+        """Leave entries that are confirmed later to the next run."""
         self._target = self._call(self._refreshed()).end_position
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
@@ -127,7 +127,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     async def _plan(self, start: Offset, end: Offset) -> list[Task]:
         view = self._view
-        if view is None or view.end_position < end["position"]:  # the batch was begun by a driver that has died
+        if view is None or view.end_position < end["position"]:  # a driver that has died began the batch
             view = await self._refreshed(end)
         for offset in (start, end):  # of a checkpoint, perhaps of a former log
             self._check_log(view, offset)

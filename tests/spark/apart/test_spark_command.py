@@ -52,7 +52,7 @@ def test_a_command_with_nothing_to_do_says_so(ledgers: Ledgers, tmp_path: Path) 
     total = f"{len(ledgers.payloads[ledgers.awkward])} entries in 1 file"
     assert (again.stdout.decode(), again.stderr.decode()) == (f"{to}\n", f"nothing new; {total}\n")
     empty = command("--connect", ledgers.uri, "--ledgers", ledgers.empty, "--to", tmp_path / "empty")
-    assert empty.stderr.decode() == "there are no entries yet; the directory has the columns alone\n"
+    assert empty.stderr.decode() == "there are no entries yet; the directory has only the columns\n"
     refused = command(*chosen, status=1).stderr.decode()
     assert refused.startswith("bkpy: the directory holds csv files with payloads as base64, not parquet files ")
 
@@ -72,7 +72,7 @@ def test_a_failed_command_tells_its_reason_last_and_in_one_line(
         assert len(before) > 20
     else:
         (said,) = before
-        log = Path(said.removeprefix("What Spark itself printed is in "))
+        log = Path(said.removeprefix("Spark's own output is in "))
         assert what.removeprefix("bkpy: ") in log.read_text()
         log.unlink()
 

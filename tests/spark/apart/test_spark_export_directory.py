@@ -432,7 +432,7 @@ def test_a_directory_of_something_else_is_refused_and_left_alone(tmp_path: Path)
     for name, message in [
         ("mine", "not empty, and holds no export"),
         ("old", r"without a manifest, .*; export everything into another directory \[file .*old\]"),
-        ("file", "there is a file where the export is to go"),
+        ("file", "a file has the name of the export's directory"),
     ]:
         with pytest.raises(ConfigError, match=message):
             ExportDirectory.open(tmp_path / name, SOURCE, LAYOUT)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(900)
 
 INTERVAL_S = 0.01  # short moments are to be caught
-REST = "has what was complete; the same command adds the rest"
+REST = "has all whole batches; the same command adds the rest"
 
 
 class Program:

@@ -21,7 +21,7 @@ async def test_a_cluster_that_is_refused_its_port_leaves_nothing_behind(tmp_path
         directory.mkdir()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"port {port}, where ZooKeeper is to listen, is taken"):
+        with pytest.raises(ConfigError, match=f"port {port}, given for ZooKeeper, is taken"):
             await LocalCluster(directory, port=port).start()
     assert directory.exists() == there
     assert not there or not list(directory.iterdir())
