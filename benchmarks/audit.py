@@ -215,14 +215,14 @@ def main() -> None:
         table.add_row(row["what"], f"{row['seconds']:.1f}", f"{row['marks']:,}", "" if p99 is None else f"{p99:.1f}")
     Console().print(table)
     if arguments.json is not None:
-        told = {
+        report = {
             "command": f"benchmarks/audit.py --ledgers {arguments.ledgers} --bookies {arguments.bookies}",
             "at": datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes"),
             "machine": machine(tempfile.gettempdir()),
             "versions": versions(),
             "rows": rows,
         }
-        arguments.json.write_text(json.dumps(told, indent=1) + "\n")
+        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":

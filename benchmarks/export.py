@@ -282,8 +282,8 @@ def main() -> None:
             console.print(f"peak memory of a process, {kind}: {peak / (1 << 20):,.0f} MiB")
         if given.json is not None:
             about = {"master": given.master, "machine": machine(given.dir), "versions": versions()}
-            told = {**about, "rows": found, "peak_bytes": peaks.bytes}
-            given.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+            report = {**about, "rows": found, "peak_bytes": peaks.bytes}
+            given.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     finally:
         asyncio.run(cluster.stop())
         shutil.rmtree(directory, ignore_errors=True)

@@ -1,8 +1,8 @@
-"""What checkpoints, collection and compaction cost those who append: the same load on two clusters, in turn.
+"""The cost of checkpoints, collection and compaction for writers: the same load on two clusters, in turn.
 
     python benchmarks/housekeeping.py [--seconds S] [--rounds N] [--size BYTES] [--json FILE]
 
-The load replaces its ledgers all the time and deletes most of those that it has left. One cluster checkpoints, collects
+The load replaces its ledgers all the time and deletes most of the former ones. One cluster checkpoints, collects
 and compacts every second, in small logs; the other one does none of it. Prints both rates, the share that remains, and
 how much was done meanwhile. Fails if the busy cluster had nothing to do.
 """

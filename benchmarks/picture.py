@@ -1,4 +1,4 @@
-"""A picture of the figures that `table.py --json` and `peers/run.py --json` wrote: bars, as an SVG written by hand.
+"""A picture of the figures that `table.py --json` and `peers/run.py --json` wrote: as an SVG with bars.
 
     python benchmarks/picture.py BENCH.json [PEERS.json] --to FILE.svg
 

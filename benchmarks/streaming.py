@@ -56,7 +56,7 @@ async def write(uri: str, rate: int, size: int) -> None:
     async with bkpy.connect(uri) as client, await client.open_log(LOG, create=True) as log:
         print(0, flush=True)
         stopped = asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
-        begun = told = time.monotonic()
+        begun = reported = time.monotonic()
         acknowledged = sent = 0
         while not stopped.done():
             now = time.monotonic()
@@ -70,8 +70,8 @@ async def write(uri: str, rate: int, size: int) -> None:
             sent += 1
             pending = {task for task in pending if not task.done()}
             acknowledged = (sent - len(pending)) * len(payloads)
-            if time.monotonic() >= told + 1:
-                told += 1
+            if time.monotonic() >= reported + 1:
+                reported += 1
                 print(acknowledged, flush=True)
         await asyncio.gather(*pending)
 

@@ -3,7 +3,7 @@
     python benchmarks/peers/healing.py [--rows N,N] [--share S] [--json FILE] [--dir DIRECTORY]
 
 Three bookies of either hold the same ledgers, three copies of each entry; another one is empty. One of the three is
-killed: how long until no ledger names it any more? Then another empty one is started, and one of those that hold
+killed: how long until no ledger names it any more? Then another empty one is started, and one of the bookies that hold
 everything is to leave. Meanwhile entries are appended at a steady rate, as before: how long do they take? README.md
 says what is counted from when. FILE may be what run.py wrote: the figures are added to it. Fails, and says why, if the
 ledgers aren't whole in time, or an entry of ours isn't on the bookie that it was copied to.
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 BOOKIES: Final = 3  # that hold the ledgers
 RATE, SIZE = 2000, 1024  # appends a second meanwhile
 WARM_S: Final = 10.0  # of appends that aren't counted
-BEFORE_S: Final = 5.0  # of those that are, before something happens
+BEFORE_S: Final = 5.0  # of counted appends, before something happens
 ELECTED_S: Final = 60.0
 HEALED_MAX_S: Final = 600.0
 STORE_MAX_S: Final = 300.0

@@ -149,7 +149,7 @@ class OurHealing:
     # --- the copies that were made ----------------------------------------------------------------------------------
 
     async def _verify(self, bookie_id: str) -> dict[str, Any]:
-        """How many ledgers and entries the bookie has of those that name it; an error if it lacks one."""
+        """The ledgers that name the bookie, and the entries that it holds of them; an error if one is missing."""
         ledgers = entries = 0
         async for some in all_ledgers(replication_context(self._client).cluster.catalog, reads_at_once=AT_ONCE):
             named = [
@@ -174,12 +174,12 @@ class OurHealing:
             head = m.pack([0, ledger_id, following, last, READ_BYTES])
             frame = await channel.call(Op.READ, head, timeout_s=READ_TIMEOUT_S)
             if m.reply_status(frame.head) != Status.OK:
-                raise RuntimeError(f"{bookie_id} lacks entry {following} of ledger {ledger_id}")
+                raise RuntimeError(f"{bookie_id} is missing entry {following} of ledger {ledger_id}")
             before = following
             for header in walk(frame.body):
                 codec.check(frame.body, header.offset, header.end)
                 if header.entry_id != following:
-                    raise RuntimeError(f"{bookie_id} lacks entry {following} of ledger {ledger_id}")
+                    raise RuntimeError(f"{bookie_id} is missing entry {following} of ledger {ledger_id}")
                 following += 1
             if following == before:
                 raise RuntimeError(f"{bookie_id} returns nothing of ledger {ledger_id} from entry {following} on")

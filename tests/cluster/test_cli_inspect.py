@@ -135,7 +135,7 @@ def test_output_is_bounded_and_never_has_a_key(stopped: Path) -> None:
         assert KEY.hex().encode() not in out
     shown = lines("index", stopped / "ledgers0", "--limit", 3)
     assert [line["kind"] for line in shown] == ["row"] * 3 + ["end", "summary"]
-    assert "not all were shown" in inspect("index", stopped / "ledgers0", "--limit", 3).stdout.decode()
+    assert "not all are shown" in inspect("index", stopped / "ledgers0", "--limit", 3).stdout.decode()
 
 
 def test_damage_is_told_with_what_to_do_and_a_status(stopped: Path) -> None:
