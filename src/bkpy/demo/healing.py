@@ -41,7 +41,7 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class HealingSample:
-    """The state of re-replication some seconds after the kill. `ledgers` counts those that still name the bookie."""
+    """The state of re-replication some seconds after the kill. `ledgers` counts ledgers that still name it."""
 
     seconds: float
     ledgers: int

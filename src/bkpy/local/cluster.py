@@ -24,8 +24,8 @@ from bkpy.local.process import (
     ManagedProcess,
     accepts_connections,
     free_port,
+    full_disk_note,
     how_it_ended,
-    lack_of_space,
     poll,
     port_is_free,
 )
@@ -134,7 +134,7 @@ class LocalBookie:
         tail = self._process.log_tail()
         await self.kill()
         raise BookieUnavailableError(
-            f"bookie {self.id} at {self.address} {what}{lack_of_space(self.log_path.parent)}; "
+            f"bookie {self.id} at {self.address} {what}{full_disk_note(self.log_path.parent)}; "
             f"last lines of its log:\n{tail}"
         )
 

@@ -192,7 +192,7 @@ def how_it_ended(exit_status: int | None) -> str:
         return f"was ended by signal {-exit_status}"
 
 
-def lack_of_space(directory: Path) -> str:
+def full_disk_note(directory: Path) -> str:
     """The end of a sentence about a full disk, which its process can't log there. Empty if there is space."""
     there = next(path for path in (directory, *directory.parents) if path.exists())  # it may have been deleted
     free = shutil.disk_usage(there).free

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from bkpy.errors import BookKeeperError, IdentityError
-from bkpy.local.process import how_it_ended, lack_of_space
+from bkpy.local.process import full_disk_note, how_it_ended
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -71,7 +71,7 @@ class Supervisor:
         while True:
             running_since = time.monotonic()
             await self._ended(part)
-            what = f"{part.name} {how_it_ended(part.exit_status)}{lack_of_space(part.log_path.parent)}"
+            what = f"{part.name} {how_it_ended(part.exit_status)}{full_disk_note(part.log_path.parent)}"
             if not self._restart:
                 self._say(f"{what} and stays down (log: {part.log_path})")
                 return

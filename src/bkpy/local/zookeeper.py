@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.errors import ConfigError, MetadataUnavailableError
 from bkpy.local.java import find_java
-from bkpy.local.process import ManagedProcess, free_port, how_it_ended, lack_of_space, poll
+from bkpy.local.process import ManagedProcess, free_port, full_disk_note, how_it_ended, poll
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -158,7 +158,7 @@ class ZooKeeperServer:
         tail = self._process.log_tail()
         await self.kill()
         raise MetadataUnavailableError(
-            f"ZooKeeper at {self.connect_string} {what}{lack_of_space(self.directory)}; last lines of its log:\n{tail}"
+            f"ZooKeeper at {self.connect_string} {what}{full_disk_note(self.directory)}; last lines of its log:\n{tail}"
         )
 
     async def stop(self) -> None:

@@ -130,7 +130,7 @@ def test_refusals_are_one_line_and_name_their_place(
     assert "\n" not in message
 
 
-def test_compaction_may_leave_more_where_a_bookie_is_never_read_only_for_lack_of_space() -> None:
+def test_compaction_may_leave_more_where_a_bookie_is_never_read_only_for_full_disk_note() -> None:
     flags = {"metadata_uri": "zk://127.0.0.1:1/x", "bookie_id": "one", "disk_free_bytes_min": "0"}
     flags |= {"journal_directories": "/j", "ledger_directories": "/l", "compaction_free_bytes_min": "1000000000"}
     assert load_bookie_settings(None, {}, flags).compaction_free_bytes_min == 1_000_000_000

@@ -241,7 +241,7 @@ async def test_a_bookie_that_the_cluster_does_not_know_yet_has_lost_nothing() ->
 
 
 @pytest.mark.parametrize("mode", [UNWRITTEN, UNSYNCED])
-async def test_a_start_that_fails_for_lack_of_space_loses_nothing(mode: dict[str, Any]) -> None:
+async def test_a_start_that_fails_for_full_disk_note_loses_nothing(mode: dict[str, Any]) -> None:
     host, told = new_host(**mode), ListWrite()
     await whole_life(host, told)
     host.disk.fail_at(1, errno.ENOSPC, operation="allocate", repeat=True)
