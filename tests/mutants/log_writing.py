@@ -218,8 +218,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a log can't be closed again after a call that was cancelled",
         "who tries again hears of a failure, though all is well",
-        "if self._present.metadata.state is not LedgerState.CLOSED:",
-        "if True:",
+        "if any(replication.error and replication.state is not WriterState.CLOSED for replication in replications):",
+        "if any(replication.error for replication in replications):",
         ("tests/unit/log/test_interrupted.py::test_closing",),
     ),
 ]

@@ -28,7 +28,6 @@ from bkpy.log.appends import LogAppends, log_fenced
 from bkpy.log.opening import discard, drop_lease, list_write_of, new_ledger
 from bkpy.metadata.logs.maintenance import LogMaintenance
 from bkpy.metadata.store.outcome import Changed, Done, Missing, NotDone, Superseded, Unknown, escalate_unknown, to_error
-from bkpy.protocol.ledger.ledger_metadata import LedgerState
 from bkpy.protocol.log.log_opening import (
     AFTER_ROLLING,
     ListState,
@@ -428,8 +427,7 @@ class Roller:
         async with self._lock:
             if self.appends.state.over:
                 return
-            if self._present.metadata.state is not LedgerState.CLOSED:  # else a call that was cancelled came so far
-                await self.appends.flush()
+            await self.appends.flush()
             await self._stop_ending()  # that of a roll which came before
             try:
                 if self._former is not None:
