@@ -1,3 +1,3 @@
-"""The version of this code: told here alone. What is built from it takes it from here."""
+"""The version of this code, in one place. The build reads it from here."""
 
 VERSION = "0.2.0"

@@ -103,7 +103,7 @@ class ClientClosedError(CallerError):
 
 
 class LedgerClosedError(CallerError):
-    """The ledger is closed and takes no more entries."""
+    """The ledger is closed: it is read-only."""
 
 
 class WouldBlock(CallerError):  # noqa: N818 - the name is part of the public interface

@@ -26,7 +26,7 @@ class AuditorMetrics:
             "1 while most bookies are absent, so that no ledger is recorded as under-replicated",
             registry=registry,
         )
-        self._most_absent = Gauge(  # for one version, for the alarms of users
+        self._former_suspended = Gauge(  # for one version, for the alarms of users
             "bkpy_auditor_most_absent", "The former name of bkpy_auditor_suspended", registry=registry
         )
         self._recorded_ledgers = Gauge(
@@ -49,7 +49,7 @@ class AuditorMetrics:
         for state, count in (("here", here), ("absent", absent), ("lost", lost)):
             self._absent.labels(state).set(count)
         self._suspended.set(suspended)
-        self._most_absent.set(suspended)
+        self._former_suspended.set(suspended)
 
     def recorded_ledgers(self, count: int) -> None:
         self._recorded_ledgers.set(count)
