@@ -60,6 +60,7 @@ QUOTED = (
     "bkpy_auditor_most_absent",
     "`_mended_total`",
     '"most_absent"',
+    "`most_absent`",
     "`upkeep`",
     '"upkeep"',
     "def upkeep(",
