@@ -28,6 +28,8 @@ _OF_BKPY = {"leave", "pending"}
 _DEPRECATED = {"create_segment", "last_entries", "logs", "open_segment", "upkeep"}
 # Their arguments have a table of their own on the page.
 _TABLED = {"create_ledger", "open_log"}
+# A property of one of these types is in the table alone.
+_PLAIN = {"bool", "int", "str"}
 _WIDTH = 120
 
 
@@ -41,7 +43,9 @@ def signatures(cls: type) -> str:
             lines.append(f"await {name}(...) -> {inspect.signature(member).return_annotation}")
         elif isinstance(member, property):
             assert member.fget is not None
-            lines.append(f"{name}: {inspect.signature(member.fget).return_annotation}")
+            annotation = inspect.signature(member.fget).return_annotation
+            if annotation not in _PLAIN:
+                lines.append(f"{name}: {annotation}")
         elif inspect.isfunction(member):
             lines.append(_method(name, member))
     return "```text\n" + "\n".join(lines) + "\n```\n"
