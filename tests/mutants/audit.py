@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants import Mutant
 
-_MARKS = "tests/unit/metadata/replication/test_marks.py"
+_MARKS = "tests/unit/metadata/replication/test_underreplication.py"
 _ELECTION = "tests/unit/metadata/replication/test_election.py"
 _DECISIONS = "tests/unit/protocol/repair/test_audit_decisions.py"
 _AUDITOR = "tests/unit/replication/auditor/test_auditor.py"

@@ -13,7 +13,7 @@ _HELD: Final = "tests/unit/replication/auditor/test_held_entries.py::"
 _RETURNED: Final = "tests/unit/replication/auditor/test_returned_bookies.py::"
 _WORKER: Final = "tests/unit/replication/worker/test_worker.py::"
 _INTEGRITY: Final = "tests/unit/replication/test_integrity.py"
-_IN_PLACE: Final = "tests/unit/replication/worker/test_mending_in_place.py::"
+_IN_PLACE: Final = "tests/unit/replication/worker/test_repair_in_place.py::"
 _EDGES: Final = "tests/unit/replication/worker/test_worker_edges.py::"
 _AUDITOR: Final = "tests/unit/replication/auditor/test_auditor.py::"
 
@@ -154,7 +154,9 @@ MUTANTS: list[Mutant] = [
         "a ledger stays locked until the session ends, and nobody can repair it",
         "*lock.nodes, *self._checks, attempts_max=1)",
         "*lock.nodes, *self._checks, attempts_max=self._attempts_max)",
-        ("tests/unit/metadata/replication/test_marks.py::test_that_both_are_gone_is_said_only_if_it_is_certain",),
+        (
+            "tests/unit/metadata/replication/test_underreplication.py::test_that_both_are_gone_is_said_only_if_it_is_certain",
+        ),
     ),
     Mutant(
         "the lock is kept that went with no mark",

@@ -37,7 +37,7 @@ from bkpy.storage.space.deletion import HiddenLedger
 from tests.hooks import pool_of, settings_of, storage_of
 
 from .buggify import bookie_bounds, client_bounds
-from .marks import (
+from .coverage_marks import (
     COLLECTED,
     DIRECTORY_ADDED,
     FENCE_OF_UNSEEN,

@@ -15,7 +15,7 @@ from bkpy.protocol.wire.records import HEADER_BYTES, walk
 from tests.hooks import pool_of, settings_of
 
 from .cluster import Cluster
-from .marks import CUT_SHORT_REFUSED
+from .coverage_marks import CUT_SHORT_REFUSED
 from .scenario import DEATHS, LEDGER_ENTRIES, SIZES, blackout, death
 from .world import HostDied
 

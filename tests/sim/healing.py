@@ -37,11 +37,10 @@ from bkpy.protocol.repair.holdings import holdings
 from bkpy.replication.auto_recovery import AutoRecovery
 from bkpy.replication.worker.ledger_repair import LedgerRepair
 
-from . import by_hand
+from . import operators
 from .buggify import BOOKIE, draw
 from .cluster import ROOT, Cluster, Ledger, held_by
-from .healing_oracle import HealingOracle
-from .marks import (
+from .coverage_marks import (
     COOKIE_LOST,
     DRAIN_CANCELLED,
     FORMAT_REFUSED,
@@ -52,6 +51,7 @@ from .marks import (
     RETIRED,
     WORKER_DIED,
 )
+from .healing_oracle import HealingOracle
 from .scenario import DEATHS, death
 from .world import Host, HostDied
 
@@ -247,26 +247,26 @@ class Healing:
             await asyncio.sleep(rng.random() * 10)
             await self.at_work(*(host.name for host in self.workers))
             cancelled_after_s = rng.random() ** 2 * 20 if rng.random() < CANCELLED else None
-            if not await by_hand.drain(client, name, self.settings, cancelled_after_s):
+            if not await operators.drain(client, name, self.settings, cancelled_after_s):
                 self.world.marks[DRAIN_CANCELLED] += 1
                 return
             self.living.remove(bookie)
             while bookie in self.dying:
                 await asyncio.sleep(0.1)
-            await by_hand.decommission(client, name, self.settings, lambda: self.oracle.gone.add(name))
+            await operators.decommission(client, name, self.settings, lambda: self.oracle.gone.add(name))
             bookie.host.crash()
             self.world.marks[RETIRED] += 1
 
     async def forget(self, bookie_id: str) -> None:
         async with self.cluster.client(calm=True) as client:
-            await by_hand.forget(client, bookie_id)
+            await operators.forget(client, bookie_id)
             self.world.marks[COOKIE_LOST] += 1
 
     async def accept_losses(self) -> None:
         async with self.cluster.client(calm=True) as client:
             await asyncio.sleep(self.plan.random() * 20)
             for ledger_id in sorted(self.oracle.may_lose):
-                metadata = await by_hand.accept_loss(client, ledger_id, PASSWORD)
+                metadata = await operators.accept_loss(client, ledger_id, PASSWORD)
                 self.world.marks[LOSS_ACCEPTED] += metadata.accepted_loss is not None
 
     async def grow(self, new_connection: Bookie) -> None:
@@ -307,7 +307,7 @@ class Healing:
 
     async def rebalance(self) -> None:
         async with self.cluster.client(calm=True) as client:
-            moves = await by_hand.rebalance(client, self.settings, self.world.stream("rebalancing"))
+            moves = await operators.rebalance(client, self.settings, self.world.stream("rebalancing"))
             self.world.marks[REBALANCED] += moves
 
     # --- workers and their misfortunes ------------------------------------------------------------------------------

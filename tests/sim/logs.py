@@ -41,9 +41,9 @@ from bkpy.protocol.wire.records import STAMP_BYTES, ledger_key
 from bkpy.recovery.recoveries import Recoveries
 
 from .cluster import ROOT, Cluster
+from .coverage_marks import LOG_FENCED, LOG_FULL, LOG_LOST, LOG_ROLLED, LOG_TAKEN, LOG_TRUNCATED
 from .failover import SIZES, Failover
 from .log_account import Account, Tale
-from .marks import LOG_FENCED, LOG_FULL, LOG_LOST, LOG_ROLLED, LOG_TAKEN, LOG_TRUNCATED
 from .users import PATIENCE_S
 from .world import Host, HostDied, World
 

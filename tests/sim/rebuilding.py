@@ -31,7 +31,7 @@ from tests.hooks import mender_of, pool_of
 
 from .buggify import BOOKIE, draw
 from .cluster import ROOT, Cluster, Ledger, held_by
-from .marks import REBUILT, REBUILT_FROM_PARTS
+from .coverage_marks import REBUILT, REBUILT_FROM_PARTS
 from .scenario import DEATHS, death
 from .world import HostDied
 

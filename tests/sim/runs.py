@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from .coverage_marks import EXPECTED
 from .crowd import crowd_run
 from .exposed import exposed_run
 from .failover import failover_run
 from .healing import healing_run
 from .logs import logs_run
-from .marks import EXPECTED
 from .rebuilding import rebuilding_run
 from .scenario import standard_run
 from .storage import StorageRun, storage_run

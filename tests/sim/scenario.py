@@ -16,7 +16,7 @@ from bkpy.errors import (
 )
 
 from .cluster import Bookie, Cluster, Ledger
-from .marks import MOVED_COPY, ZOMBIE_REFUSED
+from .coverage_marks import MOVED_COPY, ZOMBIE_REFUSED
 from .mover import move
 from .strangers import Stranger
 

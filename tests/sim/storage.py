@@ -39,7 +39,7 @@ from tests.unit.storage.support import (
     settings,
 )
 
-from .marks import (
+from .coverage_marks import (
     BATCH_KEPT,
     COLLECTED,
     DIRECTORY_ADDED,

@@ -18,7 +18,7 @@ from tests.faults.oracle import Promises, check, check_replicas
 from tests.hooks import cluster_of
 
 from .cluster import Bookie, check_bookie
-from .marks import CHANGED_IN_RECOVERY
+from .coverage_marks import CHANGED_IN_RECOVERY
 
 if TYPE_CHECKING:
     import asyncio

@@ -15,7 +15,7 @@ from bkpy.metadata.ledgers.layout import LONG_HIERARCHICAL, next_id
 from bkpy.protocol.wire.messages import Flags, Op, Status, pack, reply_status
 from tests.hooks import pool_of
 
-from .marks import STRANGER_FIRST
+from .coverage_marks import STRANGER_FIRST
 
 if TYPE_CHECKING:
     from bkpy.client.client import Client

@@ -12,7 +12,7 @@ import pytest
 from bkpy.metadata.replication.locks import LedgerLock, LedgerLocks
 
 from .cluster import Cluster, held_by
-from .marks import SPARE_COLLECTED
+from .coverage_marks import SPARE_COLLECTED
 from .mover import move
 
 if TYPE_CHECKING:

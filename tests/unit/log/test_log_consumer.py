@@ -6,7 +6,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.unit.log.by_hand import HandMade
+from tests.unit.log.stepwise_log import StepwiseLog
 
 import bkpy
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 async def test_a_consumer_goes_on_where_it_was(cluster: InProcess) -> None:
     client = await cluster.client()
-    log = await HandMade(client).make()
+    log = await StepwiseLog(client).make()
     await log.segment(5)
     async with await client.read_log("orders") as reader:
         billing = await reader.consumer("billing")
@@ -41,7 +41,7 @@ async def test_a_consumer_goes_on_where_it_was(cluster: InProcess) -> None:
 
 async def test_what_a_consumer_can_not_be(cluster: InProcess) -> None:
     client = await cluster.client()
-    log = await HandMade(client).make()
+    log = await StepwiseLog(client).make()
     await log.segment(3)
     await log.segment(3)
     reader = await client.read_log("orders")
@@ -67,7 +67,7 @@ async def test_what_a_consumer_can_not_be(cluster: InProcess) -> None:
 async def test_no_consumer_gets_past_what_is_there(cluster: InProcess) -> None:
     """Retention would delete what comes, and it would never have read that."""
     client = await cluster.client()
-    log = await HandMade(client).make()
+    log = await StepwiseLog(client).make()
     await log.segment(3)
     reader = await client.read_log("orders")
     consumer = await reader.consumer("billing")

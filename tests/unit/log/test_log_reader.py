@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.hooks import cluster_of, tasks_of
-from tests.unit.log.by_hand import HandMade, all_of, check, numbers, stamped
+from tests.unit.log.stepwise_log import StepwiseLog, all_of, check, numbers, stamped
 
 import bkpy
 from bkpy.client.client import log_parts
@@ -26,9 +26,9 @@ async def client(cluster: InProcess) -> Client:
     return await cluster.client()
 
 
-async def several(client: Client, *counts: int, **kind: Any) -> HandMade:
+async def several(client: Client, *counts: int, **kind: Any) -> StepwiseLog:
     """A log of sealed segments with so many entries each."""
-    log = await HandMade(client, **kind).make()
+    log = await StepwiseLog(client, **kind).make()
     for count in counts:
         await log.segment(count)
     return log
@@ -42,7 +42,7 @@ def readings(client: Client) -> list[str]:
 
 
 async def test_a_log_that_has_nothing_yet(client: Client) -> None:
-    log = await HandMade(client).make()
+    log = await StepwiseLog(client).make()
     async with await client.read_log("orders") as reader:
         assert (reader.first_position, reader.next_position) == (0, 0)
         assert await all_of(reader.read()) == []
@@ -220,7 +220,7 @@ async def test_the_digest_of_hmac_and_a_password(client: Client) -> None:
 
 async def test_a_striped_log(cluster: InProcess) -> None:
     client = await cluster.client()
-    log = await HandMade(client).make()
+    log = await StepwiseLog(client).make()
     writer = await client.create_ledger(ensemble_size=3, write_quorum=2, ack_quorum=2)
     await writer.append_batch([stamped(b"%d" % p, p * 1000) for p in range(50)])
     await writer.close()
@@ -341,7 +341,7 @@ async def test_the_position_of_every_time(client: Client) -> None:
 
 
 async def test_each_entry_is_found_by_its_own_time(client: Client) -> None:
-    log = await HandMade(client).make()
+    log = await StepwiseLog(client).make()
     times = [1_700_000_000_000 + i for i in (0, 1, 7, 123, 456, 999, 1001)]
     writer = await log.begin(begun_ms=times[0])
     await writer.append_batch([stamped(b"x", ms) for ms in times])
@@ -354,7 +354,7 @@ async def test_each_entry_is_found_by_its_own_time(client: Client) -> None:
 
 
 async def test_times_that_are_equal_over_segments(client: Client) -> None:
-    log = await HandMade(client).make()
+    log = await StepwiseLog(client).make()
     for _ in range(3):
         writer = await log.begin(begun_ms=5000)
         await log.append(4, ms=5000)
@@ -380,7 +380,7 @@ async def test_times_that_are_equal_over_segments(client: Client) -> None:
 
 async def test_an_entry_has_no_time_before_its_segment_began(client: Client) -> None:
     """A sink's segment has the time of its commit; a writer's clock may be behind that of the one before it."""
-    log = await HandMade(client).make()
+    log = await StepwiseLog(client).make()
     await log.begin(begun_ms=9000)
     await log.append(3, ms=4000)
     await log.end()

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 from tests.hooks import cluster_of, tasks_of
 from tests.in_process import DEADLINE_S, InProcess
-from tests.unit.log.by_hand import NEVER_S, PATIENT, Follower, HandMade, check, stamped
+from tests.unit.log.stepwise_log import NEVER_S, PATIENT, Follower, StepwiseLog, check, stamped
 from tests.waiting import eventually
 
 import bkpy
@@ -49,7 +49,7 @@ async def waiting_for_the_list(cluster: InProcess, client: Client) -> None:
     await eventually(lambda: tailing(client) == ["watch of log orders"] and cluster.tree.watched(LIST))
 
 
-async def waiting_for_entries(cluster: InProcess, log: HandMade) -> None:
+async def waiting_for_entries(cluster: InProcess, log: StepwiseLog) -> None:
     """Until a tail waits at the bookies for the entries of the last segment."""
     assert log.writer is not None
     ledger_id = log.writer.ledger_id
@@ -75,7 +75,7 @@ def sealing(writer: bkpy.LedgerWriter, entries: int, *pending_delete: int) -> Ca
 @pytest.mark.scenario(66)
 async def test_a_tail_goes_through_history_and_on_as_the_log_grows(cluster: InProcess) -> None:
     client, reading = await cluster.client(), await patient(cluster)
-    log = await HandMade(client).make()
+    log = await StepwiseLog(client).make()
     for count in (3, 1, 2):
         await log.segment(count)
     reader = await reading.read_log("orders")
@@ -101,7 +101,7 @@ async def test_a_tail_goes_through_history_and_on_as_the_log_grows(cluster: InPr
 async def test_a_roll_as_a_writer_does_it(cluster: InProcess) -> None:
     """The next segment is in the list, with entries, before the former is closed; that is sealed afterwards."""
     client, reading = await cluster.client(), await patient(cluster)
-    log = await HandMade(client).make()
+    log = await StepwiseLog(client).make()
     former = await log.begin()
     await log.append(3)
     follower = Follower(await reading.read_log("orders"))
@@ -120,7 +120,7 @@ async def test_a_roll_as_a_writer_does_it(cluster: InProcess) -> None:
 @pytest.mark.scenario(66)
 async def test_a_hundred_rolls_leave_nothing_behind(cluster: InProcess) -> None:
     client, reading = await cluster.client(), await patient(cluster)
-    log = await HandMade(client).make()
+    log = await StepwiseLog(client).make()
     reader = await reading.read_log("orders")
     follower = Follower(reader)
     watched = set()
@@ -148,7 +148,7 @@ async def test_a_hundred_rolls_leave_nothing_behind(cluster: InProcess) -> None:
 
 async def test_idle_tails_ask_the_metadata_store_nothing(cluster: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     client, reading = await cluster.client(), await patient(cluster)
-    log = await HandMade(client).make()
+    log = await StepwiseLog(client).make()
     await log.segment(2)
     await log.begin()
     await log.append(1)
@@ -173,7 +173,7 @@ async def test_idle_tails_ask_the_metadata_store_nothing(cluster: InProcess, mon
 
 async def test_a_tail_from_anywhere(cluster: InProcess) -> None:
     client = await cluster.client()
-    log = await HandMade(client).make()
+    log = await StepwiseLog(client).make()
     for _ in range(3):
         await log.segment(2)
     await log.begin()
@@ -192,7 +192,7 @@ async def test_a_tail_from_anywhere(cluster: InProcess) -> None:
 
 async def test_blocks_of_a_tail_are_dense(cluster: InProcess) -> None:
     client = await cluster.client()
-    log = await HandMade(client).make()
+    log = await StepwiseLog(client).make()
     for _ in range(4):
         await log.segment(3)
     reader = await client.read_log("orders")
@@ -207,7 +207,7 @@ async def test_blocks_of_a_tail_are_dense(cluster: InProcess) -> None:
 
 async def test_a_log_of_mac_and_password_is_followed(cluster: InProcess) -> None:
     client = await cluster.client()
-    log = await HandMade(client, password=b"secret", digest="hmac-sha256").make()
+    log = await StepwiseLog(client, password=b"secret", digest="hmac-sha256").make()
     follower = Follower(await client.read_log("orders", password=b"secret"))
     for _ in range(3):
         await log.begin()
@@ -223,7 +223,7 @@ async def test_a_tail_with_the_smallest_settings(cluster: InProcess, bytes_: int
     reading = await cluster.client(
         prefetch_depth=1, read_bytes=bytes_, read_entries_first=1, read_entries_max=1, calls_in_flight_max=8
     )
-    log = await HandMade(client).make()
+    log = await StepwiseLog(client).make()
     await log.segment(5)
     await log.segment(5)
     follower = Follower(await reading.read_log("orders"))
@@ -240,7 +240,7 @@ async def test_a_tail_with_the_smallest_settings(cluster: InProcess, bytes_: int
 async def test_a_takeover_while_tailing(cluster: InProcess) -> None:
     """The writer has died: somebody else recovers its ledger, seals it, and goes on in one of his own."""
     first, second, reading = await cluster.client(), await cluster.client(), await patient(cluster)
-    log = await HandMade(first).make()
+    log = await StepwiseLog(first).make()
     dead = await log.begin()
     await log.append(5)
     follower = Follower(await reading.read_log("orders"))
@@ -265,7 +265,7 @@ async def test_a_tail_skips_what_is_dropped_and_no_position(
 ) -> None:
     """Rolling, the writer died with its last entries unconfirmed: the former closes short, the next one is dropped."""
     client, reading = await cluster.client(), await patient(cluster)
-    log = await HandMade(client).make()
+    log = await StepwiseLog(client).make()
     former = await log.begin()
     await log.append(3)
     follower = None
@@ -294,7 +294,7 @@ async def test_a_tail_skips_what_is_dropped_and_no_position(
 async def test_an_empty_segment_that_is_followed_is_dropped(cluster: InProcess) -> None:
     """A writer opened the log and died before its first entry; the tail waits in its ledger for that."""
     client, reading = await cluster.client(), await patient(cluster)
-    log = await HandMade(client).make()
+    log = await StepwiseLog(client).make()
     await log.segment(2)
     empty = await log.begin()
     follower = Follower(await reading.read_log("orders"))
@@ -312,7 +312,7 @@ async def test_an_empty_segment_that_is_followed_is_dropped(cluster: InProcess) 
 async def test_a_segment_that_is_dropped_while_it_is_followed_is_left_at_once(cluster: InProcess) -> None:
     """Its ledger stays open, and nobody will ever close it."""
     client, reading = await cluster.client(), await patient(cluster)
-    log = await HandMade(client).make()
+    log = await StepwiseLog(client).make()
     await log.segment(2)
     empty = await log.begin()
     follower = Follower(await reading.read_log("orders"))
@@ -333,7 +333,7 @@ async def test_a_segment_that_is_dropped_while_it_is_followed_is_left_at_once(cl
 async def test_truncation_past_a_tail(cluster: InProcess, delete: bool) -> None:
     """It waits for an entry that nobody will see any more."""
     client, reading = await cluster.client(), await patient(cluster)
-    log = await HandMade(client).make()
+    log = await StepwiseLog(client).make()
     former = await log.begin()
     await log.append(2)
     follower = Follower(await reading.read_log("orders"))
@@ -355,7 +355,7 @@ async def test_truncation_past_a_tail(cluster: InProcess, delete: bool) -> None:
 
 async def test_truncation_past_a_tail_that_is_about_to_follow_a_ledger(cluster: InProcess) -> None:
     client, reading = await cluster.client(), await patient(cluster)
-    log = await HandMade(client).make()
+    log = await StepwiseLog(client).make()
     former = await log.begin()
     await log.append(2)
     reader = await reading.read_log("orders")
@@ -380,7 +380,7 @@ async def test_truncation_past_a_tail_that_is_about_to_follow_a_ledger(cluster: 
 
 async def test_what_was_read_ahead_is_not_given_out_when_it_is_truncated(cluster: InProcess) -> None:
     client, reading = await cluster.client(), await patient(cluster)
-    log = await HandMade(client).make()
+    log = await StepwiseLog(client).make()
     for _ in range(4):
         await log.segment(2)
     reader = await reading.read_log("orders")
@@ -394,7 +394,7 @@ async def test_what_was_read_ahead_is_not_given_out_when_it_is_truncated(cluster
 
 async def test_truncation_of_what_a_consumer_still_works_on_does_not_disturb_its_tail(cluster: InProcess) -> None:
     client, reading = await cluster.client(), await patient(cluster)
-    log = await HandMade(client).make()
+    log = await StepwiseLog(client).make()
     await log.begin()
     await log.append(4)
     reader = await reading.read_log("orders")
@@ -410,7 +410,7 @@ async def test_truncation_of_what_a_consumer_still_works_on_does_not_disturb_its
 
 async def test_truncation_up_to_a_tail_does_not_disturb_it(cluster: InProcess) -> None:
     client, reading = await cluster.client(), await patient(cluster)
-    log = await HandMade(client).make()
+    log = await StepwiseLog(client).make()
     await log.segment(3)
     await log.segment(3)
     follower = Follower(await reading.read_log("orders"))
@@ -432,7 +432,7 @@ async def test_truncation_under_a_tail_at_every_step(cluster: InProcess) -> None
     """Whoever is behind is told at the next look; whoever isn't goes on. Nobody is given anything else instead."""
     client = await cluster.client()
     for taken in range(1, 9):
-        log = await HandMade(client, name=f"log-{taken}").make()
+        log = await StepwiseLog(client, name=f"log-{taken}").make()
         for _ in range(4):
             await log.segment(2)
         await log.begin()
@@ -440,7 +440,7 @@ async def test_truncation_under_a_tail_at_every_step(cluster: InProcess) -> None
         reader = await client.read_log(log.name)
         found = []
 
-        async def follow(reader: bkpy.LogReader, found: list[Any], taken: int, log: HandMade) -> None:
+        async def follow(reader: bkpy.LogReader, found: list[Any], taken: int, log: StepwiseLog) -> None:
             async for entry in reader.tail():
                 found.append(entry)
                 if len(found) == taken:
@@ -464,7 +464,7 @@ async def test_truncation_under_a_tail_at_every_step(cluster: InProcess) -> None
 @pytest.mark.parametrize("is_open", [True, False])
 async def test_deletion_ends_a_tail(cluster: InProcess, mark: bool, is_open: bool) -> None:
     client, reading = await cluster.client(), await patient(cluster)
-    log = await HandMade(client).make()
+    log = await StepwiseLog(client).make()
     await log.segment(2)
     if is_open:
         await log.begin()
@@ -475,7 +475,7 @@ async def test_deletion_ends_a_tail(cluster: InProcess, mark: bool, is_open: boo
     else:
         await waiting_for_the_list(cluster, reading)
     await log.delete(cluster, mark=mark)
-    await HandMade(client).make()
+    await StepwiseLog(client).make()
     with pytest.raises(bkpy.NoSuchLogError):
         await follower.ended()
     assert tailing(reading) == []
@@ -486,7 +486,7 @@ async def test_deletion_ends_a_tail(cluster: InProcess, mark: bool, is_open: boo
 
 async def test_a_tail_ends_with_its_reader_and_with_its_client(cluster: InProcess) -> None:
     client, reading = await cluster.client(), await patient(cluster)
-    log = await HandMade(client).make()
+    log = await StepwiseLog(client).make()
     await log.segment(2)
     reader = await reading.read_log("orders")
     waits_for_list = Follower(reader)
@@ -507,7 +507,7 @@ async def test_a_tail_ends_with_its_reader_and_with_its_client(cluster: InProces
 
 async def test_an_iteration_that_is_given_up_leaves_nothing_behind(cluster: InProcess) -> None:
     client = await cluster.client()
-    log = await HandMade(client).make()
+    log = await StepwiseLog(client).make()
     for _ in range(10):
         await log.segment(3)
     reader = await client.read_log("orders")
@@ -524,7 +524,7 @@ async def test_an_iteration_that_is_given_up_leaves_nothing_behind(cluster: InPr
 async def test_a_tail_goes_on_while_the_metadata_store_is_away(cluster: InProcess) -> None:
     client = await cluster.client()
     reading = await cluster.client(**PATIENT | {"tail_poll_s": 0.01})
-    log = await HandMade(client).make()
+    log = await StepwiseLog(client).make()
     await log.segment(2)
     await log.begin()
     follower = Follower(await reading.read_log("orders"))
@@ -548,7 +548,7 @@ async def test_a_tail_goes_on_while_the_metadata_store_is_away(cluster: InProces
 async def test_a_tail_begun_while_the_metadata_store_is_away_waits_for_it(cluster: InProcess) -> None:
     client = await cluster.client()
     reading = await cluster.client(tail_poll_s=0.01)
-    log = await HandMade(client).make()
+    log = await StepwiseLog(client).make()
     await log.segment(2)
     reader = await reading.read_log("orders")
     store: Any = cluster_of(reading).store
@@ -564,7 +564,7 @@ async def test_a_tail_begun_while_the_metadata_store_is_away_waits_for_it(cluste
 
 async def test_a_lost_session_loses_no_news(cluster: InProcess) -> None:
     client, reading = await cluster.client(), await patient(cluster)
-    log = await HandMade(client).make()
+    log = await StepwiseLog(client).make()
     await log.segment(2)
     follower = Follower(await reading.read_log("orders"))
     await follower.until(2)
@@ -581,7 +581,7 @@ async def test_a_lost_session_loses_no_news(cluster: InProcess) -> None:
 async def test_a_tail_goes_on_without_a_bookie(cluster: InProcess) -> None:
     client = await cluster.client()
     reading = await cluster.client(read_timeout_s=1.0)
-    log = await HandMade(client).make()
+    log = await StepwiseLog(client).make()
     await log.segment(20)
     await log.begin()
     await log.append(5)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.hooks import cluster_of
 from tests.in_process import DEADLINE_S, lag_behind
-from tests.unit.log.by_hand import NAME, Follower, HandMade, all_of, check
+from tests.unit.log.stepwise_log import NAME, Follower, StepwiseLog, all_of, check
 
 import bkpy
 
@@ -106,7 +106,7 @@ async def test_a_reader_whose_server_lags_behind_is_given_what_the_list_says(
 ) -> None:
     """The list says that a segment is sealed; of its ledger the server still says that it is open."""
     client, reading = await cluster.client(), await cluster.client()
-    log = await HandMade(client).make()
+    log = await StepwiseLog(client).make()
     writer = await log.begin()
     await log.append(5)
     await lag_behind(cluster_of(reading).store, cluster_of(reading).catalog.path_of(writer.ledger_id), monkeypatch)

@@ -14,9 +14,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.sim.disk import SimDisk, SimulatedCrash
 from tests.sim.store import SimStores
+from tests.unit.storage.acknowledged_writes import (
+    IDS,
+    AcknowledgedWrites,
+    copy_of,
+    dropped,
+    kept,
+    new_host,
+    restart,
+    script,
+    whole_life,
+)
 from tests.unit.storage.support import KEY, Batch, Host, add, read_all
 from tests.unit.storage.support import settings as bookie_settings
-from tests.unit.storage.told import IDS, ListWrite, copy_of, dropped, kept, new_host, restart, script, whole_life
 from tests.waiting import turns
 
 from bkpy.errors import StorageFailedError
@@ -46,11 +56,11 @@ ENDS: dict[str, Callable[[SimDisk], None]] = {
 }
 
 
-async def check_denies_nothing(storage: LedgerStorage, told: ListWrite) -> None:
+async def check_denies_nothing(storage: LedgerStorage, writes: AcknowledgedWrites) -> None:
     """What was acknowledged is there or unknown; states are there for certain; and nothing was made up."""
-    for ledger_id, sent in told.sent.items():
+    for ledger_id, sent in writes.sent.items():
         have, unknown = await read_all(storage, ledger_id, 0, IDS)
-        denied = told.acknowledged.get(ledger_id, {}).keys() - have.keys() - unknown
+        denied = writes.acknowledged.get(ledger_id, {}).keys() - have.keys() - unknown
         assert not denied, f"acknowledged entries {sorted(denied)} of ledger {ledger_id} are denied"
         assert have.items() <= sent.items()
         last = await storage.last_entry(ledger_id)
@@ -58,12 +68,12 @@ async def check_denies_nothing(storage: LedgerStorage, told: ListWrite) -> None:
         if storage.untrusted:
             assert unknown | have.keys() == set(range(IDS + 1)), "of a bookie in limbo nothing is a negative"
             assert (await storage.read(99, 0, 5, 1000)).unknown == [(0, 5)], "nor of a ledger that it never saw"
-    for ledger_id in told.fenced:
+    for ledger_id in writes.fenced:
         state = (await storage.states((ledger_id,)))[ledger_id]
         assert state is not None, f"ledger {ledger_id} was fenced and is forgotten"
         assert state.fenced
         assert state.key == KEY
-    for ledger_id, lac in told.lac.items():
+    for ledger_id, lac in writes.lac.items():
         record = (await storage.last_entry(ledger_id)).explicit_lac
         assert int.from_bytes(record[16:24], "little") >= lac
 
@@ -119,28 +129,28 @@ def test_what_is_given_up_is_said() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_clean_stop_loses_nothing_and_leaves_nothing_at_risk(mode: dict[str, Any]) -> None:
-    host, told = new_host(**mode), ListWrite()
-    storage = await whole_life(host, told)
+    host, writes = new_host(**mode), AcknowledgedWrites()
+    storage = await whole_life(host, writes)
     assert not storage.untrusted
     assert all(row.at_risk == b"" for row in rows(host)), "yesterday's software reads it again"
     host.disk.power_cut(dropped)
-    await restart(host, told)
+    await restart(host, writes)
 
 
 @pytest.mark.scenario(55)
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("mode", MODES)
 async def test_an_unclean_stop(mode: dict[str, Any], end: str) -> None:
-    host, told = new_host(**mode), ListWrite()
+    host, writes = new_host(**mode), AcknowledgedWrites()
     storage = await host.boot()
-    await script(storage, told)
+    await script(storage, writes)
     ENDS[end](host.disk)
     storage = await host.boot()
-    await check_denies_nothing(storage, told)
+    await check_denies_nothing(storage, writes)
     lost = bool(mode) and (end != "crash" or mode != UNSYNCED)
     assert storage.untrusted == lost
     if not lost:
-        await told.check(storage)
+        await writes.check(storage)
         assert not host.reports.damages
         return
     assert any("stopped uncleanly" in what and "limbo" in what for what, _ in host.reports.damages)
@@ -149,12 +159,12 @@ async def test_an_unclean_stop(mode: dict[str, Any], end: str) -> None:
     assert state.fenced
     assert state.limbo
     # Recoveries are served, of ledgers that it knew and of others, and limbo stays, whatever the settings are then.
-    await told.add(storage, Batch(1, 12, 2, payload=b"written back"), Batch(50, 0, payload=b"another"))
+    await writes.add(storage, Batch(1, 12, 2, payload=b"written back"), Batch(50, 0, payload=b"another"))
     await storage.close()
     with_mode(host, {})
     storage = await host.boot()
     assert storage.untrusted
-    await check_denies_nothing(storage, told)
+    await check_denies_nothing(storage, writes)
     assert set((await read_all(storage, 1, 12, 13))[0]) == {12, 13}
     await storage.close()
 
@@ -165,13 +175,13 @@ async def test_entries_are_acknowledged_in_order_and_before_any_write() -> None:
     await storage.states((1,))
     await add(storage, Batch(1, 0))
     host.disk.stall()
-    told: list[int] = []
+    done: list[int] = []
     for i in range(1, 5):
-        add(storage, Batch(1, i)).add_done_callback(lambda _, i=i: told.append(i))
-    assert not told
+        add(storage, Batch(1, i)).add_done_callback(lambda _, i=i: done.append(i))
+    assert not done
     forced = asyncio.ensure_future(storage.force(1))
     await turns(10)
-    assert told == [1, 2, 3, 4]
+    assert done == [1, 2, 3, 4]
     assert forced.done()
     fencing = asyncio.ensure_future(storage.fence(1, KEY))
     await turns(10)
@@ -184,25 +194,25 @@ async def test_entries_are_acknowledged_in_order_and_before_any_write() -> None:
 async def test_a_fence_survives_what_adds_before_it_do_not() -> None:
     """The frames of adds before it are lost, and one that is torn is no reason to stop reading."""
     for seed in range(20):
-        host, told = Host(settings=bookie_settings(**UNSYNCED)), ListWrite()
+        host, writes = Host(settings=bookie_settings(**UNSYNCED)), AcknowledgedWrites()
         storage = await host.boot()
         for i in range(8):
-            await told.add(storage, Batch(1, i, payload=b"x" * 9000))
-        await told.fence(storage, 2)
-        await told.publish(storage, 1, 5)
-        await told.add(storage, Batch(1, 8, payload=b"x" * 9000))
+            await writes.add(storage, Batch(1, i, payload=b"x" * 9000))
+        await writes.fence(storage, 2)
+        await writes.publish(storage, 1, 5)
+        await writes.add(storage, Batch(1, 8, payload=b"x" * 9000))
         host.disk.rng.seed(seed)
         host.disk.power_cut(dropped if not seed else None)
         storage = await host.boot()
-        await check_denies_nothing(storage, told)
+        await check_denies_nothing(storage, writes)
         storage.release()
         host.disk.crash()
 
 
 async def test_a_failure_acknowledges_nothing_more() -> None:
-    host, told = Host(settings=bookie_settings(**UNWRITTEN)), ListWrite()
+    host, writes = Host(settings=bookie_settings(**UNWRITTEN)), AcknowledgedWrites()
     storage = await host.boot()
-    await told.add(storage, Batch(1, 0))
+    await writes.add(storage, Batch(1, 0))
     host.disk.fail_at(1, errno.ENOSPC, path=".log", repeat=True)
     late = add(storage, Batch(1, 1))
     storage.fail(OSError(errno.EIO, "the disk failed"))
@@ -215,15 +225,15 @@ async def test_a_failure_acknowledges_nothing_more() -> None:
     host.disk.crash()
     storage = await host.boot()
     assert storage.untrusted
-    await check_denies_nothing(storage, told)
+    await check_denies_nothing(storage, writes)
 
 
 async def test_what_was_flushed_is_there_after_an_unclean_stop() -> None:
-    host, told = Host(settings=bookie_settings(**UNWRITTEN)), ListWrite()
+    host, writes = Host(settings=bookie_settings(**UNWRITTEN)), AcknowledgedWrites()
     storage = await host.boot()
-    await told.add(storage, Batch(1, 0, 4))
+    await writes.add(storage, Batch(1, 0, 4))
     await storage.checkpoint()
-    await told.add(storage, Batch(1, 4, 4))
+    await writes.add(storage, Batch(1, 4, 4))
     host.disk.power_cut(dropped)
     have, unknown = await read_all(await host.boot(), 1, 0, 9)
     assert set(have) == {0, 1, 2, 3}
@@ -242,8 +252,8 @@ async def test_a_bookie_that_the_cluster_does_not_know_yet_has_lost_nothing() ->
 
 @pytest.mark.parametrize("mode", [UNWRITTEN, UNSYNCED])
 async def test_a_start_that_fails_for_full_disk_note_loses_nothing(mode: dict[str, Any]) -> None:
-    host, told = new_host(**mode), ListWrite()
-    await whole_life(host, told)
+    host, writes = new_host(**mode), AcknowledgedWrites()
+    await whole_life(host, writes)
     host.disk.fail_at(1, errno.ENOSPC, operation="allocate", repeat=True)
     with pytest.raises(StorageFailedError, match="No space left"):
         await host.boot()
@@ -251,7 +261,7 @@ async def test_a_start_that_fails_for_full_disk_note_loses_nothing(mode: dict[st
     host.disk.power_cut()
     storage = await host.boot()
     assert not storage.untrusted
-    await told.check(storage)
+    await writes.check(storage)
 
 
 # --- crashes ----------------------------------------------------------------------------------------------------------
@@ -259,10 +269,10 @@ async def test_a_start_that_fails_for_full_disk_note_loses_nothing(mode: dict[st
 
 async def crash_and_check(mode: dict[str, Any], nth: int, then: dict[str, Any]) -> bool:
     """Crash at that operation of a life; whether there was one."""
-    host, told = new_host(**mode), ListWrite()
+    host, writes = new_host(**mode), AcknowledgedWrites()
     host.disk.crash_at(nth)
     try:
-        await whole_life(host, told)
+        await whole_life(host, writes)
     except (SimulatedCrash, StorageFailedError):
         assert host.disk.dead
     crashed = host.disk.dead
@@ -273,12 +283,12 @@ async def crash_and_check(mode: dict[str, Any], nth: int, then: dict[str, Any]) 
         other.disk.rng.seed(1000 * nth + i)
         end(other.disk)
         storage = await other.boot()
-        await check_denies_nothing(storage, told)
+        await check_denies_nothing(storage, writes)
         if not storage.untrusted:
-            await told.check(storage)
+            await writes.check(storage)
         await storage.close()
         storage = await other.boot()
-        await check_denies_nothing(storage, told)
+        await check_denies_nothing(storage, writes)
         storage.release()
     return crashed
 
@@ -296,10 +306,10 @@ def test_a_crash_at_every_operation_denies_nothing(mode: dict[str, Any], step: i
 
 @pytest.mark.parametrize("mode", [UNWRITTEN, UNSYNCED])
 def test_a_crash_at_every_operation_of_the_start_in_limbo(mode: dict[str, Any]) -> None:
-    host, told = new_host(**mode), ListWrite()
+    host, writes = new_host(**mode), AcknowledgedWrites()
 
     async def life() -> None:
-        await script(await host.boot(), told)
+        await script(await host.boot(), writes)
 
     asyncio.run(life())
     host.disk.rng.seed(5)
@@ -320,7 +330,7 @@ def test_a_crash_at_every_operation_of_the_start_in_limbo(mode: dict[str, Any]) 
         with_mode(other, MODES[nth // 4 % 4])
         storage = await other.boot()
         assert storage.untrusted
-        await check_denies_nothing(storage, told)
+        await check_denies_nothing(storage, writes)
         storage.release()
         return crashed
 
@@ -334,17 +344,17 @@ def test_the_settings_may_change_between_any_two_runs(end: str) -> None:
     """The verdict is on how the last run acknowledged, not on how this one will."""
 
     async def lives(modes: tuple[dict[str, Any], ...]) -> None:
-        host, told = new_host(), ListWrite()
+        host, writes = new_host(), AcknowledgedWrites()
         lost = False
         for number, mode in enumerate(modes):
             with_mode(host, mode)
             storage = await host.boot()
             assert storage.untrusted == lost
-            await check_denies_nothing(storage, told)
+            await check_denies_nothing(storage, writes)
             if not lost:
-                await told.check(storage)
-            await told.add(storage, Batch(1, 2 * number, 2), Batch(2 + number, 0))
-            await told.fence(storage, 10 + number)
+                await writes.check(storage)
+            await writes.add(storage, Batch(1, 2 * number, 2), Batch(2 + number, 0))
+            await writes.fence(storage, 10 + number)
             if end == "stop":
                 await storage.close()
             elif end == "crash":

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.sim.disk import SimulatedCrash
+from tests.unit.storage.acknowledged_writes import AcknowledgedWrites, copy_of, dropped, kept, new_host, restart
 from tests.unit.storage.support import Batch, Host, add, read_all
 from tests.unit.storage.support import settings as bookie_settings
-from tests.unit.storage.told import ListWrite, copy_of, dropped, kept, new_host, restart
 from tests.waiting import turns
 
 from bkpy.errors import StorageFailedError
@@ -62,7 +62,7 @@ async def test_a_force_fails_with_the_journal() -> None:
     storage.release()
 
 
-async def life(host: Host, told: ListWrite) -> LedgerStorage:
+async def life(host: Host, writes: AcknowledgedWrites) -> LedgerStorage:
     """Adds of which nobody waits for the sync, and a force now and then."""
     storage = await host.boot()
     for round_ in range(4):
@@ -72,11 +72,11 @@ async def life(host: Host, told: ListWrite) -> LedgerStorage:
             await storage.states((1, 2))
             add(storage, *batches)
             for batch in batches:
-                told.sent.setdefault(batch.ledger_id, {}).update(dict.fromkeys(batch.ids, batch.payload))
+                writes.sent.setdefault(batch.ledger_id, {}).update(dict.fromkeys(batch.ids, batch.payload))
         for ledger_id in (1, 2):
-            sent = dict(told.sent[ledger_id])
+            sent = dict(writes.sent[ledger_id])
             await storage.force(ledger_id)
-            told.acknowledged.setdefault(ledger_id, {}).update(sent)
+            writes.acknowledged.setdefault(ledger_id, {}).update(sent)
         if round_ == 1:
             await storage.checkpoint()
     return storage
@@ -87,7 +87,7 @@ def operations() -> int:
     before = host.disk.operations
 
     async def whole() -> None:
-        (await life(host, ListWrite())).release()
+        (await life(host, AcknowledgedWrites())).release()
 
     asyncio.run(whole())
     return host.disk.operations - before
@@ -97,14 +97,14 @@ def operations() -> int:
 @pytest.mark.scenario(35)
 @pytest.mark.parametrize("nth", range(1, operations() + 1))
 async def test_what_was_forced_is_there_after_a_crash_at_any_operation(nth: int) -> None:
-    host, told = new_host(), ListWrite()
+    host, writes = new_host(), AcknowledgedWrites()
     host.disk.crash_at(nth)
     try:
-        (await life(host, told)).release()
+        (await life(host, writes)).release()
     except (SimulatedCrash, StorageFailedError):
         assert host.disk.dead
     host.disk.heal()
     for entry_status in (kept, dropped, None):
         other = copy_of(host)
         other.disk.power_cut(entry_status)
-        await restart(other, told)
+        await restart(other, writes)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.sim.disk import SimDisk, SimulatedCrash, SimWorker
 from tests.sim.store import SimStore, SimStores
+from tests.unit.storage.acknowledged_writes import dropped
 from tests.unit.storage.support import INSTANCE, Batch, Host, add, read_all, sim_runtime
 from tests.unit.storage.support import settings as bookie_settings
-from tests.unit.storage.told import dropped
 
 from bkpy.errors import CorruptDataError, IdentityError, StorageFailedError
 from bkpy.storage.identity import COOKIE_NAME, Cookie, LedgerDirectory, decode_cookie

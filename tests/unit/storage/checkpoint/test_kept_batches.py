@@ -14,6 +14,7 @@ from crc32c import crc32c
 from tests.hooks import flush_worker, journal_worker
 from tests.sim.disk import SimDisk, SimulatedCrash
 from tests.sim.store import SimStores
+from tests.unit.storage.acknowledged_writes import AcknowledgedWrites, copy_of, dropped, kept, restart, whole_life
 from tests.unit.storage.support import (
     INSTANCE,
     Batch,
@@ -27,7 +28,6 @@ from tests.unit.storage.support import (
     records,
 )
 from tests.unit.storage.support import settings as bookie_settings
-from tests.unit.storage.told import ListWrite, copy_of, dropped, kept, restart, whole_life
 from tests.waiting import turns
 
 from bkpy.errors import CorruptDataError, StorageFailedError
@@ -401,12 +401,12 @@ async def test_nothing_more_stays_when_a_directory_was_added() -> None:
 # --- crashes and errors -----------------------------------------------------------------------------------------------
 
 
-async def life(host: Host, told: ListWrite) -> None:
+async def life(host: Host, writes: AcknowledgedWrites) -> None:
     """Files that roll, checkpoints of files that are open and of files that are passed, small batches, a clean stop."""
     storage = await host.boot()
     for i in range(9):
-        await told.add(storage, Batch(1 + i % 2, i, payload=bytes([i]) * 200_000))
-        await told.add(storage, Batch(3, i, payload=b"small"))
+        await writes.add(storage, Batch(1 + i % 2, i, payload=bytes([i]) * 200_000))
+        await writes.add(storage, Batch(3, i, payload=b"small"))
         if i % 3 == 1:
             await storage.checkpoint()
     await storage.close()
@@ -421,7 +421,7 @@ def operations() -> list[str]:
     found: list[str] = []
     host = life_host()
     host.disk.observer = lambda operation, path: found.append(operation)
-    asyncio.run(life(host, ListWrite()))
+    asyncio.run(life(host, AcknowledgedWrites()))
     return found
 
 
@@ -434,10 +434,10 @@ def test_a_crash_at_every_operation_while_batches_stay(part: int) -> None:
     assert "link" in LIFE
 
     async def crash(nth: int) -> None:
-        host, told = life_host(), ListWrite()
+        host, writes = life_host(), AcknowledgedWrites()
         host.disk.crash_at(nth)
         with pytest.raises((SimulatedCrash, StorageFailedError)):
-            await life(host, told)
+            await life(host, writes)
         host.disk.heal()
         ends: list[Callable[[SimDisk], None]] = [
             SimDisk.crash if nth % 2 else lambda disk: disk.power_cut(kept),
@@ -448,7 +448,7 @@ def test_a_crash_at_every_operation_while_batches_stay(part: int) -> None:
             other = copy_of(host)
             other.disk.rng.seed(1000 * nth + i)
             end(other.disk)
-            await restart(other, told)
+            await restart(other, writes)
 
     for nth in range(1 + part, len(LIFE) + 1, 4):
         asyncio.run(crash(nth))
@@ -457,17 +457,17 @@ def test_a_crash_at_every_operation_while_batches_stay(part: int) -> None:
 @pytest.mark.parametrize("part", range(2))
 def test_a_crash_at_every_operation_where_every_batch_stays(part: int) -> None:
     async def crash(nth: int) -> bool:
-        host, told = Host(settings=bookie_settings(journals=2, block_bytes=4096, **TINY)), ListWrite()
+        host, writes = Host(settings=bookie_settings(journals=2, block_bytes=4096, **TINY)), AcknowledgedWrites()
         host.disk.crash_at(nth)
         try:
-            await whole_life(host, told)
+            await whole_life(host, writes)
         except (SimulatedCrash, StorageFailedError):
             assert host.disk.dead
         crashed = host.disk.dead
         host.disk.heal()
         host.disk.rng.seed(nth)
         host.disk.power_cut()
-        await restart(host, told)
+        await restart(host, writes)
         return crashed
 
     nth = 1 + part
@@ -479,13 +479,13 @@ def test_a_crash_at_every_operation_where_every_batch_stays(part: int) -> None:
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
 def test_an_error_at_every_operation_while_batches_stay(error: int) -> None:
     async def fail(nth: int) -> None:
-        host, told = life_host(), ListWrite()
+        host, writes = life_host(), AcknowledgedWrites()
         host.disk.fail_at(nth, error)
         with pytest.raises((StorageFailedError, OSError)):
-            await life(host, told)
+            await life(host, writes)
         host.disk.crash()
         host.disk.heal()
-        await restart(host, told)
+        await restart(host, writes)
 
     for nth, operation in enumerate(LIFE, 1):
         if operation in ("link", "sync_dir", "unlink", "commit"):

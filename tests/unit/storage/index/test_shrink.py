@@ -10,10 +10,10 @@ import pytest
 from tests.sim.disk import SimulatedCrash
 from tests.sim.platter import EntryStatus
 from tests.sim.store import SimStore, SimStores
+from tests.unit.storage.acknowledged_writes import copy_of
 from tests.unit.storage.space.test_deletion import delete, put
 from tests.unit.storage.support import INSTANCE, Batch, Host, read_all, reclaim, sim_runtime
 from tests.unit.storage.support import settings as bookie_settings
-from tests.unit.storage.told import copy_of
 
 from bkpy.errors import StorageFailedError
 from bkpy.storage.index.index import ledger_rows, seal

@@ -6,25 +6,25 @@ import asyncio
 
 import pytest
 from tests.hooks import journal_worker
+from tests.unit.storage.acknowledged_writes import IDS, AcknowledgedWrites, copy_of, durable, new_host, script
 from tests.unit.storage.support import KEY, Batch, Host, Stall, add, read_all
 from tests.unit.storage.support import settings as bookie_settings
-from tests.unit.storage.told import IDS, ListWrite, copy_of, durable, new_host, script
 from tests.waiting import turns
 
 from bkpy.errors import CorruptDataError
 from bkpy.storage.journal.format import PAGE_BYTES, decode_file_header, decode_frame_header
 
 
-def worn() -> tuple[Host, ListWrite, list[tuple[str, int, int]]]:
+def worn() -> tuple[Host, AcknowledgedWrites, list[tuple[str, int, int]]]:
     """A host that crashed with a journal to replay, and (file, start, end) of what was acknowledged before its end.
 
     Of each journal the last frame is not in it: damaged, it looks torn.
     """
-    host, told = new_host(), ListWrite()
+    host, writes = new_host(), AcknowledgedWrites()
 
     async def life() -> None:
         storage = await host.boot()
-        await script(storage, told)
+        await script(storage, writes)
         for ledger_id in (1, 2):  # the last frames: what is in them is not looked at below
             await durable(storage, add(storage, Batch(ledger_id, IDS + 1)))
         host.disk.crash()
@@ -40,10 +40,10 @@ def worn() -> tuple[Host, ListWrite, list[tuple[str, int, int]]]:
         while (frame := decode_frame_header(data, offset, header.nonce)) is not None:
             last, offset = offset, offset + frame.frame_bytes
         ranges.append((path, 0, last))
-    return host, told, ranges
+    return host, writes, ranges
 
 
-async def flip_and_check(host: Host, told: ListWrite, path: str, offset: int) -> str:
+async def flip_and_check(host: Host, writes: AcknowledgedWrites, path: str, offset: int) -> str:
     """What happened with one byte inverted: "sound", "refused" (and limbo as the other setting)."""
     where = f"byte {offset} of {path}"
     refusing = copy_of(host)
@@ -53,7 +53,7 @@ async def flip_and_check(host: Host, told: ListWrite, path: str, offset: int) ->
     except CorruptDataError as e:
         refusal = str(e)
     else:
-        await told.check(storage)
+        await writes.check(storage)
         return "sound"
     assert path in refusal, where
     limbo = copy_of(host)
@@ -62,11 +62,11 @@ async def flip_and_check(host: Host, told: ListWrite, path: str, offset: int) ->
     for _ in range(2):  # what was found stays known after the journal has gone
         storage = await limbo.boot()
         assert storage.untrusted
-        for ledger_id, entries in told.acknowledged.items():
+        for ledger_id, entries in writes.acknowledged.items():
             have, unknown = await read_all(storage, ledger_id, 0, IDS)
             denied = entries.keys() - have.keys() - unknown
             assert not denied, f"{where}: entries {sorted(denied)} of ledger {ledger_id} are denied"
-            assert all(have[i] == told.sent[ledger_id][i] for i in have), where
+            assert all(have[i] == writes.sent[ledger_id][i] for i in have), where
             state = (await storage.states((ledger_id,)))[ledger_id]
             assert state is None or state.fenced
             assert (await storage.last_entry(ledger_id)).limbo
@@ -111,14 +111,14 @@ async def test_of_what_starts_cut_off_only_the_newest_copies_stay(backups: int) 
 @pytest.mark.scenario(44)
 @pytest.mark.parametrize("stride", [1999, pytest.param(157, marks=pytest.mark.exhaustive)])
 def test_a_flipped_byte_is_refused_or_puts_everything_in_limbo(stride: int) -> None:
-    host, told, ranges = worn()
+    host, writes, ranges = worn()
     seen: set[str] = set()
 
     async def sweep() -> None:
         for path, start, end in ranges:
             heads = {page + i for page in range(start, end, PAGE_BYTES) for i in (9, 49)}
             for offset in sorted({*range(start, end, stride), *heads}):
-                seen.add(await flip_and_check(host, told, path, offset))
+                seen.add(await flip_and_check(host, writes, path, offset))
 
     asyncio.run(sweep())
     assert seen == {"sound", "refused"}
@@ -135,7 +135,7 @@ def test_damage_is_reported_with_file_offset_and_ledgers() -> None:
 
 
 def test_limbo_takes_new_ledgers_and_fences_them() -> None:
-    host, told, ranges = worn()
+    host, writes, ranges = worn()
     host.settings = new_host(journal_damage="limbo").settings
     path = ranges[1][0]
     host.disk.flip(path, host.disk.contents(path).index(b"three"))
@@ -143,7 +143,7 @@ def test_limbo_takes_new_ledgers_and_fences_them() -> None:
     async def life() -> None:
         storage = await host.boot()
         assert host.reports.damages
-        await told.add(storage, Batch(77, 0, 3))
+        await writes.add(storage, Batch(77, 0, 3))
         assert 77 in storage.fenced, "a fence of it may be among what was lost"
         assert await read_all(storage, 77, 0, 4) == ({0: b"data", 1: b"data", 2: b"data"}, {3, 4})
         host.disk.power_cut()
@@ -174,11 +174,11 @@ async def test_a_fence_of_a_new_ledger_is_durable_before_the_answer_where_data_w
 @pytest.mark.parametrize("torn", [False, True])
 async def test_a_journal_that_ends_before_a_mark_is_damaged(torn: bool) -> None:
     """One ledger directory has checkpointed what is gone; the other hasn't, and must not deny it, then or later."""
-    host, told = Host(settings=bookie_settings(ledgers=2)), ListWrite()
+    host, writes = Host(settings=bookie_settings(ledgers=2)), AcknowledgedWrites()
     storage = await host.boot()
     path = host.journal_files()[-1]
     for i in range(4):
-        await told.add(storage, Batch(2, i), Batch(3, i))
+        await writes.add(storage, Batch(2, i), Batch(3, i))
     await storage.checkpoint_shard(storage.shards[0])
     host.disk.crash()
     frames = host.disk.contents(path)
@@ -193,7 +193,7 @@ async def test_a_journal_that_ends_before_a_mark_is_damaged(torn: bool) -> None:
     assert set((await read_all(storage, 2, 0, 9))[0]) == {0, 1, 2, 3}
     _, unknown = await read_all(storage, 3, 0, 9)
     assert {2, 3} <= unknown
-    await told.add(storage, Batch(2, 10), Batch(3, 10))
+    await writes.add(storage, Batch(2, 10), Batch(3, 10))
     host.disk.power_cut()
     storage = await host.boot()
     assert 10 in (await read_all(storage, 2, 0, 10))[0]

@@ -13,9 +13,18 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.hooks import was_closed
 from tests.sim.disk import SimDisk, SimulatedCrash
+from tests.unit.storage.acknowledged_writes import (
+    AcknowledgedWrites,
+    copy_of,
+    dropped,
+    kept,
+    new_host,
+    restart,
+    script,
+    whole_life,
+)
 from tests.unit.storage.support import KEY, Batch, Host, add
 from tests.unit.storage.support import settings as bookie_settings
-from tests.unit.storage.told import ListWrite, copy_of, dropped, kept, new_host, restart, script, whole_life
 from tests.waiting import turns
 
 from bkpy.errors import StorageFailedError
@@ -39,10 +48,10 @@ def operations_of(life: Callable[[Host], Awaitable[object]], host: Host) -> int:
 
 
 async def crash_and_check(nth: int, cuts: int) -> None:
-    host, told = new_host(), ListWrite()
+    host, writes = new_host(), AcknowledgedWrites()
     host.disk.crash_at(nth)
     try:
-        await whole_life(host, told)
+        await whole_life(host, writes)
     except (SimulatedCrash, StorageFailedError):
         assert host.disk.dead
     host.disk.heal()
@@ -57,12 +66,12 @@ async def crash_and_check(nth: int, cuts: int) -> None:
         end(other.disk)
         # A crash before the cookie reached the metadata store: for that store this bookie is new.
         try:
-            await restart(other, told)
+            await restart(other, writes)
         except Exception as e:
             raise AssertionError(f"crash at operation {nth}, variant {i}") from e
 
 
-OPERATIONS = operations_of(lambda host: whole_life(host, ListWrite()), new_host())
+OPERATIONS = operations_of(lambda host: whole_life(host, AcknowledgedWrites()), new_host())
 
 
 @pytest.mark.thorough
@@ -88,29 +97,29 @@ def rolling_host(in_place: bool) -> Host:
     return Host(settings=bookie_settings(journal_as_entry_log=in_place, **bounds))
 
 
-async def rolling_life(host: Host, told: ListWrite) -> None:
+async def rolling_life(host: Host, writes: AcknowledgedWrites) -> None:
     storage = await host.boot()
     for i in range(12):
-        await told.add(storage, Batch(1, i, payload=bytes([i]) * 400_000))
+        await writes.add(storage, Batch(1, i, payload=bytes([i]) * 400_000))
         if i % 4 == 3:
-            await told.fence(storage, 10 + i)
+            await writes.fence(storage, 10 + i)
             await storage.checkpoint()
     await storage.close()
 
 
 async def crash_rolling(nth: int, in_place: bool) -> bool:
     """Crash at that operation; returns whether there was one."""
-    host, told = rolling_host(in_place), ListWrite()
+    host, writes = rolling_host(in_place), AcknowledgedWrites()
     host.disk.crash_at(nth)
     try:
-        await rolling_life(host, told)
+        await rolling_life(host, writes)
     except (SimulatedCrash, StorageFailedError):
         assert host.disk.dead
     crashed = host.disk.dead
     host.disk.heal()
     host.disk.rng.seed(nth)
     host.disk.power_cut()
-    await restart(host, told)
+    await restart(host, writes)
     return crashed
 
 
@@ -121,7 +130,7 @@ def test_a_crash_while_files_roll_and_are_recycled(step: int, in_place: bool, ex
     operations: list[str] = []
     host = rolling_host(in_place)
     host.disk.observer = lambda operation, path: operations.append(operation)
-    asyncio.run(rolling_life(host, ListWrite()))
+    asyncio.run(rolling_life(host, AcknowledgedWrites()))
     # In the default run where a file is taken or goes, and some of the many other places.
     for nth, operation in enumerate(operations, 1):
         if nth % step == 0 or operation in ("rename", "link", "unlink", "allocate"):
@@ -129,16 +138,16 @@ def test_a_crash_while_files_roll_and_are_recycled(step: int, in_place: bool, ex
     assert expected in operations, "nothing was recycled, or kept"
 
 
-def unclean(*, power: bool = True) -> tuple[Host, ListWrite]:
+def unclean(*, power: bool = True) -> tuple[Host, AcknowledgedWrites]:
     """A host that lost power, or its process, with a journal to replay and a torn or unsynced frame at its end."""
-    host, told = new_host(), ListWrite()
+    host, writes = new_host(), AcknowledgedWrites()
 
     async def life() -> None:
         storage = await host.boot()
-        await script(storage, told)
+        await script(storage, writes)
         host.disk.crash_at(1, operation="fdatasync")
         with pytest.raises(StorageFailedError):
-            await told.add(storage, Batch(1, 20, 10, payload=b"torn" * 500))
+            await writes.add(storage, Batch(1, 20, 10, payload=b"torn" * 500))
 
     asyncio.run(life())
     host.disk.heal()
@@ -147,7 +156,7 @@ def unclean(*, power: bool = True) -> tuple[Host, ListWrite]:
         host.disk.power_cut()
     else:
         host.disk.crash()
-    return host, told
+    return host, writes
 
 
 @pytest.mark.thorough
@@ -155,7 +164,7 @@ def unclean(*, power: bool = True) -> tuple[Host, ListWrite]:
 @pytest.mark.parametrize("power", [True, False])
 def test_a_crash_at_every_operation_of_a_restart(power: bool) -> None:
     """A frame that is in the page cache alone is seen by a restart, and not by the next one behind a power cut."""
-    host, told = unclean(power=power)
+    host, writes = unclean(power=power)
 
     async def boot(host: Host) -> None:
         (await host.boot()).release()
@@ -171,7 +180,7 @@ def test_a_crash_at_every_operation_of_a_restart(power: bool) -> None:
         other.disk.heal()
         other.disk.rng.seed(nth)
         other.disk.power_cut()
-        await restart(other, told)
+        await restart(other, writes)
 
     for nth in range(1, count + 1):
         asyncio.run(crash(nth))
@@ -182,13 +191,13 @@ def test_the_sweep_notices_a_disk_that_does_not_sync() -> None:
     """What the other tests rely on: an acknowledgement without a sync would be found out."""
 
     async def life() -> None:
-        host, told = new_host(), ListWrite()
+        host, writes = new_host(), AcknowledgedWrites()
         storage = await host.boot()
         host.disk.never_syncs = ""  # of no path
-        await told.add(storage, Batch(1, 0, 3))
+        await writes.add(storage, Batch(1, 0, 3))
         host.disk.power_cut(dropped)
         with pytest.raises(AssertionError, match="denied"):
-            await told.check(await host.boot())
+            await writes.check(await host.boot())
 
     asyncio.run(life())
 
@@ -198,14 +207,14 @@ def test_the_sweep_notices_a_disk_that_does_not_sync() -> None:
 
 async def fail_and_check(nth: int, error: int, repeat: bool) -> bool:
     """Returns whether the fault struck."""
-    host, told = new_host(), ListWrite()
+    host, writes = new_host(), AcknowledgedWrites()
     host.disk.fail_at(nth, error, repeat=repeat)
     storage: LedgerStorage | None = None
     struck = False
     async with asyncio.timeout(HANG_S):
         try:
             storage = await host.boot()
-            await script(storage, told)
+            await script(storage, writes)
             await storage.close()
         except StorageFailedError:
             struck = True
@@ -219,7 +228,7 @@ async def fail_and_check(nth: int, error: int, repeat: bool) -> bool:
     else:
         host.disk.crash()
     try:
-        await restart(host, told)
+        await restart(host, writes)
     except Exception as e:
         raise AssertionError(f"error {error} at operation {nth}") from e
     return struck
@@ -256,7 +265,7 @@ def test_an_error_at_every_operation(error: int, repeat: bool) -> None:
 
 @pytest.mark.scenario(44)
 def test_an_error_at_every_operation_of_a_restart() -> None:
-    host, told = unclean()
+    host, writes = unclean()
 
     async def boot(host: Host) -> None:
         (await host.boot()).release()
@@ -271,7 +280,7 @@ def test_an_error_at_every_operation_of_a_restart() -> None:
         other.disk.heal()
         other.disk.rng.seed(nth)
         other.disk.power_cut()
-        await restart(other, told)
+        await restart(other, writes)
 
     for nth in range(1, count + 1):
         asyncio.run(fail(nth))
@@ -280,7 +289,7 @@ def test_an_error_at_every_operation_of_a_restart() -> None:
 @pytest.mark.parametrize("first", [True, False])
 def test_a_start_that_fails_lets_go_of_everything(first: bool) -> None:
     """Whatever it had got to: nothing of it runs on, and another start in the same process finds nothing in its way."""
-    before, told = (new_host(), ListWrite()) if first else unclean()
+    before, writes = (new_host(), AcknowledgedWrites()) if first else unclean()
 
     async def boot(host: Host) -> None:
         (await host.boot()).release()
@@ -293,7 +302,7 @@ def test_a_start_that_fails_lets_go_of_everything(first: bool) -> None:
         await turns()
         assert asyncio.all_tasks() == {asyncio.current_task()}
         host.disk.heal()
-        await told.check(await host.boot())
+        await writes.check(await host.boot())
 
     for nth in range(1, operations_of(boot, copy_of(before)) + 1):
         asyncio.run(fail(nth))
@@ -301,20 +310,20 @@ def test_a_start_that_fails_lets_go_of_everything(first: bool) -> None:
 
 @pytest.mark.scenario(45)
 async def test_a_sync_that_failed_is_not_tried_again() -> None:
-    host, told = Host(), ListWrite()
+    host, writes = Host(), AcknowledgedWrites()
     storage = await host.boot()
-    await told.add(storage, Batch(1, 0))
+    await writes.add(storage, Batch(1, 0))
     syncs: list[str] = []
     host.disk.fail_at(1, errno.EIO, operation="fdatasync")
     host.disk.observer = lambda operation, path: syncs.append(operation)
     with pytest.raises(StorageFailedError):
-        await told.add(storage, Batch(1, 1))
+        await writes.add(storage, Batch(1, 1))
     await nothing_is_acknowledged(storage)
     async with asyncio.timeout(HANG_S):
         await storage.close()
     assert syncs == ["pwritev", "fdatasync"]
     host.disk.power_cut()
-    await told.check(await host.boot())
+    await writes.check(await host.boot())
 
 
 async def test_close_ends_when_something_was_added_after_a_failure() -> None:
@@ -332,11 +341,11 @@ async def test_close_ends_when_something_was_added_after_a_failure() -> None:
 
 
 async def test_an_explicit_lac_sent_twice_is_durable_before_either_is_answered() -> None:
-    host, told = Host(), ListWrite()
+    host, writes = Host(), AcknowledgedWrites()
     storage = await host.boot()
-    await told.add(storage, Batch(1, 0, 8))
+    await writes.add(storage, Batch(1, 0, 8))
     host.disk.stall()
-    first, second = (asyncio.ensure_future(told.publish(storage, 1, 6)) for _ in range(2))
+    first, second = (asyncio.ensure_future(writes.publish(storage, 1, 6)) for _ in range(2))
     for _ in range(50):
         await asyncio.sleep(0)
     assert not first.done()
@@ -344,7 +353,7 @@ async def test_an_explicit_lac_sent_twice_is_durable_before_either_is_answered()
     host.disk.unstall()
     async with asyncio.timeout(HANG_S):
         await asyncio.gather(first, second)
-    await told.publish(storage, 1, 4)  # lower than what is there: nothing to do
+    await writes.publish(storage, 1, 4)  # lower than what is there: nothing to do
     host.disk.power_cut(dropped)
     record = (await (await host.boot()).last_entry(1)).explicit_lac
     assert int.from_bytes(record[16:24], "little") == 6
@@ -352,11 +361,11 @@ async def test_an_explicit_lac_sent_twice_is_durable_before_either_is_answered()
 
 @pytest.mark.scenario(45)
 async def test_a_fence_sent_twice_is_durable_before_either_is_answered() -> None:
-    host, told = Host(), ListWrite()
+    host, writes = Host(), AcknowledgedWrites()
     storage = await host.boot()
-    await told.add(storage, Batch(1, 0, 8))
+    await writes.add(storage, Batch(1, 0, 8))
     host.disk.stall()
-    first, second = (asyncio.ensure_future(told.fence(storage, 1)) for _ in range(2))
+    first, second = (asyncio.ensure_future(writes.fence(storage, 1)) for _ in range(2))
     for _ in range(50):
         await asyncio.sleep(0)
     assert 1 in storage.fenced, "effective at once"
@@ -366,4 +375,4 @@ async def test_a_fence_sent_twice_is_durable_before_either_is_answered() -> None
     async with asyncio.timeout(HANG_S):
         await asyncio.gather(first, second)
     host.disk.power_cut(dropped)
-    await told.check(await host.boot())
+    await writes.check(await host.boot())

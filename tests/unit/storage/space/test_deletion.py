@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from tests.hooks import journal_worker, open_logs, read_from_log
 from tests.sim.disk import SimDisk, SimulatedCrash
 from tests.sim.store import SimStores
+from tests.unit.storage.acknowledged_writes import copy_of
 from tests.unit.storage.support import KEY, Batch, Host, Stall, add, check_living_bytes, read_all, reclaim
 from tests.unit.storage.support import settings as bookie_settings
-from tests.unit.storage.told import copy_of
 from tests.waiting import turns
 
 from bkpy.errors import CorruptDataError, StorageFailedError

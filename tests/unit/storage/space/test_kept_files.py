@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.sim.disk import SimulatedCrash
+from tests.unit.storage.acknowledged_writes import copy_of
 from tests.unit.storage.space.test_deletion import delete, put
 from tests.unit.storage.support import Batch, Host, check_living_bytes, read_all, reclaim
 from tests.unit.storage.support import settings as bookie_settings
-from tests.unit.storage.told import copy_of
 
 from bkpy.errors import StorageFailedError
 from bkpy.storage.entry_log.entry_log import KEPT

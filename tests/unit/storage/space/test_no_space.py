@@ -9,10 +9,10 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.unit.storage.acknowledged_writes import AcknowledgedWrites
 from tests.unit.storage.journal.test_journal import Journal
 from tests.unit.storage.support import INSTANCE, Batch, Host, add, read_all
 from tests.unit.storage.support import settings as bookie_settings
-from tests.unit.storage.told import ListWrite
 
 from bkpy.errors import StorageFailedError
 from bkpy.runtime.system import real_runtime
@@ -154,14 +154,14 @@ def rolling_host() -> Host:
     return Host(settings=bookie_settings(**values))
 
 
-async def rolling_life(host: Host, told: ListWrite) -> None:
+async def rolling_life(host: Host, writes: AcknowledgedWrites) -> None:
     """A start, appends, fences, checkpoints, files that are rolled, and an end in order."""
     storage = await host.boot()
     try:
         for i in range(8):
-            await told.add(storage, Batch(1, i, payload=bytes([i]) * 400_000))
+            await writes.add(storage, Batch(1, i, payload=bytes([i]) * 400_000))
             if i % 4 == 3:
-                await told.fence(storage, 10 + i)
+                await writes.fence(storage, 10 + i)
                 await storage.checkpoint()
     finally:
         await storage.close()
@@ -169,10 +169,10 @@ async def rolling_life(host: Host, told: ListWrite) -> None:
 
 async def without_space_from(nth: int) -> bool:
     """The disk is full from that operation on; whether the bookie's life had got that far."""
-    host, told = rolling_host(), ListWrite()
+    host, writes = rolling_host(), AcknowledgedWrites()
     host.disk.fail_at(nth, errno.ENOSPC, repeat=True)
     try:
-        await rolling_life(host, told)
+        await rolling_life(host, writes)
     except StorageFailedError:
         pass
     else:
@@ -185,8 +185,8 @@ async def without_space_from(nth: int) -> bool:
         assert host.disk.used_bytes() <= used_bytes
     host.disk.heal()
     storage = await host.boot()
-    await told.check(storage)
-    await told.add(storage, Batch(1, 20))
+    await writes.check(storage)
+    await writes.add(storage, Batch(1, 20))
     await storage.close()
     return True
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.sim.store import SimStores
+from tests.unit.storage.acknowledged_writes import AcknowledgedWrites, copy_of, new_host, whole_life
 from tests.unit.storage.support import Batch, Host, add, sim_runtime
-from tests.unit.storage.told import ListWrite, copy_of, new_host, whole_life
 
 from bkpy.errors import IdentityError
 from bkpy.storage.index.index import block_key, ledger_key
@@ -41,8 +41,8 @@ def files_of(host: Host, suffix: str) -> list[str]:
 
 async def lived() -> Host:
     """Of several lives, with logs of both kinds, an unclean stop and something left in the journals."""
-    host, told = new_host(), ListWrite()
-    await whole_life(host, told)
+    host, writes = new_host(), AcknowledgedWrites()
+    await whole_life(host, writes)
     storage = await host.boot()
     for i in range(20):
         await storage.states((i, i + 1))
@@ -113,13 +113,13 @@ async def test_flips_in_a_journal_are_told_or_torn() -> None:
     for path in files_of(host, ".txn"):
         data = host.disk.contents(path)
         used = [offset for offset, byte in enumerate(data) if byte]  # all but what pages are filled up with
-        told = 0
+        reported = 0
         for _ in range(20):
             torn = copy_of(host)
             torn.disk.flip(path, rng.choice(used), rng.randrange(1, 256))
             _, findings = check(torn)
-            told += any(finding.path.startswith(path.rpartition("/")[0]) for finding in findings)
-        assert told >= 5, path
+            reported += any(finding.path.startswith(path.rpartition("/")[0]) for finding in findings)
+        assert reported >= 5, path
 
 
 async def test_missing_files_are_told() -> None:

@@ -11,6 +11,15 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.sim.disk import SimDisk, SimulatedCrash
 from tests.sim.store import SimStores
+from tests.unit.storage.acknowledged_writes import (
+    IDS,
+    AcknowledgedWrites,
+    copy_of,
+    dropped,
+    new_host,
+    script,
+    whole_life,
+)
 from tests.unit.storage.support import (
     INSTANCE,
     KEY,
@@ -23,7 +32,6 @@ from tests.unit.storage.support import (
     settings,
     sim_runtime,
 )
-from tests.unit.storage.told import IDS, ListWrite, copy_of, dropped, new_host, script, whole_life
 
 from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError, IdentityError, StorageFailedError
 from bkpy.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
@@ -104,12 +112,12 @@ async def rebuild(
     )
 
 
-async def check(host: Host, told: ListWrite, *, whole: bool = True) -> None:
+async def check(host: Host, writes: AcknowledgedWrites, *, whole: bool = True) -> None:
     """After a rebuild: what was acknowledged is there (`whole`) or unknown, and everything found is fenced."""
     storage = await host.boot()
-    for ledger_id, sent in told.sent.items():
+    for ledger_id, sent in writes.sent.items():
         have, unknown = await read_all(storage, ledger_id, 0, IDS)
-        acknowledged = told.acknowledged.get(ledger_id, {})
+        acknowledged = writes.acknowledged.get(ledger_id, {})
         assert have.items() <= sent.items(), "a payload is wrong"
         assert acknowledged.keys() <= have.keys() | unknown, "an acknowledged entry is denied"
         assert not whole or acknowledged.keys() <= have.keys()
@@ -122,14 +130,14 @@ async def check(host: Host, told: ListWrite, *, whole: bool = True) -> None:
 @pytest.mark.parametrize("damaged", [False, True])
 async def test_batches_that_stayed_in_journal_files_are_found(retained: bool, damaged: bool) -> None:
     values = {"journal_run_bytes_min": 1, "journal_run_share_min": 0.0, "journal_max_backups": 0}
-    host, told = Host(settings=settings(**values)), ListWrite()
+    host, writes = Host(settings=settings(**values)), AcknowledgedWrites()
     storage = await host.boot()
     for i in range(9):
-        await told.add(storage, Batch(1, 2 * i, 2, payload=b"%d" % i * 100_000))
-        await told.add(storage, Batch(2, 3 * i, 2, 2, payload=b"two"), Batch(3, i, payload=b"three"))
+        await writes.add(storage, Batch(1, 2 * i, 2, payload=b"%d" % i * 100_000))
+        await writes.add(storage, Batch(2, 3 * i, 2, 2, payload=b"two"), Batch(3, i, payload=b"three"))
         if i % 4 == 1:
             await storage.checkpoint()
-    await told.add(storage, Batch(1, 5, 4, payload=b"recovered"))  # in part what is there
+    await writes.add(storage, Batch(1, 5, 4, payload=b"recovered"))  # in part what is there
     await storage.close()
     directory = host.settings.ledger_directories[0]
     kept = [f"{directory}/{name}" for name in host.disk.listdir(directory) if name.endswith(".txn")]
@@ -143,11 +151,11 @@ async def test_batches_that_stayed_in_journal_files_are_found(retained: bool, da
     done = await rebuild(host, Metadata(dict(ALL_OPEN)))
     assert bool(done.damages) == damaged
     assert done.trusted is not damaged
-    await check(host, told, whole=not damaged)
+    await check(host, writes, whole=not damaged)
     storage = await host.boot()
-    await told.add(storage, Batch(4, 0, payload=b"new"))
+    await writes.add(storage, Batch(4, 0, payload=b"new"))
     await storage.close()
-    await check(host, told, whole=not damaged)
+    await check(host, writes, whole=not damaged)
 
 
 def damage_indexes(host: Host) -> None:
@@ -157,11 +165,11 @@ def damage_indexes(host: Host) -> None:
 
 @pytest.mark.parametrize("clean", [True, False])
 async def test_everything_is_found_again_and_fenced(clean: bool) -> None:
-    host, told = new_host(), ListWrite()
+    host, writes = new_host(), AcknowledgedWrites()
     if clean:
-        await whole_life(host, told)
+        await whole_life(host, writes)
     else:
-        await script(await host.boot(), told)
+        await script(await host.boot(), writes)
         host.disk.crash()
     damage_indexes(host)
     with pytest.raises(CorruptDataError, match=r"page 7 is rotten.*rebuild-index"):
@@ -177,15 +185,15 @@ async def test_everything_is_found_again_and_fenced(clean: bool) -> None:
         assert state is not None
         assert (state.key, state.fenced, state.limbo) == (KEY, True, True)
         have, unknown = await read_all(storage, ledger_id, 0, IDS)
-        assert have.items() >= told.acknowledged[ledger_id].items()
+        assert have.items() >= writes.acknowledged[ledger_id].items()
         assert unknown == set(range(IDS + 1)) - have.keys()
     storage.release()
-    await check(host, told)
+    await check(host, writes)
 
 
 async def test_what_is_not_known_is_fenced_up_to_the_newest_id() -> None:
-    host, told = new_host(), ListWrite()
-    await whole_life(host, told)
+    host, writes = new_host(), AcknowledgedWrites()
+    await whole_life(host, writes)
     await rebuild(host, Metadata(dict(ALL_OPEN)))
     for start in range(2):  # that lasts
         storage = await host.boot()
@@ -253,8 +261,8 @@ async def test_a_closed_ledger_that_is_all_here_is_in_no_limbo(gone: bool) -> No
 
 
 async def test_without_metadata_everything_is_in_limbo() -> None:
-    host, told = new_host(journal_max_backups=0, journal_recycled_files_max=0), ListWrite()
-    await whole_life(host, told)
+    host, writes = new_host(journal_max_backups=0, journal_recycled_files_max=0), AcknowledgedWrites()
+    await whole_life(host, writes)
     await (await host.boot()).close()  # lets the journals' first files go, which have the keys
     done = await rebuild(host)
     assert not done.trusted
@@ -264,16 +272,16 @@ async def test_without_metadata_everything_is_in_limbo() -> None:
     assert (await storage.last_entry(77)).limbo
     assert {state.key for state in (await storage.states((1, 2, 3))).values() if state} == {b""}
     storage.release()
-    await check(host, told)
+    await check(host, writes)
     # Once there are metadata again, another rebuild gives the ledgers their keys.
     done = await rebuild(host, Metadata(dict(ALL_OPEN)))
     assert (done.trusted, done.keyless) == (True, 0)
-    await check(host, told)
+    await check(host, writes)
 
 
 async def test_one_directory_of_two() -> None:
-    host, told = new_host(), ListWrite()
-    await whole_life(host, told)
+    host, writes = new_host(), AcknowledgedWrites()
+    await whole_life(host, writes)
     first, second = host.settings.ledger_directories
     host.disk.replace(f"{first}/index/data.mdb", b"rotten")
     with pytest.raises(CorruptDataError, match="rotten"):
@@ -285,21 +293,21 @@ async def test_one_directory_of_two() -> None:
         1: (False, False), 2: (True, True), 3: (False, False)
     }  # fmt: skip
     storage.release()
-    await check_acknowledged(host, told)
+    await check_acknowledged(host, writes)
     with pytest.raises(ConfigError, match="not one of"):
         await rebuild(host, Metadata(), ("/elsewhere",))
 
 
-async def check_acknowledged(host: Host, told: ListWrite) -> None:
+async def check_acknowledged(host: Host, writes: AcknowledgedWrites) -> None:
     storage = await host.boot()
-    for ledger_id, sent in told.acknowledged.items():
+    for ledger_id, sent in writes.acknowledged.items():
         assert (await read_all(storage, ledger_id, 0, IDS))[0].items() >= sent.items()
     storage.release()
 
 
 async def test_a_crash_at_every_operation() -> None:
-    host, told = new_host(), ListWrite()
-    await script(await host.boot(), told)
+    host, writes = new_host(), AcknowledgedWrites()
+    await script(await host.boot(), writes)
     host.disk.crash()
     damage_indexes(host)
     whole = copy_of(host)
@@ -321,12 +329,12 @@ async def test_a_crash_at_every_operation() -> None:
         except (CorruptDataError, IdentityError) as e:
             assert "rebuild-index" in str(e)  # noqa: PT017
             await rebuild(torn, Metadata(dict(ALL_OPEN)))
-        await check(torn, told)
+        await check(torn, writes)
 
 
 async def test_an_error_at_every_operation() -> None:
-    host, told = new_host(), ListWrite()
-    await whole_life(host, told)
+    host, writes = new_host(), AcknowledgedWrites()
+    await whole_life(host, writes)
     whole = copy_of(host)
     before = whole.disk.operations
     await rebuild(whole, Metadata(dict(ALL_OPEN)))
@@ -338,28 +346,28 @@ async def test_an_error_at_every_operation() -> None:
         except (OSError, BookKeeperError):
             torn.disk.heal()
             await rebuild(torn, Metadata(dict(ALL_OPEN)))
-        await check(torn, told)
+        await check(torn, writes)
 
 
 class DamagedLogs:
     """Entry logs that are the only copies of what is in them, and what comes of a flipped byte."""
 
-    def __init__(self, host: Host, told: ListWrite) -> None:
+    def __init__(self, host: Host, writes: AcknowledgedWrites) -> None:
         self._host = host
-        self._told = told
+        self._writes = writes
         self._closed = Metadata({1: metadata_of(1, 8), 2: metadata_of(2, 4), 3: metadata_of(3, 11)})
 
     @classmethod
     async def written(cls, *, clean: bool) -> DamagedLogs:
-        host, told = new_host(journal_max_backups=0, journal_recycled_files_max=0), ListWrite()
+        host, writes = new_host(journal_max_backups=0, journal_recycled_files_max=0), AcknowledgedWrites()
         storage = await host.boot()
-        await script(storage, told)
+        await script(storage, writes)
         await storage.checkpoint()
         if clean:
             await storage.close()
         else:
             host.disk.crash()
-        return cls(host, told)
+        return cls(host, writes)
 
     def places(self) -> list[tuple[str, int]]:
         """(path, offset) of each byte of each log."""
@@ -377,7 +385,7 @@ class DamagedLogs:
         torn = copy_of(self._host)
         torn.disk.flip(path, offset, mask)
         await rebuild(torn, self._closed)
-        await check(torn, self._told, whole=False)
+        await check(torn, self._writes, whole=False)
 
     def hides_blocks(self, path: str, offset: int, mask: int) -> bool:
         """Whether blocks can't be found because of it, so that nobody knows whose entries are in them."""
@@ -440,14 +448,14 @@ async def test_every_flipped_byte_of_a_log_leads_to_unknown_entries(clean: bool)
 
 
 async def test_what_is_not_this_bookies_is_left_alone() -> None:
-    host, told = new_host(), ListWrite()
+    host, writes = new_host(), AcknowledgedWrites()
     with pytest.raises(IdentityError, match="no such directory"):
         await rebuild(host, Metadata())
     for directory in (*host.settings.journal_directories, *host.settings.ledger_directories):
         host.disk.make_dirs(directory)
     with pytest.raises(IdentityError, match="no bookie"):
         await rebuild(host, Metadata())
-    storage = await whole_life(host, told)
+    storage = await whole_life(host, writes)
     storage = await host.boot()
     with pytest.raises(IdentityError, match="another process"):
         await rebuild(host, Metadata())
@@ -544,11 +552,11 @@ async def test_a_copy_that_compaction_made_takes_nothing_over_from_a_later_one_t
 @pytest.mark.parametrize("clean", [True, False])
 async def test_what_an_interrupted_format_took_is_not_denied_by_a_new_index(clean: bool) -> None:
     """A start then says that the index is gone, and names this command."""
-    host, told = new_host(), ListWrite()
+    host, writes = new_host(), AcknowledgedWrites()
     if clean:
-        await whole_life(host, told)
+        await whole_life(host, writes)
     else:
-        await script(await host.boot(), told)
+        await script(await host.boot(), writes)
         host.disk.crash()
     directories = (*host.settings.journal_directories, *host.settings.ledger_directories)
     whole = copy_of(host)
@@ -566,25 +574,28 @@ async def test_what_an_interrupted_format_took_is_not_denied_by_a_new_index(clea
                 await rebuild(torn, Metadata(dict(ALL_OPEN)))
         except (CorruptDataError, IdentityError):
             continue  # what is missing was noticed
-        await check(torn, told, whole=False)
+        await check(torn, writes, whole=False)
 
 
-async def two_logs(**values: object) -> tuple[Host, ListWrite]:
+async def two_logs(**values: object) -> tuple[Host, AcknowledgedWrites]:
     """Ledgers 1 and 3 in a log of their own each, and nothing left in the journals."""
-    host, told = Host(settings=settings(journal_max_backups=0, journal_recycled_files_max=0, **values)), ListWrite()
+    host, writes = (
+        Host(settings=settings(journal_max_backups=0, journal_recycled_files_max=0, **values)),
+        AcknowledgedWrites(),
+    )
     for ledger_id in (1, 3):
         storage = await host.boot()
-        await told.add(storage, Batch(ledger_id, 0, 5, payload=b"%d" % ledger_id * 100_000))
+        await writes.add(storage, Batch(ledger_id, 0, 5, payload=b"%d" % ledger_id * 100_000))
         await storage.close()
     await (await host.boot()).close()
-    return host, told
+    return host, writes
 
 
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("closed", [False, True])
 async def test_what_was_only_in_a_log_that_is_gone_is_not_denied(kept: bool, closed: bool) -> None:
     """Nothing in the files tells of it: ids of logs have gaps wherever space was given back."""
-    host, told = await two_logs(journal_run_bytes_min=1 if kept else 1 << 30)
+    host, writes = await two_logs(journal_run_bytes_min=1 if kept else 1 << 30)
     directory = host.settings.ledger_directories[0]
     names = [name for name in host.disk.listdir(directory) if name.endswith(".txn" if kept else ".log")]
     host.disk.unlink(f"{directory}/{max(names)}")
@@ -597,7 +608,7 @@ async def test_what_was_only_in_a_log_that_is_gone_is_not_denied(kept: bool, clo
     ledgers[NEWEST + 1] = metadata_of(NEWEST + 1, None)  # made after the newest id was drawn: it was never here
     done = await rebuild(host, Metadata(ledgers))
     assert (done.trusted, done.ledgers, done.missing, done.keyless) == (True, 1, 2, 0)
-    await check(host, told, whole=False)
+    await check(host, writes, whole=False)
     storage = await host.boot()
     assert (await read_all(storage, 3, 0, 4))[1] == {0, 1, 2, 3, 4}
     state = (await storage.states((3,)))[3]
@@ -621,8 +632,8 @@ async def test_a_ledger_whose_metadata_cannot_be_read_is_not_denied() -> None:
 
 
 async def test_a_ledger_that_is_in_another_directory_is_not_missing() -> None:
-    host, told = new_host(), ListWrite()
-    await whole_life(host, told)
+    host, writes = new_host(), AcknowledgedWrites()
+    await whole_life(host, writes)
     first = host.settings.ledger_directories[0]
     host.disk.replace(f"{first}/index/data.mdb", b"rotten")
     ledgers = {i: metadata_of(i, None) for i in (1, 2, 3, 9, 11)}
@@ -744,8 +755,8 @@ async def test_a_loss_is_not_forgotten_with_an_index_that_can_not_be_read(lost: 
 
 async def test_journals_of_earlier_software_do_not_tell_of_a_loss() -> None:
     """So an index that can't be read beside them may have known of one."""
-    host, told = new_host(), ListWrite()
-    await whole_life(host, told)
+    host, writes = new_host(), AcknowledgedWrites()
+    await whole_life(host, writes)
     for number in range(2):
         for path in host.journal_files(number):
             page = host.disk.contents(path)
@@ -755,7 +766,7 @@ async def test_journals_of_earlier_software_do_not_tell_of_a_loss() -> None:
             host.disk.replace(path, encode_file_header(header._replace(run=RunState(0))) + page[PAGE_BYTES:])
     damage_indexes(host)
     assert not (await rebuild(host, Metadata(dict(ALL_OPEN)))).trusted
-    await check(host, told)
+    await check(host, writes)
 
 
 async def test_a_key_that_entries_were_stored_under_is_not_replaced() -> None:
@@ -967,10 +978,10 @@ async def test_a_ledger_stays_in_limbo_of_which_something_was_lost_long_ago(name
 @pytest.mark.parametrize("asked", [True, False])  # by a rebuild in between, for the metadata
 async def test_a_loss_that_an_index_knows_of_is_known_to_the_next_one(everything: bool, asked: bool) -> None:
     """A log is gone, and only metadata that name the bookie tell; by the next rebuild they don't name it any more."""
-    host, told = await two_logs(journal_run_bytes_min=1 << 30)
+    host, writes = await two_logs(journal_run_bytes_min=1 << 30)
     if not everything:
         storage = await host.boot()
-        await told.add(storage, Batch(3, 5, 2))
+        await writes.add(storage, Batch(3, 5, 2))
         await storage.close()
     logs = sorted(name for name in host.disk.listdir("/b/ledgers0") if name.endswith(".log"))
     host.disk.unlink(f"/b/ledgers0/{logs[1]}")

@@ -1,4 +1,4 @@
-"""What an operator does by hand while a cluster heals by itself: a bookie leaves, a loss is accepted, copies are moved.
+"""What an operator does while a cluster heals by itself: drains, decommissions and moves, a loss that is accepted.
 
 Each of them is tried again until it is done, as people do.
 """

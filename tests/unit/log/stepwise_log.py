@@ -1,4 +1,4 @@
-"""Logs made by hand: ledgers with stamped entries, and a list that says what a test wants it to say."""
+"""Logs written one step at a time: ledgers with stamped entries, and a list that says what a test wants it to say."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def stamped(data: bytes, ms: int) -> bytes:
     return struct.pack("<q", ms) + data
 
 
-class HandMade:
+class StepwiseLog:
     """The writer's part of a log, one step at a time. Entry at position p is `b"%d" % p`, of the time p seconds."""
 
     def __init__(self, client: Client, *, name: str = NAME, password: bytes = b"", digest: str = "crc32c") -> None:
@@ -45,7 +45,7 @@ class HandMade:
         self.position = 0
         self.writer: LedgerWriter | None = None
 
-    async def make(self, **fields: Any) -> HandMade:
+    async def make(self, **fields: Any) -> StepwiseLog:
         key = ledger_key(self.password)
         log_list = LogList(log_parts(self.client).logs.new_token(), 3, 3, 2, self.digest, key, **fields)
         assert isinstance(await log_parts(self.client).logs.create(self.name, log_list), Done)
@@ -139,7 +139,7 @@ def numbers(first: int, last: int) -> list[bytes]:
 
 
 def check(entries: Sequence[LogEntry], first: int, end: int) -> None:
-    """That these are just the entries first..end - 1 of a log made by hand."""
+    """That these are just the entries first..end - 1 of such a log."""
     assert [entry.position for entry in entries] == list(range(first, end))
     assert [entry.data for entry in entries] == numbers(first, end)
     assert [entry.time for entry in entries] == [float(p) for p in range(first, end)]

@@ -20,7 +20,7 @@ IDS = 40  # entry ids in the script are below this
 
 
 @dataclass
-class ListWrite:
+class AcknowledgedWrites:
     """What was sent, and what of it was acknowledged."""
 
     sent: dict[int, dict[int, bytes]] = field(default_factory=dict)
@@ -71,30 +71,30 @@ async def durable(storage: LedgerStorage, future: asyncio.Future[None]) -> None:
         raise StorageFailedError("not acknowledged") from storage.failed.exception()
 
 
-async def script(storage: LedgerStorage, told: ListWrite) -> None:
+async def script(storage: LedgerStorage, writes: AcknowledgedWrites) -> None:
     """Every kind of write, before and after a checkpoint, small and of several pages, alone and together."""
-    await told.add(storage, Batch(1, 0, 3, payload=b"one"))
-    await told.add(storage, Batch(1, 3, 4, payload=b"x" * 2500), Batch(2, 0, 2, 3, payload=b"two"))
-    await told.fence(storage, 2)
-    await told.publish(storage, 1, 5)
+    await writes.add(storage, Batch(1, 0, 3, payload=b"one"))
+    await writes.add(storage, Batch(1, 3, 4, payload=b"x" * 2500), Batch(2, 0, 2, 3, payload=b"two"))
+    await writes.fence(storage, 2)
+    await writes.publish(storage, 1, 5)
     await storage.checkpoint()
-    await told.fence(storage, 9)  # of a ledger without entries
+    await writes.fence(storage, 9)  # of a ledger without entries
     await asyncio.gather(
-        told.add(storage, Batch(2, 1, 2, 3, payload=b"recovered")),
-        told.add(storage, Batch(3, 7, 5, payload=b"three")),
-        told.publish(storage, 1, 6),
+        writes.add(storage, Batch(2, 1, 2, 3, payload=b"recovered")),
+        writes.add(storage, Batch(3, 7, 5, payload=b"three")),
+        writes.publish(storage, 1, 6),
     )
-    await told.add(storage, Batch(1, 5, 4, payload=b"x" * 2500))  # in part what is there already, as a recovery sends
+    await writes.add(storage, Batch(1, 5, 4, payload=b"x" * 2500))  # in part what is there already, as a recovery sends
 
 
 def new_host(**values: object) -> Host:
     return Host(settings=bookie_settings(journals=2, ledgers=2, block_bytes=4096, **values))
 
 
-async def whole_life(host: Host, told: ListWrite) -> LedgerStorage:
+async def whole_life(host: Host, writes: AcknowledgedWrites) -> LedgerStorage:
     """From the first start to an orderly end."""
     storage = await host.boot()
-    await script(storage, told)
+    await script(storage, writes)
     await storage.close()
     return storage
 
@@ -111,12 +111,14 @@ def copy_of(host: Host) -> Host:
     return Host(host.disk.clone(), host.settings, host.cookie, boots=host.boots)
 
 
-async def restart(host: Host, told: ListWrite) -> None:
+async def restart(host: Host, writes: AcknowledgedWrites) -> None:
     """Boot, compare, write something, end in order, and compare again."""
     storage = await host.boot()
-    await told.check(storage)
-    more = ListWrite({k: dict(v) for k, v in told.sent.items()}, {k: dict(v) for k, v in told.acknowledged.items()})
-    more.fenced, more.lac = told.fenced, told.lac
+    await writes.check(storage)
+    more = AcknowledgedWrites(
+        {k: dict(v) for k, v in writes.sent.items()}, {k: dict(v) for k, v in writes.acknowledged.items()}
+    )
+    more.fenced, more.lac = writes.fenced, writes.lac
     await more.add(storage, Batch(4, 0, 2, payload=b"after"))
     await more.check(storage)
     await storage.close()
