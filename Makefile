@@ -30,7 +30,7 @@ help:
 	@echo "make test-containers  docker-compose.yml on a Docker daemon of their own: needs root, docker.io, docker-compose, debootstrap"
 	@echo "make test-pythons  unit tests, and a part of those of a cluster, on each other Python 3.11 to 3.14 that is here or, as root with debootstrap, comes from Debian (PYTHONS='/path ...': on these)"
 	@echo "make mutants    defects planted in copies of the code, each of which the tests have to notice (MUTANTS='a name')"
-	@echo "make check      format, lint, types, direction of imports"
+	@echo "make check      format, lint, types, direction of imports, words and links"
 	@echo "make golden     write the golden files anew (a change of them is a change of a stored format)"
 	@echo "make scenarios  write the page of behaviours and the tests that hold them anew"
 	@echo "make settings   write the page of all settings anew, and the signatures in that of the API"
@@ -82,7 +82,8 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/unit/test_architecture.py
+	$(BIN)/python -m pytest -q tests/unit/test_architecture.py tests/unit/test_words.py tests/unit/test_docs.py \
+		tests/unit/config/test_config.py::test_the_page_of_settings_is_current
 
 golden: $(VENV)/.dev
 	$(BIN)/python -m tests.golden.regenerate

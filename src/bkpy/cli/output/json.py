@@ -6,7 +6,7 @@ import json
 
 import click
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
 
 def print_json(value: object) -> None:
