@@ -7,7 +7,6 @@ see is asserted there and not through these.
 from __future__ import annotations
 
 import contextlib
-import copy
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from bkpy.bookie.collector import Collector
@@ -37,20 +36,15 @@ if TYPE_CHECKING:
     from bkpy.bookie.node import BookieNode, Phase
     from bkpy.bookie.server import BookieServer
     from bkpy.bookie.service import BookieService
-    from bkpy.client.bookies.ensembles import Ensembles
-    from bkpy.client.bookies.latency import ReadLatency
     from bkpy.client.bookies.pool import BookiePool
     from bkpy.client.client import Client
     from bkpy.client.read.reader import LedgerReader
-    from bkpy.client.write.batcher import AppendBatcher
-    from bkpy.client.write.dispatcher import AddDispatcher
-    from bkpy.client.write.interfaces import ReplicationParts
+    from bkpy.client.write.append_window import AppendWindow
     from bkpy.client.write.out_of_order import OutOfOrder
     from bkpy.client.write.writer import LedgerWriter
     from bkpy.config.client import ClientSettings
     from bkpy.errors import BookKeeperError
     from bkpy.local.zookeeper import ZooKeeperServer
-    from bkpy.log.appends import LogAppends
     from bkpy.log.entries import LogBlock
     from bkpy.log.reader import LogReader
     from bkpy.log.writer import LogWriter
@@ -58,8 +52,6 @@ if TYPE_CHECKING:
     from bkpy.metadata.cluster import Cluster
     from bkpy.metadata.ledgers.catalog import LedgerCatalog
     from bkpy.metadata.ledgers.layout import IdGenerator
-    from bkpy.metadata.ledgers.metadata_probe import MetadataProbe
-    from bkpy.metadata.store.memory import MemoryStore
     from bkpy.metadata.store.store import MetadataStore
     from bkpy.metadata.store.zookeeper.session import Session
     from bkpy.metadata.store.zookeeper.store import ZooKeeperStore
@@ -67,9 +59,9 @@ if TYPE_CHECKING:
     from bkpy.protocol.wire.receive_buffer import ReceiveBuffer
     from bkpy.protocol.wire.records import RecordCodec
     from bkpy.replication.worker.repair_queue import RepairQueue
-    from bkpy.runtime.interfaces import Runtime, Worker
-    from bkpy.runtime.tls import Certificates, Failure
-    from bkpy.storage.entry_log.entry_log import Place
+    from bkpy.runtime.interfaces import Worker
+    from bkpy.runtime.tls import Certificates
+    from bkpy.storage.entry_log.entry_log import BlockReader
     from bkpy.storage.journal.journal import Journal
     from bkpy.storage.ledgers.info import LedgerCache
     from bkpy.storage.ledgers.ledgers import Ledgers
@@ -92,34 +84,14 @@ def cluster_of(client: Client) -> Cluster:
     return client._cluster
 
 
-def dispatcher_of(client: Client) -> AddDispatcher:
-    """What sends the batches of the client's writers."""
-    return client._dispatcher
-
-
-def ensembles_of(client: Client) -> Ensembles:
-    """What finds bookies for the client's ledgers."""
-    return client._ensembles
-
-
-def parts_of(client: Client) -> ReplicationParts:
-    """What the client's writers share."""
-    return client._parts
-
-
 def settings_of(user: Client | LedgerReader) -> ClientSettings:
     """The settings it goes by."""
     return user._settings
 
 
-def runtime_of(part: Client | BookieNode) -> Runtime:
-    """The clock, the tasks and the rest that it was given."""
-    return part._runtime
-
-
 def tasks_of(part: Client | BookieNode) -> list[asyncio.Task[Any]]:
     """The tasks that it has started and that have not ended."""
-    spawn = runtime_of(part).spawn
+    spawn = part._runtime.spawn
     assert isinstance(spawn, TaskSpawner)
     return list(spawn.tasks)
 
@@ -185,25 +157,10 @@ def transport_of(channel: BookieChannel) -> asyncio.Transport:
     return channel._transport()
 
 
-def introducing(channel: BookieChannel) -> bool:
-    """Whether the bookie has yet to answer this client's greeting."""
-    return channel._greeting is not None
-
-
 def look_up_by(channel: BookieChannel, address: Callable[[str], Awaitable[str]]) -> Callable[[str], Awaitable[str]]:
     """Let `address` say where the bookie is from now on; what has said so before."""
     before, channel._address = channel._address, address
     return before
-
-
-def samples_of(latency: ReadLatency) -> int:
-    """How many recent reads are remembered."""
-    return len(latency._samples)
-
-
-def nobody_is_late_before(latency: ReadLatency, seconds: float) -> None:
-    """From now on."""
-    latency._late_min_s = latency.late_s = seconds
 
 
 # --- logs -----------------------------------------------------------------------------------------------------------
@@ -223,11 +180,6 @@ def roller_of(log: LogWriter) -> Roller:
     return log._roller
 
 
-def appends_of(log: LogWriter) -> LogAppends:
-    """What the log's writer has pending."""
-    return log._appends
-
-
 def present_of(log: LogWriter) -> LedgerWriter:
     """The writer of the ledger that appends go to now."""
     return log._roller._present
@@ -244,16 +196,6 @@ LOOK_FOR_LEAVERS: Final[Method] = (Leaving, "_look")
 NEXT_PAUSE: Final[Method] = (Replication, "_next_pause")
 
 
-def replication_of(writer: LedgerWriter) -> Replication:
-    """What sends the writer's batches and counts their acknowledgements."""
-    return writer._replication
-
-
-def batcher_of(writer: LedgerWriter) -> AppendBatcher:
-    """The appends that have no answer yet."""
-    return writer._batcher
-
-
 def codec_of(writer: LedgerWriter) -> RecordCodec:
     """What makes the records of the writer's ledger."""
     return writer._batcher._codec
@@ -265,24 +207,14 @@ def out_of_order_of(writer: LedgerWriter) -> OutOfOrder:
     return writer._appends.ids
 
 
-def window_of(writer: LedgerWriter) -> tuple[int, int]:
-    """Entries and bytes that are pending."""
-    return writer._window.filled()
-
-
-def waiting_for_room(writer: LedgerWriter) -> int:
-    """How many appends wait for the window to have room."""
-    return len(writer._window.waiters)
+def window_of(writer: LedgerWriter) -> AppendWindow:
+    """The window that the writer's appends wait for."""
+    return writer._window
 
 
 def failed_bookies(writer: LedgerWriter) -> Mapping[str, BookKeeperError]:
     """The bookies of the present ensemble that have failed, and how."""
     return writer._replication._failed
-
-
-def logged_failures(writer: LedgerWriter) -> Sequence[str]:
-    """The bookies of the present ensemble whose failure was logged."""
-    return writer._replication._logged_failures
 
 
 def batch_queues(writer: LedgerWriter) -> tuple[Any, Any]:
@@ -336,16 +268,6 @@ def collector_of(node: BookieNode) -> Collector:
     return next(each for each in _phase_of(node, Serving)._services if isinstance(each, Collector))
 
 
-def lookout_of(collector: Collector) -> MetadataProbe:
-    """What looks at ledgers before they are collected."""
-    return collector._probe
-
-
-def catalog_of(collector: Collector) -> LedgerCatalog:
-    """What lists them."""
-    return collector._catalog
-
-
 def server_of(node: BookieNode) -> BookieServer:
     """What listens, of a bookie that was started."""
     return _phase_of(node, Listening).server
@@ -361,11 +283,6 @@ def store_of(node: BookieNode) -> MetadataStore:
     return node._store
 
 
-def metrics_of(node: BookieNode) -> str:
-    """The text of the bookie's page of metrics."""
-    return node._metrics.render().decode()
-
-
 def connections_of(node: BookieNode) -> list[Connection]:
     """The connections that the bookie has accepted, in order of arrival."""
     return list(server_of(node)._connections)
@@ -378,34 +295,10 @@ def certificates_of(node: BookieNode) -> Certificates:
     return certificates
 
 
-def ends_of_certificate(node: BookieNode) -> float:
-    """What the bookie's metrics say of its certificate: when it ends, in seconds since 1970."""
-    found = node._metrics.registry.get_sample_value("bkpy_bookie_certificate_end_seconds")
-    assert found is not None
-    return found
-
-
 def handshakes_of(server: BookieServer) -> Mapping[Any, str]:
     """The clients' addresses of the TLS handshakes that go on."""
     assert server._handshakes is not None
     return server._handshakes._under_way
-
-
-def failures_of(service: BookieService, failure: Failure) -> int:
-    """How many TLS handshakes the bookie counts that have failed so."""
-    return int(service.metrics._failed_handshakes[failure]._value.get())
-
-
-def stop_ticking(server: BookieServer) -> None:
-    """Let no time go by for the bookie's connections but by `tick_once`."""
-    assert server._ticker is not None
-    server._ticker.cancel()
-
-
-def tick_once(server: BookieServer) -> None:
-    """What happens when `tick_s` have gone by."""
-    server._tick()
-    stop_ticking(server)
 
 
 def pauses_of(connection: Connection) -> set[str]:
@@ -422,11 +315,6 @@ def accepted_transport(connection: Connection) -> asyncio.Transport:
 def takes_answers(connection: Connection) -> bool:
     """Whether the client reads what it is answered."""
     return connection.requests._writable.is_set()
-
-
-def keys_taken(keys: Keys) -> int:
-    """How many keys the connection's client has shown that were not forgotten."""
-    return len(keys.authorised) + len(keys._taken)
 
 
 def keys_max(keys: Keys) -> int:
@@ -478,29 +366,19 @@ def flush_worker(shard: Shard) -> Worker:
     return shard._flush_worker
 
 
-def cached_blocks(shard: Shard) -> int:
-    """How many blocks are in memory."""
-    return len(shard.cache)
-
-
 def read_worker(shard: Shard) -> Worker:
     """The worker that reads the shard's index and blocks."""
     return shard._read_worker
 
 
-def close_open_logs(shard: Shard) -> None:
-    """Let the next reads open the entry logs again."""
-    shard._reader.close()
+def log_reader_of(shard: Shard) -> BlockReader:
+    """What reads blocks of the shard's entry logs."""
+    return shard._reader
 
 
 def open_logs(shard: Shard) -> int:
     """How many entry logs are open for reading."""
     return len(shard._reader._open)
-
-
-def read_from_log(shard: Shard, place: Place) -> bytes:
-    """What the shard's reads find there."""
-    return shard._reader.read(place)
 
 
 def ledgers_of(replay: Replay) -> Ledgers:
@@ -551,12 +429,6 @@ async def publish(registration: Registration) -> None:
     await registration._publish()
 
 
-def keeping_of(registration: Registration) -> asyncio.Task[Any]:
-    """The task that keeps a bookie registered."""
-    assert registration._task is not None
-    return registration._task
-
-
 def lose_events(tree: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The store in memory tells nobody of changes any more."""
     monkeypatch.setattr(tree, "_wake", lambda path, children: None)
@@ -582,14 +454,10 @@ def try_first(store: ZooKeeperStore, port: int) -> None:
     store._session._hosts.sort(key=lambda host: host[1] != port)
 
 
-def last_failure(store: ZooKeeperStore) -> str:
-    """Why the last server that was tried could not be used."""
-    return store._session._last_failure
-
-
-def forget_failure(store: ZooKeeperStore) -> None:
-    """Let `last_failure` tell of what comes."""
-    store._session._last_failure = ""
+def take_failure(store: ZooKeeperStore) -> str:
+    """Why the last server that was tried could not be used, if this is news."""
+    failure, store._session._last_failure = store._session._last_failure, ""
+    return failure
 
 
 def pretend_seen(store: ZooKeeperStore, zxid: int) -> int:
@@ -603,15 +471,10 @@ def pretend_seen(store: ZooKeeperStore, zxid: int) -> int:
 _USUAL_SPAWNER: Final = process._spawner
 
 
-def servers_of(server: ZooKeeperServer) -> list[str]:
-    """The lines by which a server of an ensemble is told of all of them."""
+def change_members(server: ZooKeeperServer, change: Callable[[list[str]], list[str]]) -> None:
+    """Change the lines that list all servers of an ensemble for this one, from its next start on."""
     assert server._membership is not None
-    return server._membership.members.splitlines()
-
-
-def tell_servers(server: ZooKeeperServer, lines: Iterable[str]) -> None:
-    """From its next start on."""
-    assert server._membership is not None
+    lines = change(server._membership.members.splitlines())
     server._membership = server._membership._replace(members="".join(f"{line}\n" for line in lines))
 
 
@@ -665,13 +528,3 @@ def without_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
 def heap_of(queue: RepairQueue) -> Sequence[object]:
     """What the worker's queue holds to be in order."""
     return [*queue._untried._heap, *queue._failed._heap]
-
-
-def backup_of(tree: MemoryStore) -> Callable[[], None]:
-    """Keeps all nodes as they are; calling the result puts them back."""
-    kept = copy.deepcopy(tree._nodes)
-
-    def put_back() -> None:
-        tree._nodes = copy.deepcopy(kept)
-
-    return put_back

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.cluster.test_metadata_ledgers import builder, created
-from tests.hooks import servers_of, tell_servers
+from tests.hooks import change_members
 
 from bkpy.local.process import free_port
 from bkpy.local.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
@@ -77,14 +77,17 @@ class Lagging:
     def __init__(self, directory: Path) -> None:
         self.ensemble = ZooKeeperEnsemble(directory)
         first = self.ensemble.servers[0]
-        lines = servers_of(first)
         self.links: list[Link] = []
-        for index in (1, 2):  # server.N=host:peer port:election port
-            host, peer, election = lines[index].rsplit(":", 2)
-            link = Link(int(peer))
-            self.links.append(link)
-            lines[index] = f"{host}:{link.port}:{election}"
-        tell_servers(first, lines)
+
+        def linked(lines: list[str]) -> list[str]:
+            for index in (1, 2):  # server.N=host:peer port:election port
+                host, peer, election = lines[index].rsplit(":", 2)
+                link = Link(int(peer))
+                self.links.append(link)
+                lines[index] = f"{host}:{link.port}:{election}"
+            return lines
+
+        change_members(first, linked)
 
     @property
     def follower(self) -> ZooKeeperServer:

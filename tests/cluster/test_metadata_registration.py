@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.cluster.metadata_harness import DEADLINE_S, Harness, harness, store
-from tests.hooks import keeping_of
 from tests.waiting import eventually, turns
 
 from bkpy.config.client import client_settings
@@ -228,7 +227,8 @@ async def test_a_registration_ends_quietly_when_its_store_is_closed(
     await registration.register()
     await bookie.close()
     await eventually(lambda: directory.bookies == {}, "b1 is gone")
-    await asyncio.wait([keeping_of(registration)])
+    name = f"registration of {B1.bookie_id}"
+    await eventually(lambda: name not in [task.get_name() for task in asyncio.all_tasks()], "it has ended")
     assert deaths == []
 
 

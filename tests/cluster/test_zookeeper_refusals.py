@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.cluster.metadata_harness import DEADLINE_S
 from tests.cluster.zookeeper_proxy import ZooKeeperProxy
-from tests.hooks import forget_failure, last_failure
+from tests.hooks import take_failure
 from tests.waiting import eventually
 
 import bkpy
@@ -61,7 +61,7 @@ async def test_a_client_says_so_too_and_may_be_told_how_long_to_wait() -> None:
 async def test_whoever_waits_for_servers_that_are_still_to_be_started_finds_them(proxy: ZooKeeperProxy) -> None:
     store = ZooKeeperStore([("127.0.0.1", proxy.port)], real_runtime())
     starting = asyncio.create_task(store.start(NEVER_S, None))
-    await eventually(lambda: "refused" in last_failure(store).lower(), "the connection is refused")
+    await eventually(lambda: "refused" in take_failure(store).lower(), "the connection is refused")
     await proxy.start()
     async with asyncio.timeout(DEADLINE_S):
         await starting
@@ -76,8 +76,7 @@ async def test_servers_that_go_away_later_are_waited_for(proxy: ZooKeeperProxy) 
     await proxy.cut()
     refused = 0
     while refused < 3:  # at least two rounds later than a first connection would be given up
-        forget_failure(store)
-        await eventually(lambda: "refused" in last_failure(store).lower(), "the connection is refused")
+        await eventually(lambda: "refused" in take_failure(store).lower(), "the connection is refused")
         refused += 1
     await proxy.start()
     assert await store.exists("/")

@@ -21,7 +21,7 @@ from bkpy.storage.ledgers.info import LedgerCache
 from bkpy.storage.ledgers.ledgers import Ledgers
 from bkpy.storage.replay import Replay
 from bkpy.storage.scrub.damages import DamageList
-from tests.hooks import GROWN, TAKE_FILE, can_recycle, keys_max, keys_taken, ledgers_of, states_max
+from tests.hooks import GROWN, TAKE_FILE, can_recycle, keys_max, ledgers_of, states_max
 
 if TYPE_CHECKING:
     from bkpy.storage.tools.check.defects import Defect
@@ -193,7 +193,7 @@ def _evicts(cache: LedgerCache, keep: Any = ()) -> str | None:
 
 
 def _forgets(keys: Keys, present: Any) -> str | None:
-    used = keys_taken(keys)
+    used = keys.kept
     return KEYS_FORGOTTEN if used and used + len(present.keys) > keys_max(keys) else None
 
 

@@ -24,7 +24,6 @@ REAL = {
     "bookie/test_read_only.py": "free space is asked for in threads",
     "bookie/test_removed_directories.py": "directories of a real file system go",
     "bookie/connection/test_rights.py": "certificates need TLS, and that needs sockets of the kernel",
-    "bookie/connection/test_strangers.py": "raw sockets",
     "bookie/connection/test_tls.py": "TLS needs sockets of the kernel",
     "client/bookies/test_connections.py::test_the_end_of_file_descriptors_is_named": "sockets take file descriptors",
     "client/test_threads.py": "threads",

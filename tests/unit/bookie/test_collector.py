@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import dataclasses
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import aiohttp
 import pytest
-from tests.hooks import backup_of, catalog_of, cluster_of, collector_of, lookout_of, metrics_of, pool_of
+from tests.hooks import cluster_of, collector_of, pool_of
 from tests.in_process import DEADLINE_S, ROOT, InProcess, rewrite, runtime_here, stored
 from tests.unit.metadata.store.troubled import AWAY, Troubled
 from tests.waiting import eventually
@@ -19,7 +20,7 @@ from bkpy.bookie.admin.pages import is_local
 from bkpy.bookie.collector import CHANGED, DAMAGED, LOCK_LOST, LOCKED, STORED_TO, phase
 from bkpy.errors import LedgerFencedError, MetadataUnavailableError, StorageFailedError, UnauthorizedError
 from bkpy.metadata.replication.locks import LedgerLock, LedgerLocks
-from bkpy.metadata.store.store import Put
+from bkpy.metadata.store.store import Delete, Put
 from bkpy.protocol.ledger.ledger_metadata import Fragment
 from bkpy.protocol.repair.collection import ProbeState
 from bkpy.protocol.wire import messages as m
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from bkpy.bookie.collector import CollectionRun, Collector
     from bkpy.client.client import Client
     from bkpy.client.write.writer import LedgerWriter
+    from bkpy.metadata.store.memory import MemoryStore
     from bkpy.storage.engine import LedgerStorage
 
 PAYLOADS = [b"one", b"two", b"three"]
@@ -93,6 +95,20 @@ async def closed_ledger(client: Client, bookies: str = "abc") -> int:
     return writer.ledger_id
 
 
+def backup_of(tree: MemoryStore) -> Callable[[], None]:
+    """Keeps all nodes as they are; calling the result puts them back."""
+    kept = {path: copy.deepcopy(tree.node(path)) for path in tree.paths}
+
+    def put_back() -> None:
+        for path in sorted(tree.paths, key=len, reverse=True):  # children first
+            if path not in kept:
+                tree.apply(Delete(path), 0)
+        for path, node in kept.items():
+            vars(tree.node(path)).update(vars(copy.deepcopy(node)))
+
+    return put_back
+
+
 async def spare_on_a(cluster: Collecting, client: Client) -> int:
     """A closed ledger with a copy on every bookie, of which the metadata know all but a's."""
     ledger_id = await closed_ledger(client, "abcd")
@@ -145,7 +161,7 @@ async def test_a_ledger_that_was_deleted_goes_and_others_stay(cluster: Collectin
             assert await ask(client, gone, bookie) == DENIED
         if kept in had:
             assert await ask(client, kept, bookie) == THERE
-    text = metrics_of(cluster.node("a"))
+    text = cluster.service("a").metrics.render().decode()
     assert 'bkpy_bookie_gc_runs_total{outcome="done"} 1.0' in text
     assert "bkpy_bookie_gc_last_run_done 1.0" in text
 
@@ -278,7 +294,7 @@ async def test_in_a_store_that_was_put_back_nothing_is_collected(
     await client.delete_ledger(newer[0])
     assert (await cluster.collect()).failed == "older"
     assert set(held) <= set(await cluster.held())
-    assert 'bkpy_bookie_gc_runs_total{outcome="older"} 3.0' in metrics_of(cluster.node("a"))
+    assert 'bkpy_bookie_gc_runs_total{outcome="older"} 3.0' in cluster.service("a").metrics.render().decode()
     refusals = [record for record in caplog.records if "garbage collection refuses to go on" in record.message]
     assert [record.levelname for record in refusals] == ["ERROR"] * 3
     # Started again, it goes by what there is.
@@ -558,7 +574,7 @@ async def test_what_was_hidden_before_a_defect_is_seen_again(
 ) -> None:
     client = await cluster.client()
     spare = await spare_on_a(cluster, client)
-    probe, storage = lookout_of(cluster.collector("a")), cluster.storage("a")
+    probe, storage = cluster.service("a").key_authority.metadata, cluster.storage("a")
     look = probe.look
 
     async def fail(ledger_id: int, lock: Any = None) -> Any:
@@ -580,7 +596,8 @@ async def test_a_bookie_that_is_stopped_ends_its_run_and_starts_with_everything_
     client = await cluster.client()
     spare = await spare_on_a(cluster, client)
     storage, hidden = cluster.storage("a"), asyncio.Event()
-    look = lookout_of(cluster.collector()).look
+    probe = cluster.service("a").key_authority.metadata
+    look = probe.look
 
     async def hang(ledger_id: int, lock: Any = None, **options: Any) -> Any:
         info = await storage.looked_up(ledger_id)
@@ -589,7 +606,7 @@ async def test_a_bookie_that_is_stopped_ends_its_run_and_starts_with_everything_
             await asyncio.Event().wait()
         return await look(ledger_id, lock, **options)
 
-    lookout_of(cluster.collector()).look = hang  # type: ignore[method-assign]
+    probe.look = hang  # type: ignore[method-assign]
     run = cluster.collector().begin()
     assert run is not None
     await asyncio.wait_for(hidden.wait(), DEADLINE_S)
@@ -696,10 +713,13 @@ def test_who_is_local() -> None:
 
 async def test_a_store_that_is_away_ends_the_run(cluster: Collecting, monkeypatch: pytest.MonkeyPatch) -> None:
     client = await cluster.client()
-    await closed_ledger(client, "abcd")
+    path = cluster_of(client).catalog.path_of(await closed_ledger(client, "abcd"))
+    get = cluster.session.get
 
-    async def away(ledger_id: int, *, fresh: bool = False) -> Any:
-        raise MetadataUnavailableError("away")
+    async def away(asked: str) -> Any:
+        if asked == path:
+            raise MetadataUnavailableError("away")
+        return await get(asked)
 
-    monkeypatch.setattr(catalog_of(cluster.collector()), "read", away)
+    monkeypatch.setattr(cluster.session, "get", away)
     assert (await cluster.collect()).failed == "metadata"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.hooks import codec_of, metrics_of, pool_of, storage_of
+from tests.hooks import codec_of, pool_of, service_of, storage_of
 from tests.waiting import eventually
 
 from bkpy.bookie.node import BookieNode
@@ -233,7 +233,7 @@ async def test_no_new_ledger_is_placed_on_it(one: One) -> None:
 async def test_the_metrics_page_says_whether_it_is_read_only(one: One) -> None:
     for read_only in (False, True, False):
         await one.node.set_read_only(read_only, "a test")
-        assert f"bkpy_bookie_read_only {float(read_only)}\n" in metrics_of(one.node)
+        assert f"bkpy_bookie_read_only {float(read_only)}\n" in service_of(one.node).metrics.render().decode()
 
 
 # --- the order of changes -------------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import uvloop
 from tests.hooks import (
-    batcher_of,
     channels_of,
     cluster_of,
     free_slots,
@@ -27,7 +26,6 @@ from tests.hooks import (
     transport_of,
     unanswered_adds,
     unanswered_calls,
-    waiting_for_room,
     window_of,
 )
 from tests.in_process import DEADLINE_S, ROOT, InProcess, contents, runtime_here, virtual_loop
@@ -175,7 +173,7 @@ async def check_end(writer: LedgerWriter, client: Client) -> None:
     lost = (bkpy.BookieUnavailableError,) if writer.metadata.deferred_sync else ()
     async with asyncio.timeout(DEADLINE_S):
         try:
-            entry_id = await writer.append(b"more", entry_id=batcher_of(writer).next_id if caller_ids else None)
+            entry_id = await writer.append(b"more", entry_id=writer.pending.next_id if caller_ids else None)
         except (bkpy.LedgerClosedError, bkpy.LedgerFencedError):
             entry_id = -1
         try:
@@ -332,12 +330,12 @@ async def test_an_append_that_was_cancelled_while_it_waited_for_room_holds_up_no
     small = asyncio.create_task(writer.append(bytes(10)))
     await asyncio.sleep(0)
     large.cancel()
-    await eventually(lambda: batcher_of(writer).next_id == 3)  # there is room for the small one
+    await eventually(lambda: writer.pending.next_id == 3)  # there is room for the small one
     large = asyncio.create_task(writer.append(bytes(80)))
     await asyncio.sleep(0)
     large.cancel()
     await asyncio.wait([large])
-    assert not waiting_for_room(writer)  # `close` waits for those: for one that never ends it would spin
+    assert not window_of(writer).waiters  # `close` waits for those: for one that never ends it would spin
     closing = asyncio.create_task(writer.close())
     for connection in [connection for bookie_id in "abc" for connection in cluster.connections(bookie_id)]:
         connection.resume("hung")
@@ -371,7 +369,7 @@ async def test_an_append_that_is_cancelled_when_it_is_given_room_passes_it_on(
             await asyncio.wait([first, cancelled, behind])
         assert cancelled.cancelled()
         assert first.result() + 1 == behind.result()
-        assert window_of(writer) == (0, 0)
+        assert window_of(writer).filled() == (0, 0)
     await writer.close()
 
 
@@ -406,7 +404,7 @@ async def test_an_append_with_its_own_id_that_leaves_when_it_is_given_room_passe
         await writer.append(b"1", entry_id=1)
         await behind
         await writer.close()
-    assert window_of(writer) == (0, 0)
+    assert window_of(writer).filled() == (0, 0)
     assert await contents(client, writer.ledger_id) == [b"0", b"1", b"2"]
 
 

@@ -12,13 +12,10 @@ from tests.hooks import (
     cluster_of,
     codec_of,
     connections_of,
-    dispatcher_of,
     keys_of,
     owed_bytes,
     pool_of,
-    replication_of,
     takes_answers,
-    waiting_for_room,
     window_of,
 )
 from tests.in_process import DEADLINE_S, InProcess, add, contents
@@ -27,6 +24,7 @@ from tests.waiting import eventually
 import bkpy
 from bkpy.bookie.connection import add_handler
 from bkpy.client.bookies import channel as client_channel
+from bkpy.client.client import replication_context
 from bkpy.metadata.ledgers.catalog import LedgerCatalog
 from bkpy.metadata.store.outcome import NotDone, PutOutcome
 from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
@@ -204,7 +202,7 @@ async def test_a_part_of_a_turn_is_confirmed_when_its_first_batches_are(cluster:
             done = sum(f.done() for f in futures)
             assert [f.done() for f in futures] == [True] * done + [False] * (500 - done)
             assert writer.last_add_confirmed + 1 >= done
-            assert window_of(writer)[0] == 800 - (writer.last_add_confirmed + 1)
+            assert window_of(writer).filled()[0] == 800 - (writer.last_add_confirmed + 1)
             await asyncio.sleep(0.0005)
     assert await whole == range(500, 800)
     assert writer.length == 500 * 100 + 300 * 50
@@ -265,7 +263,7 @@ async def test_closing_a_writer_that_failed_and_was_abandoned_leaves_its_ledger_
     client, other = await cluster.client(), await cluster.client()
     writer = await client.create_ledger()
     await writer.append(b"x")
-    replication_of(writer).failed(bkpy.BookieUnavailableError("too few bookies are left"))
+    writer.pending.replication.failed(bkpy.BookieUnavailableError("too few bookies are left"))
     if ending == "client closed":
         await client.close()
     else:
@@ -350,8 +348,8 @@ async def test_close_ends_when_an_append_was_cancelled_as_its_writer_failed(clus
     waiting = asyncio.create_task(writer.append(b"waited"))
     first.add_done_callback(lambda _: waiting.cancel())
     await asyncio.sleep(0)
-    assert waiting_for_room(writer)
-    replication_of(writer).failed(bkpy.QuorumTimeoutError("nothing was acknowledged"))
+    assert window_of(writer).waiters
+    writer.pending.replication.failed(bkpy.QuorumTimeoutError("nothing was acknowledged"))
     with pytest.raises(asyncio.CancelledError):
         await waiting
     async with asyncio.timeout(DEADLINE_S):
@@ -418,7 +416,7 @@ async def test_an_idle_writer_publishes_last_add_confirmed_though_it_was_asked_f
     client, other = await cluster.client(), await cluster.client()
     writer = await client.create_ledger()
     await writer.append(b"x")
-    dispatcher_of(client).schedule(replication_of(writer))
+    replication_context(client).parts.dispatcher.schedule(writer.pending.replication)
     reader = await other.open_ledger(writer.ledger_id)
     async with asyncio.timeout(DEADLINE_S):
         while await reader.read_last_add_confirmed() < 0:

@@ -11,7 +11,6 @@ import weakref
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.hooks import replication_of
 from tests.in_process import ROOT, InProcess, runtime_here
 
 import bkpy
@@ -51,7 +50,7 @@ async def test_a_client_that_is_closed_tells_of_writers_that_were_not(cluster: I
     closed, abandoned, failed, *left = writers
     await closed.close()
     abandoned.abandon()
-    replication_of(failed).failed(bkpy.LedgerFencedError("fenced"))
+    failed.pending.replication.failed(bkpy.LedgerFencedError("fenced"))
     with pytest.warns(ResourceWarning) as caught:
         await client.close()
     (warning,) = [w for w in caught if "writers of" in str(w.message)]
@@ -117,7 +116,7 @@ async def test_a_writer_that_has_ended_needs_no_cycle_collector(cluster: InProce
         writer = await client.create_ledger()
         await writer.append(b"x")
         if end == "fail":
-            replication_of(writer).failed(bkpy.LedgerFencedError("fenced"))
+            writer.pending.replication.failed(bkpy.LedgerFencedError("fenced"))
         if end == "close":
             await writer.close()
         else:

@@ -6,13 +6,14 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.hooks import channels_of, ensembles_of, pool_of
+from tests.hooks import channels_of, pool_of
 from tests.in_process import DEADLINE_S, InProcess, contents
 from tests.unit.client.support import check_closed, payload, write
 from tests.waiting import eventually
 
 import bkpy
 from bkpy.bookie.connection.connection import Connection
+from bkpy.client.client import replication_context
 from bkpy.protocol.ledger.ledger_metadata import LedgerState
 from bkpy.protocol.wire import messages as m
 from bkpy.protocol.wire.messages import Op, Status
@@ -86,7 +87,7 @@ async def test_a_batch_that_is_sent_once_more_and_answered_so_finds_another_book
     first = min(unused)
     for name in unused:
         await pool_of(client).channel(name).connect()
-    ensembles_of(client).failed(max(unused))  # so that the other one is chosen first
+    replication_context(client).parts.ensembles.failed(max(unused))  # so that the other one is chosen first
     answering(monkeypatch, {Op.ADD: TO_ADDS["one for each batch"]}, first)
     five.kill(writer.ensemble[0])
     async with asyncio.timeout(DEADLINE_S):

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
-from tests.hooks import ATTEMPT_TO_OPEN, appends_of, cluster_of, former_of, present_of, roller_of, runtime_of
+from tests.hooks import ATTEMPT_TO_OPEN, cluster_of, former_of, present_of, roller_of
 from tests.in_process import DEADLINE_S, stored
 from tests.unit.log.support import contents, positions_of
 from tests.unit.log.test_takeovers import FAST, faulty_client
 from tests.waiting import eventually
 
-from bkpy.client.client import log_parts
+from bkpy.client.client import log_parts, replication_context
 from bkpy.errors import (
     ConfigError,
     CorruptDataError,
@@ -140,7 +140,7 @@ async def test_times_do_not_go_back_though_nothing_is_left_of_what_had_them(clus
             await log.close()
         else:
             log.abandon()
-        clock = runtime_of(client).clock
+        clock = replication_context(client).parts.runtime.clock
         with patch.object(type(clock), "time", lambda clock: first.time - 1000):
             log = await client.open_log("orders")
     with patch.object(type(clock), "time", lambda clock: first.time - 1000):
@@ -197,7 +197,7 @@ async def test_who_flushes_too_late_hears_that_the_outcome_is_unknown(cluster: I
     flushing = asyncio.create_task(log.flush())
     await asyncio.sleep(0)
     after = await other.open_log("orders")
-    appends_of(log).fail(LogFencedError("somebody else has become the writer"))
+    roller_of(log).appends.fail(LogFencedError("somebody else has become the writer"))
     for end in (flushing, log.flush(), log.close()):
         with pytest.raises(LogFencedError) as failed:
             await end
@@ -205,7 +205,7 @@ async def test_who_flushes_too_late_hears_that_the_outcome_is_unknown(cluster: I
     await after.close()
     told = await client.open_log("orders")
     await told.append(b"2")
-    appends_of(told).fail(LogFencedError("somebody else has become the writer"))
+    roller_of(told).appends.fail(LogFencedError("somebody else has become the writer"))
     with pytest.raises(LogFencedError) as failed:
         await told.flush()
     assert not failed.value.outcome_unknown
@@ -244,7 +244,7 @@ async def test_a_held_ledger_whose_entries_are_all_on_their_quorums_does_not_sta
             completed(replication, batch)
             await asyncio.sleep(0)
             assert held.done() == flushing.done() == (batch is arrived[-1])
-    assert appends_of(log).error is None
+    assert roller_of(log).appends.error is None
     assert await held == 9
     await flushing
     await log.close()
@@ -270,7 +270,7 @@ async def test_a_writer_that_fails_while_the_list_is_written_begins_no_ledger(cl
     before = present_of(log)
 
     async def fail() -> None:
-        appends_of(log).fail(LogFencedError("somebody else has become the writer"))
+        roller_of(log).appends.fail(LogFencedError("somebody else has become the writer"))
 
     with before_the_list_is_written(session, fail), pytest.raises(LogFencedError):
         await roller_of(log).roll()
@@ -736,7 +736,7 @@ async def test_a_roll_in_doubt_ends_with_its_time_or_with_its_writer(cluster: In
         await asyncio.sleep(1)
         assert not rolling.done()
         if fenced:
-            appends_of(log).fail(LogFencedError("somebody else has become the writer"))
+            roller_of(log).appends.fail(LogFencedError("somebody else has become the writer"))
         await asyncio.wait([rolling])
     error = rolling.exception()
     assert isinstance(error, LogFencedError if fenced else MetadataUnavailableError)

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
-from tests.hooks import appends_of, former_of, present_of, roller_of, runtime_of
+from tests.hooks import former_of, present_of, roller_of
 from tests.in_process import DEADLINE_S, InProcess
 from tests.unit.log.stories import Tale, check
 from tests.unit.log.support import contents, positions_of
 from tests.unit.log.test_takeovers import FAST, faulty_client
 from tests.waiting import eventually
 
-from bkpy.client.client import log_parts
+from bkpy.client.client import log_parts, replication_context
 from bkpy.errors import (
     BookKeeperError,
     ClientClosedError,
@@ -289,7 +289,7 @@ async def test_the_room_of_an_append_that_is_cancelled_when_it_gets_it_goes_to_t
 async def test_an_append_that_was_cancelled_while_the_log_rolls_is_not_waited_for(cluster: InProcess) -> None:
     client = await cluster.client(**FAST)
     async with await client.open_log("orders", create=True) as log:
-        appends = appends_of(log)
+        appends = roller_of(log).appends
         await appends.stop()
         waiting = asyncio.create_task(log.append(b"0"))
         await asyncio.sleep(0)
@@ -327,7 +327,7 @@ async def test_truncating_deletes_ledgers(cluster: InProcess) -> None:
 
 async def test_times_never_fall_in_a_striped_ledger(cluster: InProcess) -> None:
     client = await cluster.client()
-    clock = runtime_of(client).clock
+    clock = replication_context(client).parts.runtime.clock
     now = clock.time()
     ticking = itertools.count()
     with patch.object(type(clock), "time", lambda clock: now + next(ticking)):
@@ -454,7 +454,7 @@ async def test_what_waits_for_room_fails_with_the_writer_and_was_not_sent(cluste
     first = log.append_nowait(b"0")
     waiting = [asyncio.create_task(log.append(b"%d" % i)) for i in (1, 2)]
     await asyncio.sleep(0)
-    appends_of(log).fail(LogFencedError("somebody else has become the writer"))
+    roller_of(log).appends.fail(LogFencedError("somebody else has become the writer"))
     waiting[1].cancel()  # in the very turn in which it fails
     await asyncio.wait(waiting)
     error = waiting[0].exception()
@@ -486,7 +486,7 @@ async def test_a_flush_hears_of_a_writer_that_fails_as_the_former_ledger_is_ackn
         flushing = asyncio.create_task(log.flush())
         await asyncio.sleep(0)
         completed(replication, arrived[0])
-        appends_of(log).fail(LogFencedError("somebody else has become the writer"))
+        roller_of(log).appends.fail(LogFencedError("somebody else has become the writer"))
         async with asyncio.timeout(DEADLINE_S):
             with pytest.raises(LogFencedError) as failed:
                 await flushing

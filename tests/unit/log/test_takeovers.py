@@ -7,8 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
-from tests.hooks import runtime_of
-from tests.in_process import DEADLINE_S, ROOT, InProcess, open_client
+from tests.in_process import DEADLINE_S, ROOT, InProcess, open_client, runtime_here
 from tests.unit.log.stories import Tale, check
 from tests.unit.log.support import contents
 
@@ -65,7 +64,7 @@ class Faulty(MemorySession):
 
 async def faulty_client(cluster: InProcess, **settings: Any) -> tuple[Client, Faulty]:
     session = Faulty(cluster)
-    client = await open_client(session, ROOT, runtime_of(cluster.nodes[0]), client_settings(**{**FAST, **settings}))
+    client = await open_client(session, ROOT, runtime_here(), client_settings(**{**FAST, **settings}))
     cluster.clients.append(client)
     return client, session
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
-from tests.hooks import appends_of, roller_of, runtime_of
+from tests.hooks import roller_of
 from tests.in_process import DEADLINE_S
 from tests.unit.log.support import contents
 from tests.unit.log.test_between_steps import before_the_list_is_written, opened_without_news
 from tests.unit.log.test_takeovers import FAST, GONE, faulty_client
 from tests.waiting import eventually
 
-from bkpy.client.client import log_parts
+from bkpy.client.client import log_parts, replication_context
 from bkpy.errors import (
     ClientClosedError,
     ConfigError,
@@ -150,7 +150,7 @@ async def test_a_writer_that_has_failed_keeps_nobody_out(cluster: InProcess) -> 
     client, other = await cluster.client(**FAST), await cluster.client(**FAST)
     log = await client.open_log("orders", create=True)
     await log.append(b"0")
-    appends_of(log).fail(QuorumTimeoutError("too slow"))
+    roller_of(log).appends.fail(QuorumTimeoutError("too slow"))
     with pytest.raises(QuorumTimeoutError):
         await log.close()
     async with asyncio.timeout(DEADLINE_S):
@@ -327,7 +327,7 @@ async def test_a_log_whose_list_is_too_long_makes_no_ledgers(
 async def test_a_log_that_is_open_names_its_writer(cluster: InProcess) -> None:
     billing, other = await cluster.client(**FAST, client_name="billing-1"), await cluster.client(**FAST)
     log = await billing.open_log("orders", create=True)
-    process = runtime_of(billing).process
+    process = replication_context(billing).parts.runtime.process
     with pytest.raises(LogLockedError, match=rf"^log orders has a writer since 2\d.*: client billing-1 on {process}$"):
         await other.open_log("orders", wait=False)
     assert await log.append(b"0") == 0

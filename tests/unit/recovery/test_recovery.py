@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.hooks import batcher_of, cluster_of, keys_of, parts_of, pool_of, settings_of
+from tests.hooks import cluster_of, keys_of, pool_of, settings_of
 from tests.in_process import DEADLINE_S, InProcess, stored
 from tests.unit.client.support import check_closed, fail_adds, payload, put, write
 from tests.waiting import eventually
 
 import bkpy
 from bkpy.client.bookies.channel import BookieChannel
-from bkpy.client.client import Client
+from bkpy.client.client import Client, replication_context
 from bkpy.client.write.writer import LedgerWriter
 from bkpy.metadata.store.outcome import PutOutcome
 from bkpy.protocol.ledger.ledger_metadata import LedgerState
@@ -245,7 +245,7 @@ async def test_the_length_that_a_writer_published_is_that_of_its_entry_alone(clu
     writer = await client.create_ledger(ack_quorum=3)
     for i in range(3):
         await writer.append(payload(i))
-    batcher_of(writer).lac.publish()
+    writer.pending.lac.publish()
     channels = [pool_of(other).channel(name) for name in writer.ensemble]
     async with asyncio.timeout(DEADLINE_S):
         for channel in channels:  # each has heard of entry 2, with its length
@@ -605,7 +605,7 @@ async def test_what_waits_to_be_written_back_keeps_failed_bookies_a_concern(clus
     """One that fails meanwhile is replaced, as it would be while something is on its way to it."""
     client = await cluster.client()
     writer = await write(client, 1)
-    write_back = WriteBack(writer.metadata, confirmed=-1, parts=parts_of(client))
+    write_back = WriteBack(writer.metadata, confirmed=-1, parts=replication_context(client).parts)
     assert write_back.idle
     parts: list[Any] = []
     RecordCodec(writer.ledger_id).encode(parts, [payload(0)], 0, 1, -1, [len(payload(0))])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.hooks import cached_blocks, open_logs
+from tests.hooks import open_logs
 from tests.unit.storage.support import INSTANCE, KEY, SMALLEST, Batch, Host, Reports, add, read_all
 from tests.unit.storage.support import settings as bookie_settings
 
@@ -41,7 +41,7 @@ async def test_blocks_in_memory_are_bounded(blocks: int, bound: int) -> None:
     host = Host(settings=bookie_settings(block_cache_bytes_max=bound))
     storage = await filled(host)
     await check_filled(storage)
-    assert cached_blocks(storage.shards[0]) == blocks
+    assert len(storage.shards[0].cache) == blocks
     storage.check_invariants()
 
 

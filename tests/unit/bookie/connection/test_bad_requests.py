@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.hooks import metrics_of, pool_of
+from tests.hooks import pool_of
 from tests.in_process import DEADLINE_S, InProcess
 from tests.sim.loop import SimLoop
 from tests.unit.bookie.connection.raw import Raw, add, frame, hello
@@ -90,7 +90,7 @@ async def test_a_bad_request_is_answered_under_its_own_id_and_the_connection_goe
             assert isinstance(answer[1], str)
     assert (await raw.reply(57))[1] == Status.OK
     assert (await raw.reply(58))[1] == [Status.OK, 0, [], -1]  # nothing was stored of what was refused
-    assert "bkpy_bookie_bad_requests_total 2.0" in metrics_of(cluster.node("a"))
+    assert "bkpy_bookie_bad_requests_total 2.0" in cluster.service("a").metrics.render().decode()
     raw.close()
 
 

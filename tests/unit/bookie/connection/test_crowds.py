@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import uvloop
-from tests.hooks import accepted_transport, metrics_of, pool_of
+from tests.hooks import accepted_transport, pool_of
 from tests.in_process import InProcess
 from tests.unit.bookie.connection.raw import Raw, frame, hello
 from tests.waiting import eventually
@@ -69,7 +69,7 @@ async def test_refusals_are_counted_and_logged_now_and_then(
             await refused.rest()
             await eventually(lambda: len(cluster.connections("a")) == 2)
     assert len([record for record in caplog.records if "refused" in record.message]) == 1
-    assert "bkpy_bookie_refused_connections_total 20.0" in metrics_of(cluster.node("a"))
+    assert "bkpy_bookie_refused_connections_total 20.0" in cluster.service("a").metrics.render().decode()
     for raw in two:
         raw.close()
 
@@ -84,7 +84,7 @@ async def test_those_who_never_introduced_themselves_go_first_the_oldest_of_all(
     assert set(cluster.connections("a")) == {client.near, strangers[-1].near, strangers[-2].near}
     strangers[-1].send(hello())
     assert (await strangers[-1].reply(1))[1][0] == Status.OK
-    assert "bkpy_bookie_refused_connections_total 3.0" in metrics_of(cluster.node("a"))
+    assert "bkpy_bookie_refused_connections_total 3.0" in cluster.service("a").metrics.render().decode()
     for raw in (client, *strangers):
         raw.close()
 

@@ -1,21 +1,13 @@
-"""Connections of those who are no clients: how long a bookie waits for what they owe."""
+"""Connections that never become a client's: how long a bookie waits for the rest of their first frame."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.hooks import stop_ticking, tick_once
 from tests.in_process import InProcess
+from tests.unit.bookie.connection.raw import Raw, hello
 from tests.waiting import eventually
-
-from bkpy.protocol.wire import frame as wire
-from bkpy.protocol.wire import messages as m
-from bkpy.protocol.wire.messages import Op
-
-pytestmark = pytest.mark.real("raw sockets")
-
-HELLO = b"".join(wire.encode(Op.HELLO, 1, m.pack(["test", "", ""])))
 
 
 @pytest.fixture
@@ -26,18 +18,18 @@ async def cluster(tmp_path: Path) -> AsyncIterator[InProcess]:
     await local.stop()
 
 
-async def test_who_stops_in_the_first_frame_is_hung_up_on_in_less_than_a_second(cluster: InProcess) -> None:
-    """Counted in the server's ticks: however soon after a tick the half frame came."""
-    server = cluster.server("a")
-    stop_ticking(server)
-    _, sender = await asyncio.open_connection(*cluster.node("a").address.rsplit(":", 1))
-    sender.write(HELLO[: len(HELLO) // 2])
-    await eventually(lambda: any(connection.mid_frame for connection in cluster.connections("a")))
-    ticks = 0
-    while cluster.connections("a"):
-        tick_once(server)
-        ticks += 1
-        for _ in range(3):
-            await asyncio.sleep(0)  # a connection that was aborted is gone some turns later
-    assert ticks * cluster.service("a").settings.tick_s < 1.0
-    sender.close()
+@pytest.mark.parametrize("ticks", [0.0, 0.3, 0.6, 0.9])
+async def test_who_stops_in_the_first_frame_is_hung_up_on_in_less_than_a_second(
+    cluster: InProcess, ticks: float
+) -> None:
+    """However soon after a tick the half frame comes."""
+    await asyncio.sleep(ticks * cluster.service("a").settings.tick_s)
+    raw = await Raw.connect(cluster, greet=False)
+    whole = hello()
+    raw.send(whole[: len(whole) // 2])
+    await eventually(lambda: raw.near.mid_frame)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    await eventually(lambda: not cluster.connections("a"))
+    assert loop.time() - began < 1.0
+    raw.writer.close()

@@ -16,8 +16,6 @@ from tests.hooks import (
     accepted_transport,
     certificates_of,
     channels_of,
-    ends_of_certificate,
-    failures_of,
     handshakes_of,
     pauses_of,
     takes_answers,
@@ -47,6 +45,9 @@ PAST = -datetime.timedelta(hours=1)
 PATIENT = {"no_bookies_timeout_s": 2.0 * DEADLINE_S, "read_timeout_s": 2.0 * DEADLINE_S}
 
 
+CERTIFICATE_END = "bkpy_bookie_certificate_end_seconds"
+
+
 class Secure:
     """Three bookies with TLS, and the certificates of a test."""
 
@@ -72,7 +73,14 @@ class Secure:
 
     def refused(self, failure: Failure) -> int:
         """How many handshakes have failed so."""
-        return sum(failures_of(self.cluster.service(name), failure) for name in "abc")
+        labels = {"reason": failure.value}
+        return int(sum(self.metric("bkpy_bookie_tls_failures_total", labels, name) for name in "abc"))
+
+    def metric(self, sample: str, labels: dict[str, str] | None = None, name: str = "a") -> float:
+        """What the bookie's metrics say."""
+        found = self.cluster.service(name).metrics.registry.get_sample_value(sample, labels or {})
+        assert found is not None
+        return found
 
 
 @pytest.fixture
@@ -446,7 +454,7 @@ async def test_a_bookie_says_when_its_certificate_ends_and_what_is_wrong_with_it
         "mine", ends=PAST if bad == "expired" else days
     )
     await secure.start()
-    ends = ends_of_certificate(secure.cluster.node("a"))
+    ends = secure.metric(CERTIFICATE_END)
     if bad:
         assert ends == 0
         words = "has expired" if bad == "expired" else "is signed by none of the CAs"
@@ -456,7 +464,7 @@ async def test_a_bookie_says_when_its_certificate_ends_and_what_is_wrong_with_it
         assert "refuse" not in caplog.text
         secure.ca.issue("mine", ends=2 * days)
         secure.cluster.node("a").reload()
-        renewed = ends_of_certificate(secure.cluster.node("a"))
+        renewed = secure.metric(CERTIFICATE_END)
         assert abs(renewed - time.time() - 2 * days.total_seconds()) < DEADLINE_S
 
 
@@ -465,7 +473,7 @@ async def test_a_bookie_whose_certificate_is_of_another_host_says_so(
 ) -> None:
     secure.of_bookies = secure.ca.issue("elsewhere", hosts=("elsewhere.example",))
     await secure.start()
-    assert ends_of_certificate(secure.cluster.node("a")) == 0
+    assert secure.metric(CERTIFICATE_END) == 0
     assert "this bookie's certificate is of another host" in caplog.text
 
 

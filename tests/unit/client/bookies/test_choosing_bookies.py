@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 
 import pytest
-from tests.hooks import ensembles_of, pool_of
+from tests.hooks import pool_of
 from tests.in_process import DEADLINE_S, ROOT, InProcess, contents, runtime_here
 from tests.waiting import eventually
 
 import bkpy
 from bkpy.client.bookies.placement import random_placement
-from bkpy.client.client import open_client
+from bkpy.client.client import open_client, replication_context
 from bkpy.config.client import client_settings
 from bkpy.metadata.bookies.registration import BookieInfo
 from bkpy.metadata.store.store import SessionState
@@ -78,7 +78,7 @@ async def test_a_bookie_that_failed_lately_is_taken_last(five: InProcess) -> Non
         connection.abort()
     await writer.append(b"0")
     await eventually(lambda: victim not in writer.ensemble)
-    assert ensembles_of(client).quarantined == {victim}
+    assert replication_context(client).parts.ensembles.quarantined == {victim}
     await pool_of(client).channel(victim).connect(again=True)  # it is there again
     for _ in range(20):
         other = await client.create_ledger(ensemble_size=4, write_quorum=2, ack_quorum=2)

@@ -9,11 +9,12 @@ import resource
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.hooks import dispatcher_of, introducing, look_up_by, pool_of, transport_of, unanswered_adds
+from tests.hooks import look_up_by, pool_of, transport_of, unanswered_adds
 from tests.in_process import DEADLINE_S, InProcess
 from tests.waiting import eventually
 
 import bkpy
+from bkpy.client.client import replication_context
 from bkpy.errors import BookieUnavailableError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ async def test_nothing_is_written_to_a_connection_that_is_gone(
         futures = []
         for i in range(1, 50):
             futures.append(writer.append_nowait(b"%d" % i))
-            dispatcher_of(client).send()
+            replication_context(client).parts.dispatcher.send()
         async with asyncio.timeout(DEADLINE_S):
             assert await asyncio.gather(*futures) == list(range(1, 50))
     assert not [record.getMessage() for record in caplog.records if record.name == "asyncio"]
@@ -69,7 +70,8 @@ async def test_a_bookie_that_is_silent_is_not_waited_for_twice(cluster: InProces
     cluster.hang("a")
     channel = pool_of(client).channel("a")
     first = asyncio.create_task(channel.connect())
-    await eventually(lambda: introducing(channel))
+    await eventually(lambda: bool(cluster.connections("a")))
+    await asyncio.sleep(0.1)  # it has greeted the bookie, and waits
     more = asyncio.create_task(channel.connect(again=True))
     await asyncio.wait([first])
     done, _ = await asyncio.wait([more], timeout=0)

@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.hooks import cluster_of, free_slots, nobody_is_late_before, pool_of, tasks_of, unanswered_calls
+from tests.hooks import cluster_of, free_slots, pool_of, tasks_of, unanswered_calls
 from tests.in_process import DEADLINE_S, InProcess, add, contents, lag_behind, rewrite
 
 import bkpy
@@ -130,7 +130,8 @@ async def test_a_bookie_that_hangs_does_not_hold_up_reads(
             assert await contents(client, writer.ledger_id) == payloads()
         before, asked = reads[hung].count, latency.speculative
         # From now on nobody is late, however slow this machine is: if it were asked, it would be waited for.
-        nobody_is_late_before(latency, NEVER_S)
+        latency.late_s = NEVER_S
+        monkeypatch.setattr(latency, "answered", lambda bookie_id, seconds: None)
         for name in reads:
             pool_of(client).channel(name).slow_until = math.inf if name == hung else 0.0
         for _ in range(20):

@@ -6,11 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.hooks import dispatcher_of, replication_of
 from tests.in_process import DEADLINE_S, InProcess, contents
 
 import bkpy
 from bkpy.bookie.connection.connection import Connection
+from bkpy.client.client import replication_context
 from bkpy.protocol.wire import messages as m
 from bkpy.protocol.wire.messages import Op, Status
 
@@ -71,11 +71,11 @@ async def test_what_was_never_sent_is_known_not_to_be_in_the_ledger(cluster: InP
     for name in writer.ensemble:
         cluster.hang(name)
     sent = writer.append_nowait(b"1")
-    dispatcher_of(client).send()
+    replication_context(client).parts.dispatcher.send()
     flushing = asyncio.create_task(writer.flush())
     await asyncio.sleep(0)
     unsent = writer.append_nowait(b"2")
-    replication_of(writer).failed(bkpy.LedgerFencedError("fenced"))
+    writer.pending.replication.failed(bkpy.LedgerFencedError("fenced"))
     with pytest.raises(bkpy.LedgerFencedError) as failure:
         await sent
     assert failure.value.outcome_unknown
@@ -104,7 +104,7 @@ async def test_who_flushes_when_all_is_acknowledged_hears_nothing_of_doubt(clust
         writer = await client.create_ledger()
         for _ in range(entries):
             await writer.append(b"0")
-        replication_of(writer).failed(bkpy.LedgerFencedError("fenced"))
+        writer.pending.replication.failed(bkpy.LedgerFencedError("fenced"))
         with pytest.raises(bkpy.LedgerFencedError) as failure:
             await writer.flush()
         assert not failure.value.outcome_unknown

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from tests.hooks import out_of_order_of, pool_of, replication_of, window_of
+from tests.hooks import out_of_order_of, pool_of, window_of
 from tests.in_process import DEADLINE_S, InProcess, contents
 from tests.waiting import eventually
 
@@ -79,7 +79,7 @@ async def test_the_next_id_in_order_always_has_room(cluster: InProcess) -> None:
         await writer.append(b"0", entry_id=0)
         assert await asyncio.gather(*appends) == [5, 6, 7, 8, 3, 2, 1, 4]
         await writer.close()
-    assert window_of(writer) == (0, 0)
+    assert window_of(writer).filled() == (0, 0)
     assert await contents(client, writer.ledger_id) == [b"%d" % i for i in range(9)]
 
 
@@ -93,7 +93,7 @@ async def test_appends_that_wait_for_room_end_with_their_writer(cluster: InProce
     await eventually(lambda: len(out_of_order_of(writer).early) == len(out_of_order_of(writer).room_waiters) == 2)
     error: type[bkpy.BookKeeperError] = bkpy.ClientClosedError
     if ending == "failed":
-        replication_of(writer).failed(bkpy.LedgerFencedError("another client is recovering the ledger"))
+        writer.pending.replication.failed(bkpy.LedgerFencedError("another client is recovering the ledger"))
         error = bkpy.LedgerFencedError
     elif ending == "abandoned":
         writer.abandon()
@@ -121,7 +121,7 @@ async def test_the_window_holds_for_ids_in_order(cluster: InProcess) -> None:
         writer.append_nowait(b"11", entry_id=11)
     waiting = [asyncio.create_task(writer.append(b"%d" % i, entry_id=i)) for i in (12, 11, 13)]
     await eventually(lambda: len(out_of_order_of(writer).room_waiters) == 3)
-    assert window_of(writer)[0] == 10
+    assert window_of(writer).filled()[0] == 10
     for name in writer.ensemble:
         for connection in cluster.connections(name):
             connection.resume("hung")

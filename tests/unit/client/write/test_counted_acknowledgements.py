@@ -7,11 +7,12 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.hooks import channels_of, cluster_of, dispatcher_of, failed_bookies, replication_of, unanswered_adds
+from tests.hooks import channels_of, cluster_of, failed_bookies, unanswered_adds
 from tests.in_process import DEADLINE_S, InProcess, contents
 from tests.waiting import eventually
 
 import bkpy
+from bkpy.client.client import replication_context
 from bkpy.client.write.add_request import AddRequest
 from bkpy.errors import MetadataUnavailableError
 from bkpy.protocol.wire import messages as m
@@ -96,11 +97,11 @@ async def test_what_was_done_during_a_change_is_pending_again_when_its_bookies_a
         await arrived.wait()
         for name in writer.ensemble[1:]:
             bookies[name].release(1)
-        await eventually(lambda: replication_of(writer).acks.above()[0].done)
+        await eventually(lambda: writer.pending.replication.acks.above()[0].done)
         five.kill(second)
         await eventually(lambda: second in failed_bookies(writer))
         go_on.set()
-        await eventually(lambda: spares < set(writer.ensemble) and not replication_of(writer).acks.frozen)
+        await eventually(lambda: spares < set(writer.ensemble) and not writer.pending.replication.acks.frozen)
         await eventually(lambda: all(bookies[name].waiting for name in spares))
         assert not futures[0].done()  # it is on one bookie that lives
         assert writer.last_add_confirmed == 0
@@ -169,7 +170,7 @@ async def test_a_change_that_can_not_be_stored_ends_the_writer_though_nothing_is
     lost = writer.ensemble[0]
     four.hang(lost)
     await writer.append(b"1")
-    await eventually(lambda: not dispatcher_of(client).watched())
+    await eventually(lambda: not replication_context(client).parts.dispatcher.watched())
     store = cluster_of(client).store
 
     async def away(*args: Any) -> Any:
@@ -178,8 +179,8 @@ async def test_a_change_that_can_not_be_stored_ends_the_writer_though_nothing_is
     for name in ("put", "get", "sync"):
         monkeypatch.setattr(store, name, away)
     four.kill(lost)
-    await eventually(lambda: replication_of(writer).acks.frozen)
-    await eventually(lambda: replication_of(writer).error is not None)
-    assert isinstance(replication_of(writer).error, bkpy.QuorumTimeoutError)
+    await eventually(lambda: writer.pending.replication.acks.frozen)
+    await eventually(lambda: writer.pending.replication.error is not None)
+    assert isinstance(writer.pending.replication.error, bkpy.QuorumTimeoutError)
     monkeypatch.undo()
     writer.abandon()

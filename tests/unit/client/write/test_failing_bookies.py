@@ -6,12 +6,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.hooks import cluster_of, dispatcher_of, failed_bookies, pool_of, replication_of, unanswered_adds
+from tests.hooks import cluster_of, failed_bookies, pool_of, unanswered_adds
 from tests.in_process import DEADLINE_S, InProcess, contents, stored
 from tests.waiting import eventually
 
 import bkpy
-from bkpy.client.client import Client
+from bkpy.client.client import Client, replication_context
 from bkpy.client.write.writer import LedgerWriter
 from bkpy.errors import MetadataUnavailableError
 from bkpy.metadata.store.outcome import Changed, NotDone, PutOutcome, Unknown
@@ -138,14 +138,14 @@ async def test_answers_that_come_during_a_change_count_when_it_is_stored(five: I
     writer = await client.create_ledger(ensemble_size=4, write_quorum=2, ack_quorum=2)
     victim = writer.ensemble[0]  # holds entries 0 and 3 of every four, entry 1 and 2 are elsewhere
     sent: list[tuple[str, int]] = []
-    resend = dispatcher_of(client).resend
+    resend = replication_context(client).parts.dispatcher.resend
 
     def recording(writer: Any, bookie_id: str, batches: Any, flags: int) -> None:
         batches = list(batches)
         sent.extend((bookie_id, batch.first_id) for batch in batches)
         resend(writer, bookie_id, batches, flags)
 
-    dispatcher_of(client).resend = recording  # type: ignore[method-assign]
+    replication_context(client).parts.dispatcher.resend = recording  # type: ignore[method-assign]
     go_on = asyncio.Event()
 
     async def hold(metadata: LedgerMetadata, write: Callable[[], Coroutine[Any, Any, PutOutcome]]) -> PutOutcome:
@@ -155,7 +155,7 @@ async def test_answers_that_come_during_a_change_count_when_it_is_stored(five: I
     async with metadata_writes(client, hold):
         five.kill(victim)
         futures = [writer.append_nowait(b"%d" % i) for i in range(12)]
-        await eventually(lambda: replication_of(writer).acks.frozen)
+        await eventually(lambda: writer.pending.replication.acks.frozen)
         await asyncio.sleep(0.1)
         assert not any(future.done() for future in futures)
         go_on.set()
@@ -378,7 +378,7 @@ async def test_what_was_counted_during_a_change_is_not_acknowledged_if_the_chang
         for connection in five.connections(slow):
             connection.resume("hung")
         await eventually(
-            lambda: replication_of(writer).acks.above()[0].done
+            lambda: writer.pending.replication.acks.above()[0].done
         )  # a second one, but the first is being replaced
         if isinstance(ending, asyncio.CancelledError):
             writer.abandon()
@@ -394,7 +394,7 @@ async def test_what_was_counted_during_a_change_is_not_acknowledged_if_the_chang
                 await pending
     assert failure.value.outcome_unknown
     assert writer.last_add_confirmed == 0
-    await eventually(lambda: not replication_of(writer).changing)
+    await eventually(lambda: not writer.pending.replication.changing)
     assert writer.last_add_confirmed == 0
 
 
@@ -549,7 +549,9 @@ async def test_a_writer_closes_though_a_bookie_fails_in_the_same_turn(five: InPr
     client = await five.client()
     writer = await client.create_ledger()
     await writer.append(b"0")
-    replication_of(writer).bookie_failed(writer.ensemble[0], bkpy.BookieUnavailableError("the connection was lost"), 0)
+    writer.pending.replication.bookie_failed(
+        writer.ensemble[0], bkpy.BookieUnavailableError("the connection was lost"), 0
+    )
     async with asyncio.timeout(DEADLINE_S):
         await writer.close()
     await check_copies(client, writer.ledger_id, [b"0"])
@@ -589,7 +591,7 @@ async def test_a_writer_whose_close_was_cancelled_replaces_nobody_when_all_has_e
     await asyncio.sleep(0)
     closing.cancel()
     assert await asyncio.gather(*appends) == [1, 2]
-    await eventually(lambda: late in failed_bookies(writer) and not replication_of(writer).changing)
+    await eventually(lambda: late in failed_bookies(writer) and not writer.pending.replication.changing)
     assert len(writer.metadata.fragments) == 1
     await writer.close()
     await check_copies(client, writer.ledger_id, [b"0", b"1", b"2"])

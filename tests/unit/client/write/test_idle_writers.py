@@ -9,10 +9,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.hooks import batch_queues, batcher_of, dispatcher_of, pool_of, publishing, runtime_of
+from tests.hooks import batch_queues, pool_of, publishing
 from tests.in_process import DEADLINE_S, InProcess, contents
 from tests.waiting import eventually
 
+from bkpy.client.client import replication_context
 from bkpy.client.write.batcher import AppendBatcher
 from bkpy.client.write.explicit_lac import ExplicitLac
 from bkpy.client.write.progress import Progress
@@ -29,19 +30,19 @@ async def idle(client: Client, count: int = WRITERS) -> list[LedgerWriter]:
     """Writers that have each appended once, and have told bookies so."""
     writers = [await client.create_ledger() for _ in range(count)]
     await asyncio.gather(*(writer.append(b"x") for writer in writers))
-    await eventually(lambda: all(batcher_of(writer).lac.sent == 0 for writer in writers))
-    await eventually(lambda: not publishing(client) and not dispatcher_of(client).watched())
+    await eventually(lambda: all(writer.pending.lac.sent == 0 for writer in writers))
+    await eventually(lambda: not publishing(client) and not replication_context(client).parts.dispatcher.watched())
     return writers
 
 
 def sent_of(writer: LedgerWriter) -> int:
-    return batcher_of(writer).lac.sent
+    return writer.pending.lac.sent
 
 
 def spawned(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the tasks that the client starts from now on."""
     names: list[str] = []
-    runtime = runtime_of(client)
+    runtime = replication_context(client).parts.runtime
     spawn = runtime.spawn
 
     def recorded(coro: Any, *, name: str, **rest: Any) -> Any:
@@ -115,7 +116,7 @@ async def test_thousands_that_pause_at_once_leave_room_for_reads(
     tasks = spawned(client, monkeypatch)
     writers = [await client.create_ledger() for _ in range(WRITERS)]
     await asyncio.gather(*(writer.append(b"x") for writer in writers))
-    await eventually(lambda: all(batcher_of(writer).lac.sent == 0 for writer in writers) and at_bookies == 6)
+    await eventually(lambda: all(writer.pending.lac.sent == 0 for writer in writers) and at_bookies == 6)
     assert sum("last add confirmed" in name for name in tasks) == 6
     async with asyncio.timeout(DEADLINE_S):
         assert await contents(client, closed.ledger_id) == [b"x"]
@@ -136,7 +137,7 @@ async def test_what_is_told_is_what_is_confirmed_by_then(cluster: InProcess, mon
     go_on = asyncio.Event()
 
     first, second = await client.create_ledger(), await client.create_ledger()
-    ledgers = {batcher_of(writer).lac: writer.ledger_id for writer in (first, second)}
+    ledgers = {writer.pending.lac: writer.ledger_id for writer in (first, second)}
 
     async def recorded(self: ExplicitLac, bookie_id: str) -> None:
         await go_on.wait()

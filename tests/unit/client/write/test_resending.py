@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.hooks import (
     NEXT_PAUSE,
-    dispatcher_of,
     failed_bookies,
     is_held,
-    parts_of,
     pool_of,
-    replication_of,
     unanswered_adds,
 )
 from tests.in_process import DEADLINE_S, InProcess, contents
@@ -22,6 +19,7 @@ from tests.unit.client.support import fail_adds, payload
 from tests.waiting import eventually
 
 import bkpy
+from bkpy.client.client import replication_context
 from bkpy.client.write.batch import PendingEntry
 from bkpy.protocol.wire.records import RecordCodec, walk
 from bkpy.recovery.write_back import RecoveredEntry, WriteBack
@@ -118,7 +116,7 @@ async def test_two_recoveries_of_one_ledger_send_their_own_batches(five: InProce
         WriteBack(
             writer.metadata,
             confirmed=-1,
-            parts=parts_of(client),
+            parts=replication_context(client).parts,
         )
         for _ in range(2)
     )
@@ -151,7 +149,7 @@ async def test_mending_takes_work_in_proportion_to_what_is_pending(
     client = await five.client(add_timeout_s=2 * DEADLINE_S)
     count = 4_000
     writer, futures = await pending_on_two(five, client, [[b"%d" % i] for i in range(count)])
-    assert replication_of(writer).acks.pending == count
+    assert writer.pending.replication.acks.pending == count
     looks = 0
 
     def counted(name: str) -> property:
@@ -189,13 +187,13 @@ async def refusing(tmp_path: Path) -> AsyncIterator[InProcess]:
 def sent_again(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The bookies that batches are sent to again from now on."""
     sent: list[str] = []
-    resend = dispatcher_of(client).resend
+    resend = replication_context(client).parts.dispatcher.resend
 
     def recorded(writer: Any, bookie_id: str, batches: Any, flags: int) -> None:
         sent.append(bookie_id)
         resend(writer, bookie_id, batches, flags)
 
-    monkeypatch.setattr(dispatcher_of(client), "resend", recorded)
+    monkeypatch.setattr(replication_context(client).parts.dispatcher, "resend", recorded)
     return sent
 
 
@@ -247,13 +245,13 @@ async def test_a_writer_gives_up_though_bookies_refuse_one_after_the_other(
     client = await refusing.client(no_bookies_timeout_s=0.5)
     writer = await client.create_ledger()
     await writer.append(b"0")
-    resend = dispatcher_of(client).resend
+    resend = replication_context(client).parts.dispatcher.resend
 
     def later_to_b(writer: Any, bookie_id: str, batches: Any, flags: int) -> None:
         delay_s = 0.02 if bookie_id == "b" else 0.0  # shorter than any pause
         asyncio.get_running_loop().call_later(delay_s, resend, writer, bookie_id, list(batches), flags)
 
-    monkeypatch.setattr(dispatcher_of(client), "resend", later_to_b)
+    monkeypatch.setattr(replication_context(client).parts.dispatcher, "resend", later_to_b)
     for name in "ab":
         refusing.service(name).refuse_entries()
     with pytest.raises(bkpy.BookieUnavailableError, match="no others"):
@@ -281,7 +279,7 @@ async def test_pauses_are_short_again_once_something_was_acknowledged(
             refusing.service(name).take_entries()
         async with asyncio.timeout(DEADLINE_S):
             assert await pending == entry_id
-        await eventually(lambda: not failed_bookies(writer) and not replication_of(writer).changing)
+        await eventually(lambda: not failed_bookies(writer) and not writer.pending.replication.changing)
     await writer.close()
 
 

@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.hooks import failed_bookies, pool_of, replication_of, unanswered_adds
+from tests.hooks import failed_bookies, pool_of, unanswered_adds
 from tests.in_process import DEADLINE_S, InProcess, contents
 from tests.waiting import eventually
 
@@ -90,7 +90,7 @@ async def test_what_was_acknowledged_without_a_bookie_stays_missing_when_it_take
     await writer.append(b"1")
     await eventually(lambda: "a" in failed_bookies(writer))
     three.service("a").take_entries()
-    await eventually(lambda: not failed_bookies(writer) and not replication_of(writer).changing)
+    await eventually(lambda: not failed_bookies(writer) and not writer.pending.replication.changing)
     for _ in range(3):
         await writer.append(b"2")
     await eventually(lambda: not unanswered_adds(pool_of(client).channel("a")))

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.hooks import close_open_logs, read_worker
+from tests.hooks import log_reader_of, read_worker
 from tests.unit.storage.support import Batch, Host, Stall, add, read_all
 from tests.unit.storage.support import settings as bookie_settings
 from tests.waiting import turns
@@ -136,7 +136,7 @@ async def test_blocks_that_cannot_be_read_ahead_are_told_when_they_are_asked_for
     storage = await stored(host)
     for first in (0, 1):
         await storage.read(1, first, first, 1 << 20)
-    close_open_logs(storage.shards[0])
+    log_reader_of(storage.shards[0]).close()
     host.disk.fail_at(3, 5, operation="pread", path=".log")
     await storage.read(1, 2, 2, 1 << 20)
     await turns()

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.hooks import journal_worker, open_logs, read_from_log
+from tests.hooks import journal_worker, log_reader_of, open_logs
 from tests.sim.disk import SimDisk, SimulatedCrash
 from tests.sim.store import SimStores
 from tests.unit.storage.acknowledged_writes import copy_of
@@ -547,7 +547,7 @@ async def test_a_read_while_a_log_is_removed_does_not_hold_it_open() -> None:
 
     def read_and_unlink(path: str) -> None:
         """By a row that was looked up before the log died."""
-        read_from_log(shard, Place(int(name[:-4], 16), 0, 10))
+        log_reader_of(shard).read(Place(int(name[:-4], 16), 0, 10))
         unlink(path)
 
     host.disk.unlink = read_and_unlink  # type: ignore[method-assign]
