@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.command import PATIENCE_S, PRELOADED, as_json, bkpy, environment, start
@@ -74,10 +74,6 @@ async def names(client: api.Client, ledger_ids: list[int], bookie_id: str) -> li
     return [i for i, metadata in found if any(bookie_id in fragment.bookies for fragment in metadata.fragments)]
 
 
-async def until(condition: Any, what: str) -> None:
-    await eventually(condition, what, pause_s=0.2)
-
-
 def recovering(uri: str, bookie_id: str, *options: object) -> Fork:
     """The command, slow enough to be caught at it."""
     words = ["--set", f"session_timeout_s={SESSION_S}", "bookie", "recover", bookie_id, *map(str, options), "--json"]
@@ -102,7 +98,7 @@ async def test_what_a_killed_bookie_had_is_copied_whatever_dies_meanwhile(local:
         async def gone() -> bool:
             return dead.id not in client.bookies
 
-        await until(gone, "its registration ends")
+        await eventually(gone, "its registration ends", pause_s=0.2)
         lost = await names(client, ledger_ids, dead.id)
         assert lost
         explained = as_json("ledger", "explain", lost[0], uri=uri)
@@ -117,7 +113,7 @@ async def test_what_a_killed_bookie_had_is_copied_whatever_dies_meanwhile(local:
             return len(await names(client, lost, dead.id)) < len(lost)
 
         worker = recovering(uri, dead.id)
-        await until(some_done, "a ledger is done")
+        await eventually(some_done, "a ledger is done", pause_s=0.2)
         worker.kill()
         worker.communicate()
         # Another bookie is killed now, source of some and target of others, and comes back.
@@ -158,7 +154,7 @@ async def test_metadata_that_can_not_be_read_hold_up_no_other_ledger(local: Loca
         async def gone() -> bool:
             return dead.id not in client.bookies
 
-        await until(gone, "its registration ends")
+        await eventually(gone, "its registration ends", pause_s=0.2)
         done = PRELOADED.run(["bookie", "recover", dead.id, "--json"], stdin=b"", env=environment(uri), timeout_s=60)
         assert done.returncode == 1, done.stderr.decode()
         told = json.loads(done.stdout)
@@ -179,7 +175,7 @@ async def test_what_nobody_has_is_said_by_name(local: LocalCluster) -> None:
         async def gone() -> bool:
             return not {first, other} & client.bookies.keys()
 
-        await until(gone, "their registrations end")
+        await eventually(gone, "their registrations end", pause_s=0.2)
     done = PRELOADED.run(["bookie", "recover", first, "--json"], stdin=b"", env=environment(uri), timeout_s=PATIENCE_S)
     assert done.returncode == 1
     (why,) = json.loads(done.stdout)["stuck"].values()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.cluster.metadata_harness import Harness, harness, store
 from tests.hooks import id_generator_of
+from tests.unit.metadata.new_ledgers import builder
 
 from bkpy.errors import (
     BookieUnavailableError,
@@ -28,7 +29,7 @@ from bkpy.metadata.ledgers.catalog import Created, LedgerCatalog
 from bkpy.metadata.ledgers.layout import LAYOUTS, NewId
 from bkpy.metadata.store.outcome import Changed, Done, Gone, Missing, NotDone
 from bkpy.metadata.store.resolve import ensure_path
-from bkpy.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState, UnsupportedVersionError
+from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata, UnsupportedVersionError
 from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
@@ -39,24 +40,6 @@ __all__ = ["harness", "store"]  # fixtures
 
 ALL_LAYOUTS = pytest.mark.parametrize("layout", sorted(LAYOUTS))
 Build = Callable[[int], LedgerMetadata]
-
-
-def builder(token: str = "token") -> Build:
-    def build(ledger_id: int) -> LedgerMetadata:
-        return LedgerMetadata(
-            ledger_id=ledger_id,
-            state=LedgerState.OPEN,
-            ensemble_size=3,
-            write_quorum=3,
-            ack_quorum=2,
-            digest="crc32c",
-            ledger_key=bytes(32),
-            fragments=(Fragment(0, ("b1", "b2", "b3")),),
-            created_ms=1_700_000_000_000,
-            owner_token=token,
-        )
-
-    return build
 
 
 async def created(catalog: LedgerCatalog, build: Build) -> tuple[LedgerMetadata, int]:

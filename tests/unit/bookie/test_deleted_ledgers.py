@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.in_process import InProcess
 from tests.unit.bookie.connection.raw import Raw, add, frame
 from tests.unit.storage.support import found_ids
 
@@ -13,20 +12,11 @@ from bkpy.protocol.wire.messages import Flags, Op, Status
 from bkpy.storage.space.deletion import hide
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
+    from tests.in_process import InProcess
 
     from bkpy.storage.engine import LedgerStorage
 
 LEDGER, KEY = 7, b"k" * 32
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[InProcess]:
-    local = InProcess(tmp_path)
-    await local.start("a")
-    yield local
-    await local.stop()
 
 
 async def delete(storage: LedgerStorage) -> None:

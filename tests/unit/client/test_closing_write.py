@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.in_process import runtime_here, stored
+from tests.unit.metadata.new_ledgers import builder
 from tests.unit.metadata.store.troubled import AWAY, REPLY_LOST, REQUEST_LOST, Troubled
 
 import bkpy
@@ -21,21 +22,6 @@ from bkpy.protocol.ledger.close_conflict import Closer, rebased
 from bkpy.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 
 ROOT = "/ledgers"
-
-
-def build(ledger_id: int) -> LedgerMetadata:
-    return LedgerMetadata(
-        ledger_id=ledger_id,
-        state=LedgerState.OPEN,
-        ensemble_size=3,
-        write_quorum=3,
-        ack_quorum=2,
-        digest="crc32c",
-        ledger_key=bytes(32),
-        fragments=(Fragment(0, ("a", "b", "c")),),
-        created_ms=0,
-        owner_token="token",
-    )
 
 
 class Ledger:
@@ -59,7 +45,7 @@ class Ledger:
 async def ledger() -> Ledger:
     store = Troubled(MemoryStore(runtime_here()))
     catalog = (await init_cluster(store, ROOT)).catalog
-    created = await catalog.create(build)
+    created = await catalog.create(builder())
     assert isinstance(created, Created)
     return Ledger(catalog, store, created.metadata)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from annotated_types import Gt
@@ -11,9 +11,6 @@ from tests.in_process import DEADLINE_S, InProcess, contents
 
 from bkpy.config.client import ClientSettings, client_settings
 from bkpy.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ENTRY_BYTES = 100
 # How much these allow is what the operations below need, and not how they get it done.
@@ -53,14 +50,6 @@ async def work(cluster: InProcess, **settings: Any) -> None:
         await following
         assert followed == await contents(client, writer.ledger_id) == entries
         assert await contents(client, left.ledger_id) == entries
-
-
-@pytest.fixture
-async def four(tmp_path: Path) -> Any:
-    local = InProcess(tmp_path)
-    await local.start("abcd")
-    yield local
-    await local.stop()
 
 
 async def test_all_bounds_at_their_smallest(four: InProcess) -> None:

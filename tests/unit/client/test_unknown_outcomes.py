@@ -16,9 +16,6 @@ from bkpy.metadata.store.store import SessionState
 from bkpy.protocol.ledger.ledger_metadata import LedgerState
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
     from bkpy.client.client import Client
 
 
@@ -76,14 +73,6 @@ class Vanishing:
     async def _sync_or_vanish(self, path: str) -> None:
         self._check()
         await self._sync(path)
-
-
-@pytest.fixture
-async def four(tmp_path: Path) -> AsyncIterator[InProcess]:
-    local = InProcess(tmp_path)
-    await local.start("abcd")
-    yield local
-    await local.stop()
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["at once", "after the second write was refused"])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.hooks import publish
 from tests.in_process import DEADLINE_S, runtime_here
+from tests.unit.metadata.new_ledgers import builder
 from tests.unit.metadata.store.troubled import AWAY, CLOSED, REPLY_LOST, REQUEST_LOST, Somebody, Troubled
 
 from bkpy.config.client import client_settings
@@ -30,31 +31,12 @@ from bkpy.metadata.store.memory import MemoryStore
 from bkpy.metadata.store.outcome import NotDone, Unknown
 from bkpy.metadata.store.store import Create, Delete, Put
 from bkpy.metadata.store.zookeeper.store import ZooKeeperStore
-from bkpy.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable
 
 ROOT = "/ledgers"
 COOKIE = json.dumps({"bookie_id": "b", "address": "h:1", "instance_id": "i"}).encode()
-
-
-def builder(token: str) -> Callable[[int], LedgerMetadata]:
-    def build(ledger_id: int) -> LedgerMetadata:
-        return LedgerMetadata(
-            ledger_id=ledger_id,
-            state=LedgerState.OPEN,
-            ensemble_size=3,
-            write_quorum=3,
-            ack_quorum=2,
-            digest="crc32c",
-            ledger_key=bytes(32),
-            fragments=(Fragment(0, ("a", "b", "c")),),
-            created_ms=0,
-            owner_token=token,
-        )
-
-    return build
 
 
 @pytest.fixture

@@ -19,19 +19,10 @@ from bkpy.protocol.wire import messages as m
 from bkpy.protocol.wire.messages import Op, Status
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
 
 KEY = b"k" * 32
 PING = 1 << 40
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[InProcess]:
-    local = InProcess(tmp_path)
-    await local.start("a")
-    yield local
-    await local.stop()
 
 
 BAD: list[tuple[int, Any]] = [

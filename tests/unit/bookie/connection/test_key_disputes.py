@@ -22,21 +22,12 @@ from bkpy.protocol.wire.records import RecordCodec
 from bkpy.storage.space.deletion import hide
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from bkpy.storage.ledgers.info import LedgerInfo
 
 RIGHT, WRONG, OTHER = b"r" * 32, b"w" * 32, b"o" * 32
 RECOVERY = int(Flags.RECOVERY)
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[InProcess]:
-    local = InProcess(tmp_path)
-    await local.start("a")
-    yield local
-    await local.stop()
 
 
 def present(key: bytes, *ledger_ids: int) -> bytes:

@@ -1,21 +1,11 @@
 """Connections that never become a client's: how long a bookie waits for the rest of their first frame."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from tests.in_process import InProcess
 from tests.unit.bookie.connection.raw import Raw, hello
 from tests.waiting import eventually
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[InProcess]:
-    local = InProcess(tmp_path)
-    await local.start("a")
-    yield local
-    await local.stop()
 
 
 @pytest.mark.parametrize("ticks", [0.0, 0.3, 0.6, 0.9])

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
-from tests.in_process import InProcess
 from tests.unit.replication.repairing import whole
 
-
-@pytest.fixture
-async def cluster(tmp_path: Any) -> Any:
-    local = InProcess(tmp_path)
-    await local.start("abc")
-    yield local
-    await local.stop()
+if TYPE_CHECKING:
+    from tests.in_process import InProcess
 
 
 async def test_a_bookie_that_is_slower_than_the_ack_quorum_has_everything_when_the_client_is_closed(

@@ -19,19 +19,9 @@ from bkpy.protocol.wire import messages as m
 from bkpy.protocol.wire.messages import Status
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
 PATIENT = {"add_timeout_s": 2 * DEADLINE_S, "add_quorum_timeout_s": 2 * DEADLINE_S, "explicit_lac_interval_s": 0}
-
-
-@pytest.fixture
-async def four(tmp_path: Path) -> AsyncIterator[InProcess]:
-    """Four bookies: a to d."""
-    local = InProcess(tmp_path)
-    await local.start("abcd")
-    yield local
-    await local.stop()
 
 
 class Held:
