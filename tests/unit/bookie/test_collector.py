@@ -714,6 +714,7 @@ def test_who_is_local() -> None:
 async def test_a_store_that_is_away_ends_the_run(cluster: Collecting, monkeypatch: pytest.MonkeyPatch) -> None:
     client = await cluster.client()
     path = cluster_of(client).catalog.path_of(await closed_ledger(client, "abcd"))
+    await closed_ledger(client, "abcd")  # the newest, which a run probes first
     get = cluster.session.get
 
     async def away(asked: str) -> Any:

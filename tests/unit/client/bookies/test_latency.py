@@ -32,6 +32,9 @@ def test_late_is_later_than_the_percentile_of_recent_reads() -> None:
     for _ in range(256 + 16):  # the bookies have become slower: the old reads are forgotten
         reads.answered("a", 3.0)
     assert reads.late_s == 3.0
+    for _ in range(256 + 16):  # and faster again
+        reads.answered("a", 0.1)
+    assert reads.late_s == 0.1
 
 
 @pytest.mark.scenario(38)
