@@ -7,10 +7,11 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.cluster.test_bookie_recover import names, until, write
+from tests.cluster.test_bookie_recover import names, write
 from tests.command import PATIENCE_S, as_json, bkpy, start
 from tests.conftest import run_elsewhere
 from tests.unit.replication.repairing import whole
+from tests.waiting import eventually
 
 import bkpy as api
 from bkpy.local import LocalCluster
@@ -78,7 +79,7 @@ async def test_a_bookie_leaves_under_load_though_it_is_cancelled_and_killed_in_t
 
         # Cancelled in the middle: it takes entries again, and keeps what it has.
         command = draining(uri, leaver)
-        await until(some_left, "a ledger has left")
+        await eventually(some_left, "a ledger has left", pause_s=0.2)
         assert (await told(uri, "bookie", "drain", leaver, "--status"))["draining"]
         assert (await told(uri, "bookie", "drain", leaver, "--cancel"))["cancelled"]
         out, _ = await asyncio.to_thread(command.communicate, timeout=PATIENCE_S)
@@ -90,13 +91,13 @@ async def test_a_bookie_leaves_under_load_though_it_is_cancelled_and_killed_in_t
         async def no_marks() -> bool:
             return bool((await told(uri, "autorecovery", "status"))["ledgers"] == 0)
 
-        await until(takes_entries, "it takes entries again")
-        await until(no_marks, "the marks are void")
+        await eventually(takes_entries, "it takes entries again", pause_s=0.2)
+        await eventually(no_marks, "the marks are void", pause_s=0.2)
         # Killed in the middle, the command as well as the bookie that drains: it is draining when it comes back.
         left = await names(client, ledger_ids, leaver)
         assert left
         command = draining(uri, leaver)
-        await until(lambda: _fewer(client, left, leaver), "another ledger has left")
+        await eventually(lambda: _fewer(client, left, leaver), "another ledger has left", pause_s=0.2)
         command.kill()
         command.communicate()
         await local.bookies[0].kill()

@@ -146,8 +146,10 @@ class Serving:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        await _stop_all(self._replication)
-        await _stop_all(self._services)
+        try:
+            await _stop_all(self._replication)
+        finally:
+            await _stop_all(self._services)
 
     def _session_changed(self, state: SessionState) -> None:
         """Log it. The session and the registration recover by themselves, and serving goes on."""
@@ -167,14 +169,22 @@ class Serving:
 
 
 async def _stop_all(services: list[BackgroundService]) -> None:
-    """Stop the latest first. A call that is cancelled leaves the services in the list that it has not stopped."""
+    """Stop the latest first; raise the first error of one, after the others were stopped.
+
+    A call that is cancelled leaves the services in the list that it has not stopped.
+    """
+    first: Exception | None = None
     while services:
         service = services.pop()
         try:
             await service.stop()
+        except Exception as error:
+            first = first or error
         except BaseException:
             services.append(service)
             raise
+    if first is not None:
+        raise first
 
 
 class BookieNode:

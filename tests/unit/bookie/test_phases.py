@@ -127,3 +127,17 @@ async def test_a_stop_that_was_cancelled_goes_on_where_it_was(tmp_path: Path, la
             if not reached:
                 break
     assert at > 3
+
+
+async def test_a_service_that_fails_to_stop_keeps_no_other_one_running(tmp_path: Path) -> None:
+    class Stubborn(Beside):
+        async def stop(self) -> None:
+            raise ConfigError("stubborn")
+
+    cluster = await empty(tmp_path)
+    node = cluster.new_node("a", background_service=lambda registry, appended: Stubborn(cluster))
+    await node.start()
+    with pytest.raises(ConfigError, match="stubborn"):
+        await node.stop()
+    assert not registered(cluster)
+    await eventually(lambda: not tasks_of(node))  # the collector's among them
