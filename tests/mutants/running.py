@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from bkpy.local.process import ended_with_parent
+
 from .planting import DoesNotApply, plant
 
 if TYPE_CHECKING:
@@ -82,7 +84,7 @@ class Project:
         path = os.pathsep.join(filter(None, (str(source), os.environ.get("PYTHONPATH", ""))))
         with tempfile.TemporaryFile() as output:
             process = subprocess.Popen(
-                command,
+                ended_with_parent(command),  # a test that hangs must not outlive a runner that was killed
                 cwd=self.root,
                 env={**os.environ, "PYTHONPATH": path, "COLUMNS": "400"},
                 stdin=subprocess.DEVNULL,

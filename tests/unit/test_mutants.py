@@ -8,10 +8,12 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.conftest import alive
 from tests.mutants import Mutant
 from tests.mutants.__main__ import ROOT
 from tests.mutants.planting import DoesNotApply, all_mutants, changed, check_test_id, locate, modules_of
 from tests.mutants.running import Outcome, Project, check_without, try_all
+from tests.waiting import eventually_here
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,6 +112,29 @@ def test_tests_that_never_end_count_as_noticed(tiny: Path) -> None:
     assert ended.outcome is Outcome.NOTICED
     (killed,) = try_all(Project(tiny, timeout_s=3.0, test_timeout_s=60.0), [mutant("endless")], 1)
     assert killed.outcome is Outcome.HUNG
+
+
+def test_a_test_that_hangs_does_not_outlive_a_runner_that_was_killed(tiny: Path) -> None:
+    stuck = "\n    ".join(
+        (
+            "import os, pathlib\n\ndef test_stuck():",
+            "pathlib.Path('pid').write_text(str(os.getpid()))",
+            "while True: pass",
+        )
+    )
+    (tiny / "tests" / "test_stuck.py").write_text(stuck)
+    run = (
+        "import sys; from pathlib import Path; from tests.mutants.running import Project; root = Path(sys.argv[1]); "
+        "Project(root, timeout_s=600.0, test_timeout_s=600.0).run_tests(['tests/test_stuck.py'], root / 'src')"
+    )
+    runner = subprocess.Popen([sys.executable, "-c", run, str(tiny)], cwd=ROOT)
+    written = tiny / "pid"
+    try:
+        pid = int(eventually_here(lambda: written.exists() and written.read_text(), "the test runs"))
+    finally:
+        runner.kill()
+        runner.wait()
+    eventually_here(lambda: not alive(pid), "it ends as well")
 
 
 def test_a_replacement_is_indented_like_what_it_replaces(tiny: Path) -> None:

@@ -46,6 +46,11 @@ os.execvp(sys.argv[2], sys.argv[2:])
 """
 
 
+def ended_with_parent(command: Sequence[str]) -> list[str]:
+    """The command, to be started by this process: the kernel kills it (SIGKILL) when the thread that starts it ends."""
+    return [sys.executable, "-I", "-S", "-c", _EXEC_WRAPPER, str(os.getpid()), *command]
+
+
 class _Spawner:
     """Starts every child from one thread that lives as long as the process.
 
@@ -61,7 +66,7 @@ class _Spawner:
     def popen(
         self, command: Sequence[str], *, log: IO[bytes], env: Mapping[str, str] | None, pass_fds: Sequence[int]
     ) -> subprocess.Popen[bytes]:
-        wrapped = [sys.executable, "-I", "-S", "-c", _EXEC_WRAPPER, str(os.getpid()), *command]
+        wrapped = ended_with_parent(command)
 
         def start() -> subprocess.Popen[bytes]:
             # A session of its own: Ctrl-C in a terminal reaches the parent alone, which then stops its children in the
