@@ -327,7 +327,7 @@ def test_options_of_the_source(spark: SparkSession, ledgers: Ledgers, tmp_path: 
     assert summary.files == summary.rows == len(ledgers.payloads[ledgers.awkward])
     with pytest.raises(ConfigError, match="unknown option partition; the nearest"):
         export(spark, ledgers, "closed", tmp_path / "new", options={"partition": "1"})
-    with pytest.raises(ConfigError, match="option Columns can't be given to an export"):
+    with pytest.raises(ConfigError, match="option Columns is not allowed: an export sets it itself"):
         export(spark, ledgers, "closed", tmp_path / "new", options={"Columns": "length"})
 
 
