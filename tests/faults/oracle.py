@@ -81,6 +81,7 @@ class Promises:
     seen: dict[int, str] = field(default_factory=dict)  # by entry id, the digest of what readers returned
     refused: dict[int, str] = field(default_factory=dict)  # by number: told that it was not written
     unknown: dict[int, str] = field(default_factory=dict)  # by number: may have been written
+    cancelled: set[int] = field(default_factory=set)  # by number: the call was cancelled, so nothing is known
     sent: int | None = 0  # appends that were called; None if that isn't known, because the writer was killed
     violations: list[str] = field(default_factory=list)
     last_add_confirmed: int = -1
@@ -163,21 +164,27 @@ class Contents:
 
 def account(promises: Promises, contents: Contents) -> list[str]:
     """Everything that is wrong, in words; nothing if every promise was kept."""
-    wrong = list(promises.violations)
+    return [what for _, what in findings(promises, contents)]
+
+
+def findings(promises: Promises, contents: Contents) -> list[tuple[str, str]]:
+    """The same, each with the invariant of the protocol that doesn't hold."""
+    wrong = [("I4", what) for what in promises.violations]
     if contents.state != "CLOSED":
-        wrong.append(f"the ledger is {contents.state}")
-    wrong += _order(contents)
+        wrong.append(("I10", f"the ledger is {contents.state}"))
+    wrong += [("I2", what) for what in _order(contents)]
     if past := [i for i in promises.acknowledged if i > contents.last_entry]:
-        wrong.append(f"acknowledged and past the last entry, which is {contents.last_entry}: {named(past)}")
+        wrong.append(("I1", f"acknowledged and past the last entry, which is {contents.last_entry}: {named(past)}"))
     if past := [i for i in promises.seen if i > contents.last_entry]:
-        wrong.append(f"read before and past the last entry, which is {contents.last_entry}: {named(past)}")
+        wrong.append(("I5", f"read before and past the last entry, which is {contents.last_entry}: {named(past)}"))
     if contents.past_the_end:
-        wrong.append(f"readable past the last entry, which is {contents.last_entry}: {named(contents.past_the_end)}")
+        past = [*contents.past_the_end]
+        wrong.append(("I5", f"readable past the last entry, which is {contents.last_entry}: {named(past)}"))
     length = sum(len(data) for _, data in contents.entries)
     if contents.length != length:
-        wrong.append(f"the ledger's length is {contents.length}, its entries have {length} bytes")
-    wrong += _bytes(promises, contents)
-    wrong += _numbers(promises, contents)
+        wrong.append(("I3", f"the ledger's length is {contents.length}, its entries have {length} bytes"))
+    wrong += [("I2", what) for what in _bytes(promises, contents)]
+    wrong += [("I4", what) for what in _numbers(promises, contents)]
     return wrong
 
 
@@ -225,7 +232,7 @@ def _numbers(promises: Promises, contents: Contents) -> list[str]:
     present = set(numbers)
     if there := sorted(promises.refused.keys() & present):
         wrong.append(f"refused and there all the same: appends {named(there)}: {promises.refused[there[0]]}")
-    skipped = set(range(max(present, default=-1) + 1)) - present - promises.refused.keys()
+    skipped = set(range(max(present, default=-1) + 1)) - present - promises.refused.keys() - promises.cancelled
     if skipped:
         wrong.append(f"not there, though later ones are: appends {named(sorted(skipped))}")
     if promises.sent is not None and (invented := sorted(n for n in present if n >= promises.sent)):

@@ -285,17 +285,17 @@ NOT_DRAWN: Mapping[str, str] = {
 
 def bookie_bounds(world: World, host: str) -> dict[str, Any]:
     """The settings of a bookie's bounds in this run."""
-    return _consistent(draw(world, host, BOOKIE))
+    return consistent(draw(world, host, BOOKIE))
 
 
 def client_bounds(world: World, host: str) -> dict[str, Any]:
     """The settings of a client's bounds in this run."""
-    return _consistent(draw(world, host, CLIENT))
+    return consistent(draw(world, host, CLIENT))
 
 
 def smallest(bounds: Mapping[str, Bound]) -> dict[str, Any]:
     """Every bound at its smallest, all at once."""
-    return _consistent({name: bound.small[0] for name, bound in bounds.items()})
+    return consistent({name: bound.small[0] for name, bound in bounds.items()})
 
 
 def draw(world: World, host: str, bounds: Mapping[str, Bound]) -> dict[str, Any]:
@@ -310,7 +310,7 @@ def draw(world: World, host: str, bounds: Mapping[str, Bound]) -> dict[str, Any]
     return drawn
 
 
-def _consistent(drawn: dict[str, Any]) -> dict[str, Any]:
+def consistent(drawn: dict[str, Any]) -> dict[str, Any]:
     """Make a frame hold an entry, whatever was drawn for either."""
     if "frame_bytes_max" in drawn or "reply_bytes_max" in drawn:
         drawn.setdefault("entry_bytes_max", LARGEST_ENTRY_BYTES)

@@ -70,6 +70,7 @@ T = TypeVar("T")
 ROOT = "/ledgers"
 PORT = 3181
 DIRECTORIES_MAX = 4
+GROWS = 0.15
 COLLECTED_WITHIN_S = 500.0  # with a look a second, and many ledgers to look at
 HIDDEN_MAX = 100  # looks at a ledger that is hidden
 
@@ -185,6 +186,7 @@ class Bookie:
         self.fenced: set[int] = set()  # of which it may have said so
         self.taken_late: set[int] = set()  # where it accepted an append all the same
         self.mends = False  # with an integrity check
+        self.grows = GROWS  # how likely a start after the first adds a ledger directory
         self.rebuilds = False  # its directories may be empty
         self._inspections = world.stream(f"inspections-{name}")
         self._inspector: SimStore | None = None
@@ -230,7 +232,7 @@ class Bookie:
     async def start(self) -> None:
         """Boot the host and return when the bookie serves. It may have got one ledger directory more by then."""
         directories = self.settings.ledger_directories
-        if self.host.boots and len(directories) < DIRECTORIES_MAX and self._growth.random() < 0.15:
+        if self.host.boots and len(directories) < DIRECTORIES_MAX and self._growth.random() < self.grows:
             more = [*directories, f"/data/ledgers/{len(directories)}"]
             self.settings = self.settings.model_copy(update={"ledger_directories": more})
             self.host.record("ledger directories", str(len(more)))

@@ -77,6 +77,17 @@ ROTTEN = "a stored byte rotted"
 SECOND_LIFE = "a ledger that was deleted was copied here again"
 WHOLE_AGAIN = "the integrity check came to its end"
 
+
+def acted(kind: str) -> str:
+    """The mark of an actor of a plan that came to its end."""
+    return f"actor: {kind}"
+
+
+def struck(kind: str) -> str:
+    """The mark of a fault of a plan."""
+    return f"fault: {kind}"
+
+
 _STORAGE = (
     MEMORY_FULL,
     QUEUE_FULL,
@@ -123,6 +134,12 @@ EXPECTED: Mapping[str, tuple[str, ...]] = {
         SECOND_LIFE,
         WHOLE_AGAIN,
     ),
+    "everything": (
+        *map(acted, ("writer", "duel", "reader", "tail", "deletion", "log writer", "drain", "growth")),
+        *map(struck, ("crash", "power cut", "partition", "store away", "blackout", "client dies", "disks lost")),
+        *(COLLECTED, LOG_TAKEN, LOG_ROLLED, REBUILT),
+    ),
+    "everything-long": (acted("writer"),),
     "crowd": (*_STORAGE, TORN_TAIL, WINDOW_OF_ONE, SEVERAL_LEDGERS, FENCE_RACED_ADD, FENCE_OF_UNSEEN, LONG_POLL),
 }
 

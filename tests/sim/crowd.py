@@ -174,21 +174,7 @@ class Crowd(Users):
     async def tail(self, client: Client, number: int) -> None:
         rng = self.world.stream(f"tail-{number}")
         story = rng.choice(list(self.stories.by_id.values()))
-        next_id = 0
-        while True:
-            try:
-                reader = await client.open_ledger(story.ledger_id, password=PASSWORD)
-                async for entry in reader.tail(next_id):
-                    story.promises.returned(entry.entry_id, entry.data)
-                    if entry.entry_id != next_id:
-                        story.broken.append(f"a tail went from entry {next_id - 1} to {entry.entry_id}")
-                    next_id = entry.entry_id + 1
-            except TRANSIENT as error:
-                self.world.record("reader", "tail failed", f"{story.ledger_id} {type(error).__name__}")
-                await asyncio.sleep(0.1)
-                continue
-            story.ends.append(next_id - 1)
-            return
+        await self.follow(client, story)
 
 
 def crowd_run(seed: int) -> tuple[Cluster, Coroutine[Any, Any, None]]:

@@ -87,23 +87,28 @@ class HealingOracle:
         if self._inside:
             return write()
         written = [operation.path for operation in operations if not isinstance(operation, Check)]
-        before = [self._data(path) for path in written]
+        before = [self.data(path) for path in written]
         self._inside = True
         try:
             result = write()
         finally:
             self._inside = False
         for path, old in zip(written, before, strict=True):
-            new = self._data(path)
+            new = self.data(path)
             if path.startswith(AVAILABLE):
                 self._changed_at[path.rpartition("/")[2]] = self._world.loop.time()
             if path.startswith(MARKS):
                 self._mark(path, old, new)
-            elif old is not None and new is not None and (ledger_id := self._ledger_of(path)) is not None:
-                self._ledger(LedgerMetadata.decode(ledger_id, old), LedgerMetadata.decode(ledger_id, new))
+            elif (ledger_id := self._ledger_of(path)) is not None:
+                if new is None:
+                    self._removed(ledger_id)
+                elif old is None:
+                    self._created(ledger_id)
+                else:
+                    self._ledger(LedgerMetadata.decode(ledger_id, old), LedgerMetadata.decode(ledger_id, new))
         return result
 
-    def _data(self, path: str) -> bytes | None:
+    def data(self, path: str) -> bytes | None:
         try:
             return self._world.metadata.node(path).data
         except NoNode:
@@ -116,17 +121,28 @@ class HealingOracle:
             }
         return self._ledgers.get(path)
 
-    def _broken(self, what: str) -> None:
+    def _broken(self, invariant: str, what: str) -> None:
+        what = f"{invariant}: {what}"
         self._world.loop.errors.append({"message": what, "exception": AssertionError(what)})
 
     # --- ledgers ----------------------------------------------------------------------------------------------------
 
+    def _created(self, ledger_id: int) -> None:
+        """The run says what it writes."""
+
+    def _removed(self, ledger_id: int) -> None:
+        """The run says what it deletes."""
+
     def _ledger(self, old: LedgerMetadata, new: LedgerMetadata) -> None:
         if old.state is LedgerState.CLOSED:
             if (old.last_entry, old.length, new.state) != (new.last_entry, new.length, LedgerState.CLOSED):
-                self._broken(f"ledger {old.ledger_id} was closed at {old.last_entry}, and then at {new.last_entry}")
+                self._broken(
+                    "I3", f"ledger {old.ledger_id} was closed at {old.last_entry}, and then at {new.last_entry}"
+                )
         elif new.state is LedgerState.CLOSED and new.last_entry < (kept := self.last_kept(new.ledger_id)):
-            self._broken(f"ledger {new.ledger_id} was cut short: closed at {new.last_entry}, entry {kept} is known")
+            self._broken(
+                "I1", f"ledger {new.ledger_id} was cut short: closed at {new.last_entry}, entry {kept} is known"
+            )
         self._swapped(old, new)
 
     def last_kept(self, ledger_id: int) -> int:
@@ -155,8 +171,9 @@ class HealingOracle:
                 wanted = {n for start in share.starts for n in range(start, was.last_entry + 1, share.step)}
                 if incomplete := wanted - bookies[share.bookie_id].promises[new.ledger_id]:
                     self._broken(
+                        "I7",
                         f"a copy was replaced by a worse one: in fragment {number}, place {place} of ledger "
-                        f"{new.ledger_id} {share.bookie_id} lacks {sorted(incomplete)}"
+                        f"{new.ledger_id} {share.bookie_id} lacks {sorted(incomplete)}",
                     )
 
     # --- marks ------------------------------------------------------------------------------------------------------
@@ -173,17 +190,17 @@ class HealingOracle:
         if parent == path:
             return
         taken_off = _lost(old) - _lost(new)
-        data = self._data(LONG_HIERARCHICAL.path_of(ROOT, ledger_id))
+        data = self.data(LONG_HIERARCHICAL.path_of(ROOT, ledger_id))
         if not taken_off or data is None:
             return
         metadata = LedgerMetadata.decode(ledger_id, data)
         named = {name for fragment in metadata.fragments for name in fragment.bookies}
         needed = {name for name in taken_off & named if name in self.gone or self._leaves(name)}
         if needed and metadata.state is LedgerState.CLOSED:
-            self._broken(f"a mark is lost: ledger {ledger_id} names {', '.join(sorted(needed))}")
+            self._broken("I10", f"a mark is lost: ledger {ledger_id} names {', '.join(sorted(needed))}")
 
     def _leaves(self, bookie_id: str) -> bool:
-        return self._data(paths.draining(ROOT, bookie_id)) is not None
+        return self.data(paths.draining(ROOT, bookie_id)) is not None
 
     def _recovers(self, ledger_id: int) -> None:
         """For the sake of a mark, if it has one: people may be quicker."""
@@ -192,13 +209,13 @@ class HealingOracle:
             return  # a command's own worker, which may have come upon it before it was marked
         marked_at = self._marked_at.get(ledger_id)
         if marked_at is not None and self._world.loop.time() < marked_at + self._grace_s:
-            self._broken(f"ledger {ledger_id} was recovered, and its writer still had time")
+            self._broken("I10", f"ledger {ledger_id} was recovered, and its writer still had time")
         if why := self._needless(ledger_id):
-            self._broken(f"ledger {ledger_id} was recovered, and {why}")
+            self._broken("I10", f"ledger {ledger_id} was recovered, and {why}")
 
     def _needless(self, ledger_id: int) -> str:
         """Why the end of its writer gains nothing, as the metadata have been for a while: workers see them late."""
-        data = self._data(LONG_HIERARCHICAL.path_of(ROOT, ledger_id))
+        data = self.data(LONG_HIERARCHICAL.path_of(ROOT, ledger_id))
         mark = self._mark_of(ledger_id)
         if data is None or mark is None:
             return ""
@@ -219,8 +236,8 @@ class HealingOracle:
     def _mark_of(self, ledger_id: int) -> dict[str, str] | None:
         """By bookie, why it is marked."""
         path = LONG_HIERARCHICAL.path_of(MARKS.rstrip("/"), ledger_id)
-        token = self._data(path)
-        value = None if token is None else self._data(f"{path}/{token.decode()}")
+        token = self.data(path)
+        value = None if token is None else self.data(f"{path}/{token.decode()}")
         return None if value is None else {name: one["reason"] for name, one in json.loads(value)["lost"].items()}
 
     def _registered(self, within_s: float) -> tuple[set[str], set[str]]:
@@ -232,10 +249,10 @@ class HealingOracle:
             if now - self._changed_at.get(name, 0.0) < within_s:
                 writable.add(name)  # it may be: nothing is said of it
                 continue
-            data = self._data(paths.available(ROOT, name, read_only=False))
+            data = self.data(paths.available(ROOT, name, read_only=False))
             if data is not None:
                 writable.add(name)
-            data = data or self._data(paths.available(ROOT, name, read_only=True))
+            data = data or self.data(paths.available(ROOT, name, read_only=True))
             if data is not None and not json.loads(data).get("in_limbo"):
                 settled.add(name)
         return settled, writable

@@ -11,25 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import dataclasses
 import itertools
-import warnings
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
 
 from bkpy.client.client import log_parts, replication_context
 from bkpy.config.recovery import RecoverySettings
-from bkpy.errors import (
-    BookKeeperError,
-    ClientClosedError,
-    ConfigError,
-    LogFencedError,
-    LogLockedError,
-    MetadataUnavailableError,
-    TruncatedError,
-    WouldBlock,
-)
+from bkpy.errors import BookKeeperError, LogFencedError, LogLockedError, MetadataUnavailableError
 from bkpy.log.keeper import LogKeeper
 from bkpy.metadata import paths
 from bkpy.metadata.store.outcome import Done
@@ -38,12 +26,11 @@ from bkpy.protocol.ledger.ledger_metadata import LedgerState
 from bkpy.protocol.log.log_list import LogList
 from bkpy.protocol.log.log_opening import LEDGER_ENTRIES_MAX
 from bkpy.protocol.wire.records import STAMP_BYTES, ledger_key
-from bkpy.recovery.recoveries import Recoveries
 
 from .cluster import ROOT, Cluster
-from .coverage_marks import LOG_FENCED, LOG_FULL, LOG_LOST, LOG_ROLLED, LOG_TAKEN, LOG_TRUNCATED
+from .coverage_marks import LOG_LOST, LOG_TAKEN
 from .failover import SIZES, Failover
-from .log_account import Account, Tale
+from .log_users import PASSWORD, LogUsers, noting_fences
 from .users import PATIENCE_S
 from .world import Host, HostDied, World
 
@@ -52,15 +39,10 @@ if TYPE_CHECKING:
     from random import Random
 
     from bkpy.client.client import Client
-    from bkpy.log.writer import LogWriter
-    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
     from bkpy.protocol.log.log_list import Segment
 
 UNREADABLE, DELETED = "a-log-of-others", "a-log-that-was-deleted"  # they come before the log
-FENCED: contextvars.ContextVar[list[int]] = contextvars.ContextVar("fenced")  # ledgers, by a call of open_log
 NAME = "orders"
-PASSWORD = b"secret"
-SLOW_AFTER = 300  # appends of a writer, which then makes pauses: a zombie may have to wait until the faults have ended
 
 
 class Logs(Failover):
@@ -70,21 +52,15 @@ class Logs(Failover):
         super().__init__(cluster)
         leaders = [self.writing, *self.rescuers, self.world.add_host("rescuer-3")]
         self.leaders = leaders[: self.plan.choice((2, 2, 3, 4))]
-        self.sizes = self.plan.choice(SIZES)
+        sizes = self.plan.choice(SIZES)
         self.keeping = self.world.add_host("keeper")
-        self.retention_s = self.world.stream("retention").choice((None, None, 0.2))
-        self.account = Account(retention=self.retention_s is not None)
+        self.users = LogUsers(self.world, NAME, sizes, self.world.stream("retention").choice((None, None, 0.2)))
+        self.account = self.users.account
         # Of all that write: a roll leaves room for the next opener by its own bound.
         self.room = self.world.stream("room").choice((None, 900, 1200, 2000))
 
     async def run(self) -> None:
-        ended = Recoveries.ended
-
-        def noted(recoveries: Recoveries, ledger_id: int, password: bytes) -> Coroutine[Any, Any, LedgerMetadata]:
-            FENCED.get([]).append(ledger_id)
-            return ended(recoveries, ledger_id, password)
-
-        with patch.object(Recoveries, "ended", noted):
+        with noting_fences():
             await self.play()
 
     async def play(self) -> None:
@@ -108,7 +84,7 @@ class Logs(Failover):
         await asyncio.sleep(self.plan.random() * 3)
         self.world.net.heal()
         self.world.record("event", "faults have ended")
-        self.healed = True
+        self.healed = self.users.healed = True
         for task in leading:
             await self.in_time(task, "a leader")
         last = self.plan.choice([host for host in self.leaders if host.up])
@@ -157,7 +133,7 @@ class Logs(Failover):
                 if self.healed:
                     return
                 try:
-                    log = await self.open(client, rng)
+                    log = await self.users.open(client, rng)
                 except (LogLockedError, LogFencedError):
                     await asyncio.sleep(rng.random())
                     continue
@@ -168,115 +144,8 @@ class Logs(Failover):
                 self.created.set()
                 self.world.marks[LOG_TAKEN] += 1
                 host.record("log opened", f"at {log.next_position}")
-                await self.write_log(host, log, self.account.begin(f"{name}.{turn}"), rng)
+                await self.users.write_log(host, log, self.account.begin(f"{name}.{turn}"), rng)
                 await asyncio.sleep(rng.random() ** 2)
-
-    async def open(self, client: Client, rng: Random) -> LogWriter:
-        """Open the log. A client that finds no room in its list has fenced nobody, unless others used that room."""
-        fenced: list[int] = []
-        FENCED.set(fenced)
-        try:
-            return await self.opened(client, rng)
-        except ConfigError:
-            self.world.marks[LOG_FULL] += 1
-            if fenced and not await self.others_came(client, fenced):
-                self.account.broken.append(f"ledgers {fenced} were fenced by a client that found no room for its own")
-            raise
-
-    async def others_came(self, client: Client, fenced: list[int]) -> bool:
-        """Whether another client has opened the log since the ledgers were its last ones."""
-        while True:
-            with contextlib.suppress(MetadataUnavailableError):
-                log_list, _ = await log_parts(client).logs.read(NAME, fresh=True)
-                return fenced[-1] not in [segment.ledger_id for segment in log_list.open_segments]
-            await asyncio.sleep(0.1)
-
-    async def opened(self, client: Client, rng: Random) -> LogWriter:
-        ensemble_size, write_quorum, ack_quorum = self.sizes
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an ack quorum of 1 is what is wanted
-            return await client.open_log(
-                NAME,
-                create=True,
-                wait=rng.random() < 0.8,
-                password=PASSWORD,
-                ensemble_size=ensemble_size,
-                write_quorum=write_quorum,
-                ack_quorum=ack_quorum,
-                retention_s=self.retention_s,
-                roll_entries=rng.choice((1, 3, 10, 100)),
-                roll_s=rng.choice((0.1, 1.0, 1000.0)),
-            )
-
-    async def write_log(self, host: Host, log: LogWriter, tale: Tale, rng: Random) -> None:
-        """Append until that fails, or end at some time; once an append has failed, none may succeed."""
-        ledger_id = log.ledger_id
-        appends = rng.choice((3, 30, 1000))
-        truncating = rng.choice((0.02, 0.3))
-        try:
-            while len(tale.appended) < appends and not self.healed:
-                await self.append_to(log, tale, rng)
-                if log.ledger_id != ledger_id:
-                    ledger_id = log.ledger_id
-                    self.world.marks[LOG_ROLLED] += 1
-                if rng.random() < truncating:
-                    await self.truncate(log, rng)
-                await asyncio.sleep(rng.random() * (0.05 if len(tale.appended) < SLOW_AFTER else 1.0))
-            if rng.random() < 0.5:
-                await log.close()
-                host.record("log closed", f"at {log.next_position}")
-        except BookKeeperError as error:
-            host.record("log failed", type(error).__name__)
-            self.world.marks[LOG_FENCED] += isinstance(error, LogFencedError)
-            if not log.usable:
-                await self.append_to_ended(log, tale)
-        log.abandon()
-
-    async def append_to_ended(self, log: LogWriter, tale: Tale) -> None:
-        data = tale.next()
-        try:
-            position = await log.append(data)
-        except BookKeeperError as error:
-            tale.failed(data, error)
-            return
-        self.account.broken.append(f"a writer that had ended was told that {position} was acknowledged")
-
-    async def append_to(self, log: LogWriter, tale: Tale, rng: Random) -> None:
-        """One append, a batch, or several at once, of which some are not waited for."""
-        way = rng.randrange(3)
-        datas = [tale.next(rng.choice((0, 10, 1000, 5000))) for _ in range(1 if way == 0 else rng.randrange(1, 10))]
-        if way < 2:
-            try:
-                positions = [await log.append(datas[0])] if way == 0 else await log.append_batch(datas)
-            except BookKeeperError as error:
-                for data in datas:
-                    tale.failed(data, error)
-                raise
-            for position, data in zip(positions, datas, strict=True):
-                tale.told(data, position)
-            return
-        futures = []
-        for data in datas:
-            try:
-                future = log.append_nowait(data)
-            except WouldBlock:
-                tale.never(data)
-                continue
-            except BookKeeperError as error:
-                tale.failed(data, error)
-                raise
-            future.add_done_callback(lambda done, data=data: tale.settled(data, done))
-            futures.append(future)
-        if futures:
-            await rng.choice(futures)
-
-    async def truncate(self, log: LogWriter, rng: Random) -> None:
-        """Of what the tail has read, a part, or all that its consumer is done with."""
-        before = rng.choice((rng.randrange(self.account.tailed + 1), self.account.committed))
-        if before > log.first_position:
-            with contextlib.suppress(ConfigError):  # the tail's consumer is behind the tail
-                await log.truncate(before)
-                self.world.marks[LOG_TRUNCATED] += 1
 
     async def deaths(self) -> None:
         """Now and then one of the hosts that write dies, also in the midst of a roll."""
@@ -370,61 +239,12 @@ class Logs(Failover):
     # --- those who read -----------------------------------------------------------------------------------------------
 
     async def tail(self) -> None:
-        """Read everything, with pauses in the midst of blocks, whose entries are truncated meanwhile, perhaps.
-
-        A tail may fail and start again, but neither lose entries nor call itself closed.
-        """
-        rng = self.world.stream("dwelling")
         async with self.client(self.reading, read_timeout_s=2.0) as client:
-            reader = None
-            while True:
-                try:
-                    reader = reader or await client.read_log(NAME, password=PASSWORD)
-                    consumer = await reader.consumer("tail")
-                    self.account.registered(consumer.position)
-                    async for entry in reader.tail(self.account.tailed):
-                        self.account.read(entry.position, entry.data, entry.time)
-                        if entry.position % 5 == 0:
-                            await consumer.commit(self.account.tailed)
-                            self.account.committed = self.account.tailed
-                            if rng.random() < 0.2 and not self.healed:
-                                await asyncio.sleep(rng.random() * 2)
-                except (TruncatedError, ClientClosedError):
-                    raise
-                except BookKeeperError as error:
-                    self.reading.record("tail failed", type(error).__name__)
-                    await asyncio.sleep(0.1)
+            await self.users.follow(self.reading, client)
 
     async def settle(self, host: Host) -> None:
-        """Write on when all is well, close, and look at everything."""
-        rng = self.world.stream("settle")
         async with self.cluster.client(host, calm=True) as client:
-            log = await self.open_at_last(client, rng)
-            tale = self.account.begin("last")
-            while len(tale.acknowledged) < 20:
-                await self.append_to(log, tale, rng)
-            await log.flush()
-            await log.close()
-            log_list, _ = await log_parts(client).logs.read(NAME, fresh=True)
-            assert not log_list.open_segments
-            reader = await client.read_log(NAME, password=PASSWORD)
-            found = {entry.position: (entry.data, entry.time) async for entry in reader.read()}
-            position = reader.first_position
-            for there in found:
-                assert there == log_list.behind(position), f"position {position} is missing"
-                position = there + 1
-            assert position == log.next_position
-            self.account.check(found, reader.first_position)
-            self.account.end = log.next_position
-            self.world.record("oracle", "satisfied")
-
-    async def open_at_last(self, client: Client, rng: Random) -> LogWriter:
-        while True:
-            try:
-                return await self.open(client, rng)
-            except BookKeeperError as error:
-                self.world.record("event", f"not opened yet: {type(error).__name__}: {error}")
-                await asyncio.sleep(0.3)
+            await self.users.settle(client)
 
 
 def logs_run(seed: int) -> tuple[Cluster, Coroutine[Any, Any, None]]:

@@ -45,7 +45,8 @@ async def move(client: Client, ledger_id: int, rng: Random) -> bool:
             if isinstance(ledger, Repaired):
                 return False
             metadata = await ledger.metadata()
-            assert metadata is not None
+            if metadata is None:
+                return False  # it was deleted meanwhile
             source = rng.choice(sorted({name for fragment in metadata.fragments for name in fragment.bookies}))
             ended = await ledger.repair(RepairScope(frozenset({source})))
     except BookKeeperError:

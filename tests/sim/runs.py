@@ -11,6 +11,7 @@ import pytest
 
 from .coverage_marks import EXPECTED
 from .crowd import crowd_run
+from .everything.run import everything_long_run, everything_run
 from .exposed import exposed_run
 from .failover import failover_run
 from .healing import healing_run
@@ -30,6 +31,8 @@ RUNS: Mapping[str, Callable[[int], tuple[Cluster | StorageRun, Coroutine[Any, An
     "standard": standard_run,
     "failover": failover_run,
     "crowd": crowd_run,
+    "everything": everything_run,
+    "everything-long": everything_long_run,
     "exposed": exposed_run,
     "healing": healing_run,
     "logs": logs_run,
@@ -43,6 +46,8 @@ FEW: Mapping[str, tuple[int, ...]] = {
     "standard": (29, 36, 114),
     "failover": (1, 8, 32, 49, 77, 118),
     "crowd": (13, 27, 32, 36, 39),
+    "everything": (16, 43, 55, 60, 67, 112, 113),
+    "everything-long": (0,),
     "exposed": (0, 1, 2, 15),
     "healing": (8, 15, 16, 23),
     "logs": (1, 7, 8),

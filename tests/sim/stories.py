@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .world import World
 
 PASSWORD = b"secret"
-_ORDER = (LedgerState.OPEN, LedgerState.IN_RECOVERY, LedgerState.CLOSED)
+ORDER = (LedgerState.OPEN, LedgerState.IN_RECOVERY, LedgerState.CLOSED)
 
 
 @dataclass
@@ -56,6 +56,10 @@ class Story:
     def broken(self) -> list[str]:
         return self.promises.violations
 
+    def violated(self, invariant: str, what: str) -> None:
+        """An invariant of the protocol doesn't hold: it fails the run in the end."""
+        self.broken.append(f"{invariant}: {what}")
+
     @property
     def closed(self) -> bool:
         return self.stored.state is LedgerState.CLOSED
@@ -63,10 +67,10 @@ class Story:
     def written(self, value: LedgerMetadata) -> None:
         """The metadata store has accepted a new value."""
         before, self.stored = self.stored, value
-        if _ORDER.index(value.state) < _ORDER.index(before.state):
-            self.broken.append(f"the ledger was {before.state} and is {value.state}")
+        if ORDER.index(value.state) < ORDER.index(before.state):
+            self.violated("I3", f"the ledger was {before.state} and is {value.state}")
         if before.state is LedgerState.CLOSED:
-            self.broken.append("the metadata of a closed ledger were changed")
+            self.violated("I3", "the metadata of a closed ledger were changed")
         self.closings += value.state is LedgerState.CLOSED
         self.changes += value.fragments != before.fragments
 
@@ -78,7 +82,7 @@ class Story:
             if len(holders) < self.stored.ack_quorum:
                 self.misplaced = True
                 named = ", ".join(self.stored.fragment_of(entry_id).bookies)
-                self.broken.append(f"entry {entry_id} was acknowledged when of {named} only {sorted(holders)} had it")
+                self.violated("I7", f"entry {entry_id} was acknowledged when of {named} only {sorted(holders)} had it")
         self.promises.acked(entry_id, payload, writer.last_add_confirmed)
 
     def _holders(self, entry_id: int) -> set[str]:
@@ -99,30 +103,38 @@ class Stories:
         self.by_id: dict[int, Story] = {}
         self._by_path: dict[str, Story] = {}
         self.moved: asyncio.Future[None] = world.loop.create_future()  # done at the next write of metadata
-        apply = world.metadata.apply
+        self._watch()
+
+    def _watch(self) -> None:
+        """Let each story know of every value that the metadata store accepts."""
+        apply = self.world.metadata.apply
 
         def watched(operation: Operation, session_id: int, sequential: bool = False) -> str | int | None:
             result = apply(operation, session_id, sequential)
             if isinstance(operation, Put) and (story := self._by_path.get(operation.path)) is not None:
-                before = story.stored
-                story.written(LedgerMetadata.decode(story.ledger_id, operation.data))
-                if before.state is LedgerState.IN_RECOVERY and before.fragments != story.stored.fragments:
-                    world.marks[CHANGED_IN_RECOVERY] += 1
-                self._note(story)
-                moved, self.moved = self.moved, world.loop.create_future()
-                moved.set_result(None)
+                self.changed(story, LedgerMetadata.decode(story.ledger_id, operation.data))
             return result
 
-        world.metadata.apply = watched  # type: ignore[method-assign]
+        self.world.metadata.apply = watched  # type: ignore[method-assign]
+
+    def changed(self, story: Story, value: LedgerMetadata) -> None:
+        """The metadata store has accepted a new value for the ledger."""
+        before = story.stored
+        story.written(value)
+        if before.state is LedgerState.IN_RECOVERY and before.fragments != value.fragments:
+            self.world.marks[CHANGED_IN_RECOVERY] += 1
+        self.note(story)
+        moved, self.moved = self.moved, self.world.loop.create_future()
+        moved.set_result(None)
 
     def begin(self, client: Client, writer: LedgerWriter) -> Story:
         story = Story(writer.ledger_id, writer.metadata, self.bookies)
         self.by_id[writer.ledger_id] = story
         self._by_path[cluster_of(client).catalog.path_of(writer.ledger_id)] = story
-        self._note(story)
+        self.note(story)
         return story
 
-    def _note(self, story: Story) -> None:
+    def note(self, story: Story) -> None:
         value = story.stored
         fragments = "; ".join(f"{f.first_entry}: {', '.join(f.bookies)}" for f in value.fragments)
         sizes = f"{value.ensemble_size}, {value.write_quorum}, {value.ack_quorum}"
@@ -138,7 +150,7 @@ class Stories:
             async for entry in reader.read(max(0, last - 20), last):
                 story.promises.returned(entry.entry_id, entry.data)
         except NoSuchEntryError as error:
-            story.broken.append(f"an entry that may be read was denied: {error}")
+            story.violated("I2", f"an entry that may be read was denied: {error}")
         except BookKeeperError as error:
             self.world.record("reader", "failed", f"{story.ledger_id} {type(error).__name__}")
 

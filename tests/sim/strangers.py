@@ -30,11 +30,11 @@ AHEAD = (1, 3, 10)  # ids
 class Stranger:
     """Made before the run begins; `haunt` goes on until it is cancelled."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, *, comes: bool = False) -> None:
         self._cluster = cluster
         self._world = cluster.world
         self._rng = self._world.stream("stranger")
-        self._comes = self._rng.random() < SHARE
+        self._comes = self._rng.random() < SHARE or comes
         self._host = self._world.add_host("stranger")
 
     @contextlib.asynccontextmanager

@@ -16,6 +16,8 @@ SEEDS = {
     "standard": 3,
     "failover": 1,
     "crowd": 7,
+    "everything": 1,
+    "everything-long": 0,
     "exposed": 0,
     "healing": 7,
     "logs": 7,

@@ -37,12 +37,12 @@ TRANSIENT = (LedgerRecoveryError, BookieUnavailableError, MetadataConflictError,
 class Users:
     """The users of one cluster. The writers are on the cluster's host for clients."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, stories: Stories | None = None) -> None:
         self.cluster = cluster
         self.world = world = cluster.world
         self.plan = world.stream("plan")
         self.writing = cluster.client_host
-        self.stories = Stories(world, cluster.bookies)
+        self.stories = stories or Stories(world, cluster.bookies)
         self.writers: dict[int, LedgerWriter] = {}
 
     async def in_time(self, future: asyncio.Future[Any], who: str) -> None:
@@ -91,7 +91,7 @@ class Users:
             entry_id = await self.append(story, writer, rng)
         except BookKeeperError:
             return
-        story.broken.append(f"a writer that had ended was told that entry {entry_id} was acknowledged")
+        story.violated("I8", f"a writer that had ended was told that entry {entry_id} was acknowledged")
 
     async def append(self, story: Story, writer: LedgerWriter, rng: Random) -> int:
         number = story.promises.next_number()
@@ -100,6 +100,9 @@ class Users:
             entry_id = await writer.append(payload)
         except BookKeeperError as error:
             story.promises.failed(number, error)
+            raise
+        except asyncio.CancelledError:
+            story.promises.cancelled.add(number)
             raise
         self.acknowledged(story, writer, entry_id, payload)
         return entry_id
@@ -118,6 +121,9 @@ class Users:
             except BookKeeperError as error:
                 for number in numbers:
                     story.promises.failed(number, error)
+                raise
+            except asyncio.CancelledError:
+                story.promises.cancelled.update(numbers)
                 raise
             for entry_id, payload in zip(ids, payloads, strict=True):
                 self.acknowledged(story, writer, entry_id, payload)
@@ -140,6 +146,9 @@ class Users:
     def settled(
         self, story: Story, writer: LedgerWriter, number: int, payload: bytes, future: asyncio.Future[int]
     ) -> None:
+        if future.cancelled():
+            story.promises.cancelled.add(number)
+            return
         error = future.exception()
         if error is None:
             self.acknowledged(story, writer, future.result(), payload)
@@ -167,6 +176,26 @@ class Users:
                 story.ends.append(writer.last_add_confirmed)
                 return
 
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    async def follow(self, client: Client, story: Story) -> None:
+        """Tail the ledger until it is closed."""
+        next_id = 0
+        while True:
+            try:
+                reader = await client.open_ledger(story.ledger_id, password=PASSWORD)
+                async for entry in reader.tail(next_id):
+                    story.promises.returned(entry.entry_id, entry.data)
+                    if entry.entry_id != next_id:
+                        story.violated("I2", f"a tail went from entry {next_id - 1} to {entry.entry_id}")
+                    next_id = entry.entry_id + 1
+            except TRANSIENT as error:
+                self.world.record("reader", "tail failed", f"{story.ledger_id} {type(error).__name__}")
+                await asyncio.sleep(0.1)
+                continue
+            story.ends.append(next_id - 1)
+            return
+
     # --- recovering -------------------------------------------------------------------------------------------------
 
     async def recover(self, host: Host, client: Client, story: Story) -> None:
@@ -181,5 +210,5 @@ class Users:
             host.record("recovered", f"{story.ledger_id} {reader.last_add_confirmed}")
             story.ends.append(reader.last_add_confirmed)
             if reader.length != story.stored.length:
-                story.broken.append(f"recovery found {reader.length} bytes, the metadata say {story.stored.length}")
+                story.violated("I3", f"recovery found {reader.length} bytes, the metadata say {story.stored.length}")
             return

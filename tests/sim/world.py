@@ -65,6 +65,7 @@ class World:
         disk_latency_s: tuple[float, float] = (0.00005, 0.001),
         metadata_latency_s: tuple[float, float] = (0.0002, 0.002),
         metadata_timeout_s: float = 10.0,
+        session_timeout_s: float = 10.0,
     ) -> None:
         self.seed = seed
         self.loop = SimLoop()
@@ -73,6 +74,7 @@ class World:
         self.disk_latency_s = disk_latency_s
         self.metadata_latency_s = metadata_latency_s
         self.metadata_timeout_s = metadata_timeout_s  # for one call of a session that is cut off
+        self.session_timeout_s = session_timeout_s
         self.hosts: dict[str, Host] = {}
         self.trace: list[Event] = []
         self.marks: Counter[str] = Counter()  # what happened, of what a suite of runs has to go through
@@ -219,6 +221,7 @@ class Host:
             world.metadata,
             world.metadata_rng,
             world.metadata_latency_s,
+            session_timeout_s=world.session_timeout_s,
             call_timeout_s=world.metadata_timeout_s,
         )
         session.runtime = self.runtime  # whose fault points are the host's

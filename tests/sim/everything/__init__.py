@@ -1,0 +1,1 @@
+"""One world in which everything happens at once: its plans, its run and its oracle."""

@@ -1,0 +1,63 @@
+"""What operators do: clean restarts, drains and decommissions, bookies that join, copies that are moved to them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.sim import operators
+from tests.sim.coverage_marks import DRAIN_CANCELLED, REBALANCED, RETIRED
+
+if TYPE_CHECKING:
+    from bkpy.client.client import Client
+
+    from .plan import Actor
+    from .stage import Stage
+
+
+async def restart(stage: Stage, actor: Actor) -> None:
+    """Stop the bookie as SIGTERM does, and start it again."""
+    bookie = stage.bookie(actor.options["bookie"])
+    async with stage.busy[bookie.host.name]:
+        if bookie.host.up and not stage.is_gone(bookie):
+            await bookie.stop()
+            await stage.start(bookie)
+
+
+async def drain(stage: Stage, actor: Actor) -> None:
+    """Drain the bookie, and take it out of the cluster, or let it stay after all."""
+    bookie, options = stage.bookie(actor.options["bookie"]), actor.options
+    name = bookie.settings.bookie_id
+
+    async def act(client: Client) -> None:
+        if not await operators.drain(client, name, stage.settings, options["cancelled_after_s"]):
+            stage.world.marks[DRAIN_CANCELLED] += 1
+        elif options["leaves"]:
+            async with stage.busy[bookie.host.name]:
+                await operators.decommission(client, name, stage.settings, lambda: stage.oracle.gone.add(name))
+                if bookie.host.up:
+                    bookie.host.crash()
+            stage.world.marks[RETIRED] += 1
+
+    await stage.on(stage.operating.name, act)
+
+
+async def grow(stage: Stage, actor: Actor) -> None:
+    """A bookie comes that has nothing yet, and copies are moved to it."""
+    bookie = stage.new_bookie
+    assert bookie is not None
+    stage.cluster.bookies.append(bookie)
+    async with stage.busy[bookie.host.name]:
+        await stage.start(bookie)
+
+    async def act(client: Client) -> None:
+        moves = await operators.rebalance(client, stage.settings, stage.schedule.stream(actor.key))
+        stage.world.marks[REBALANCED] += moves
+
+    if actor.options["rebalances"]:
+        await stage.on(stage.operating.name, act)
+
+
+async def haunt(stage: Stage, actor: Actor) -> None:
+    """A stranger presents keys for ids that are still to come, until the storm is over."""
+    async with stage.stranger.about():
+        await stage.ended.wait()

@@ -1,0 +1,212 @@
+"""What goes wrong: each fault of a plan begins at its time, and is over when it says so."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from typing import TYPE_CHECKING
+
+from tests.sim.coverage_marks import struck
+
+from .plan import DEATHS, LINKS
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from .plan import Fault
+    from .stage import Stage
+
+
+async def strike(stage: Stage, fault: Fault) -> None:
+    """The whole of one fault."""
+    await asyncio.sleep(fault.at_s)
+    rng = stage.schedule.stream(fault.key)
+    stage.world.record("event", fault.kind, f"{fault.key} {dict(fault.options)}")
+    if fault.kind in DEATHS:
+        await _death(stage, fault, rng)
+    elif fault.kind in LINKS:
+        await _link(stage, fault, rng)
+    else:
+        await _OTHERS[fault.kind](stage, fault, rng)
+    stage.world.marks[struck(fault.kind)] += 1
+
+
+# --- bookies ----------------------------------------------------------------------------------------------------------
+
+
+async def _death(stage: Stage, fault: Fault, rng: Random) -> None:
+    """Let the bookie die, now or soon, and start it again."""
+    bookie = stage.bookie(fault.options["bookie"])
+    host, kind = bookie.host, fault.kind
+    async with stage.busy[host.name]:
+        if stage.is_gone(bookie) or not host.up:
+            return
+        boot = host.boots
+        if kind == "crash":
+            host.crash()
+        elif kind == "power cut":
+            host.power_cut()
+        elif kind == "crash at a disk operation":
+            host.disk.crash_at(fault.options["nth"])
+        elif kind == "crash in a journal write":
+            host.disk.crash_at(fault.options["nth"], operation="pwritev", path="/journal/")
+        elif kind == "failed fdatasync":
+            host.disk.fail_at(fault.options["nth"], errno.EIO, operation="fdatasync")
+        else:
+            host.disk.fail_at(1, errno.ENOSPC, path="/journal/", repeat=True)
+        await asyncio.sleep(fault.lasts_s)
+        host.disk.heal()
+        if host.up and host.boots == boot:
+            host.crash()  # what should have killed it didn't come, or left it in a state of no use
+        if rng.random() < 0.5:
+            host.power_cut()
+        await stage.start(bookie)
+
+
+async def _blackout(stage: Stage, fault: Fault, rng: Random) -> None:
+    """All bookies lose power in the same instant."""
+    victims = [bookie for bookie in stage.cluster.bookies if bookie.host.up and not stage.is_gone(bookie)]
+    for bookie in victims:
+        bookie.host.power_cut()
+    await asyncio.sleep(fault.lasts_s)
+    for bookie in victims:
+        async with stage.busy[bookie.host.name]:
+            if not bookie.host.up and not stage.is_gone(bookie):
+                await stage.start(bookie)
+
+
+async def _slow_disk(stage: Stage, fault: Fault, rng: Random) -> None:
+    disk = stage.bookie(fault.options["bookie"]).host.disk
+    disk.stall()
+    await asyncio.sleep(fault.lasts_s)
+    disk.unstall()
+
+
+async def _host_lost(stage: Stage, fault: Fault, rng: Random) -> None:
+    """The unlucky bookie never comes back."""
+    bookie = stage.unlucky
+    async with stage.busy[bookie.host.name]:
+        stage.oracle.gone.add(bookie.settings.bookie_id)
+        if bookie.host.up:
+            bookie.host.crash()
+
+
+async def _disks_lost(stage: Stage, fault: Fault, rng: Random) -> None:
+    await stage.rebuild(stage.unlucky, fault.lasts_s)
+
+
+# --- links ------------------------------------------------------------------------------------------------------------
+
+
+async def _link(stage: Stage, fault: Fault, rng: Random) -> None:
+    net, options = stage.world.net, fault.options
+    here, there = stage.world.hosts[options["host"]].address, stage.bookie(options["bookie"]).host.address
+    if here == there:
+        return
+    if fault.kind == "reset":
+        net.reset(here, there)
+        return
+    if fault.kind == "partition":
+        net.partition(here, there)
+    elif fault.kind == "one-way block":
+        net.block(*((here, there) if rng.random() < 0.5 else (there, here)))
+    else:
+        net.slow(here, there, options["extra_s"])
+        net.slow(there, here, options["extra_s"] * rng.random())
+    await asyncio.sleep(fault.lasts_s)
+    net.mend(here, there)
+
+
+# --- the metadata store -----------------------------------------------------------------------------------------------
+
+
+async def _store_away(stage: Stage, fault: Fault, rng: Random) -> None:
+    """The host can't reach the metadata store for a while, at times for so long that its sessions expire."""
+    host = stage.world.hosts[fault.options["host"]]
+    sessions = list(host.sessions)
+    for session in sessions:
+        host.do(session.suspend)
+    await asyncio.sleep(fault.lasts_s)
+    for session in sessions:
+        if session in host.sessions:  # the process still lives
+            if fault.lasts_s > session.session_timeout_s:
+                host.do(session.expire)
+            host.do(session.resume)
+
+
+async def _session_lost(stage: Stage, fault: Fault, rng: Random) -> None:
+    host = stage.world.hosts[fault.options["host"]]
+    for session in list(host.sessions):
+        host.do(session.expire)
+
+
+async def _replies_lost(stage: Stage, fault: Fault, rng: Random) -> None:
+    host = stage.world.hosts[fault.options["host"]]
+    host.faults.chances = {"metadata.request_lost": 0.2, "metadata.reply_lost": 0.2}
+    await asyncio.sleep(fault.lasts_s)
+    host.faults.chances = {}
+
+
+async def _reply_lost_then_away(stage: Stage, fault: Fault, rng: Random) -> None:
+    """A change of the ensemble is stored, but the host isn't told, and soon loses the store altogether.
+
+    Meanwhile the bookie comes back whose death was the reason for the change.
+    """
+    host, bookie = stage.world.hosts[fault.options["host"]], stage.bookie(fault.options["bookie"])
+    if host is bookie.host:
+        return
+    sessions = list(host.sessions)
+    lost = [host.do(session.lose_reply, fault.options["calls"]) for session in sessions]
+    async with stage.busy[bookie.host.name]:
+        if bookie.host.up and not stage.is_gone(bookie):
+            bookie.host.crash()
+            if lost:
+                await asyncio.wait(lost, timeout=3.0)
+            await asyncio.sleep(rng.random() ** 3 * 3)
+            await stage.start(bookie)
+    await asyncio.sleep(fault.lasts_s)
+    for session in sessions:
+        if session in host.sessions:
+            session.keep_replies()
+            host.do(session.resume)
+
+
+# --- clients, workers, clocks -----------------------------------------------------------------------------------------
+
+
+async def _host_dies(stage: Stage, fault: Fault, rng: Random) -> None:
+    host = stage.world.hosts[fault.options["host"]]
+    if host.up:
+        stage.dies(host, power=rng.random() < 0.5)
+        await asyncio.sleep(fault.lasts_s)
+        if not host.up:
+            stage.boot(host)
+
+
+async def _clock_jump(stage: Stage, fault: Fault, rng: Random) -> None:
+    stage.world.hosts[fault.options["host"]].clock.skew_s += fault.options["skew_s"]
+
+
+async def _cancelled_calls(stage: Stage, fault: Fault, rng: Random) -> None:
+    """A client's tasks are cancelled while they wait."""
+    host = fault.options["host"]
+    for _ in range(3):
+        for call in sorted(stage.calls[host], key=hash):
+            call.cancel()
+        await asyncio.sleep(rng.random() * 0.1)
+
+
+_OTHERS = {
+    "blackout": _blackout,
+    "slow disk": _slow_disk,
+    "host lost": _host_lost,
+    "disks lost": _disks_lost,
+    "store away": _store_away,
+    "session lost": _session_lost,
+    "replies lost": _replies_lost,
+    "reply lost, then away": _reply_lost_then_away,
+    "client dies": _host_dies,
+    "worker dies": _host_dies,
+    "clock jump": _clock_jump,
+    "cancelled calls": _cancelled_calls,
+}

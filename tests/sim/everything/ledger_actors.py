@@ -1,0 +1,140 @@
+"""Those who write, recover, read, follow, move and delete ledgers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from bkpy.errors import BookKeeperError, NotEnoughBookiesError
+from tests.sim.coverage_marks import MOVED_COPY
+from tests.sim.mover import move
+from tests.sim.users import TRANSIENT
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from bkpy.client.client import Client
+    from bkpy.client.write.writer import LedgerWriter
+
+    from .oracle import LedgerStory
+    from .plan import Actor
+    from .stage import Stage
+
+
+async def write(stage: Stage, actor: Actor) -> None:
+    """One ledger; when the writer's process dies, that was it."""
+    await stage.on(actor.options["host"], lambda client: _write(stage, actor, client))
+
+
+async def _write(stage: Stage, actor: Actor, client: Client) -> None:
+    options, rng = actor.options, stage.schedule.stream(actor.key)
+    writer = await _begin(stage, actor, client)
+    story = stage.oracle.story(writer.ledger_id)
+    story.host = options["host"]
+    stage.announce(actor.key, story)
+    try:
+        while story.promises.sent < options["appends"]:
+            await stage.call(story.host, _append(stage, story, writer, rng, options["batch_max"]))
+            await asyncio.sleep(rng.random() * options["pause_s"])
+    except BookKeeperError as error:
+        story.failure = error
+        stage.world.record("writer", "append failed", f"{writer.ledger_id} {type(error).__name__}")
+        await stage.append_in_vain(story, writer, rng)
+    if options["end"] == "hold":
+        await stage.ended.wait()
+    if options["end"] != "leave":
+        await stage.close(story, writer)
+        await stage.append_in_vain(story, writer, rng)
+    else:
+        writer.abandon()
+
+
+async def _append(stage: Stage, story: LedgerStory, writer: LedgerWriter, rng: Random, batch_max: int) -> None:
+    if batch_max == 1:
+        await stage.append(story, writer, rng)
+    else:
+        await stage.append_some(story, writer, rng, batch_max)
+
+
+async def _begin(stage: Stage, actor: Actor, client: Client) -> LedgerWriter:
+    while True:
+        try:
+            return await stage.begin(client, tuple(actor.options["sizes"]))
+        except (NotEnoughBookiesError, *TRANSIENT):
+            await asyncio.sleep(0.1)
+
+
+async def duel(stage: Stage, actor: Actor) -> None:
+    """Recover the ledger while its writer writes on."""
+    story = await stage.story_of(actor.options["of"])
+    if story is None:
+        return
+    host = stage.world.hosts[actor.options["host"]]
+    await _with(stage, actor, story, lambda client: stage.recover(host, client, story))
+
+
+async def read(stage: Stage, actor: Actor) -> None:
+    """Look at the ledger's end now and then."""
+    story = await stage.story_of(actor.options["of"])
+    if story is None:
+        return
+    rng = stage.schedule.stream(actor.key)
+
+    async def look(client: Client) -> None:
+        for _ in range(5):
+            await stage.stories.look(client, story)
+            await asyncio.sleep(rng.random() * 0.5)
+
+    await _with(stage, actor, story, look)
+
+
+async def tail(stage: Stage, actor: Actor) -> None:
+    """Follow the ledger to its end."""
+    story = await stage.story_of(actor.options["of"])
+    if story is not None:
+        await _with(stage, actor, story, lambda client: stage.follow(client, story))
+
+
+async def _with(stage: Stage, actor: Actor, story: LedgerStory, act) -> None:  # type: ignore[no-untyped-def]
+    """Until it is done; of a ledger that is deleted nothing is expected."""
+    try:
+        while not await stage.on(actor.options["host"], act):
+            pass
+    except BookKeeperError as error:
+        if not story.deleted:
+            raise
+        stage.world.record("actor", "of a deleted ledger", f"{actor.key} {type(error).__name__}")
+
+
+async def move_copies(stage: Stage, actor: Actor) -> None:
+    """As re-replication does, for no other reason than that they are moved."""
+    story = await stage.story_of(actor.options["of"])
+    if story is None:
+        return
+    rng = stage.schedule.stream(actor.key)
+
+    async def act(client: Client) -> None:
+        for _ in range(rng.choice((1, 2, 4))):
+            stage.world.marks[MOVED_COPY] += await move(client, story.ledger_id, rng)
+            await asyncio.sleep(rng.random())
+
+    await stage.on(actor.options["host"], act)
+
+
+async def delete(stage: Stage, actor: Actor) -> None:
+    """Until it is certain that the ledger is deleted."""
+    story = await stage.story_of(actor.options["of"])
+    if story is None:
+        return
+    story.deleted = True
+
+    async def act(client: Client) -> None:
+        while stage.oracle.is_stored(story.ledger_id):
+            try:
+                await client.delete_ledger(story.ledger_id)
+            except BookKeeperError as error:
+                stage.world.record("deletion", "failed", f"{story.ledger_id} {type(error).__name__}")
+                await asyncio.sleep(0.2)
+
+    while not await stage.on(actor.options["host"], act):
+        pass

@@ -1,0 +1,349 @@
+"""What must hold while everything happens, and in the end: the first violation ends the run, and names its invariant.
+
+* I1 no acknowledged entry lies above the end of its ledger; I2 every acknowledged entry is read with equal bytes;
+  I3 a closed ledger keeps its end, and states go one way; I4 acknowledgements come in the order of the ids, and a
+  ledger holds its appends once each, in call order; I5 no reader sees an entry past the end; I6 fragments ascend, and
+  the bookies of an ensemble are distinct; I7 an acknowledged entry is on an ack quorum of the bookies that the
+  metadata name; I8 a bookie takes no append to a ledger that it fenced; I9 a bookie denies nothing that it
+  acknowledged; I10 re-replication forgets nobody, and recovers no ledger without need.
+* "logs dense", "consumers exact": `log_account.py`.
+* "liveness: ...": what has to come to its end once the faults have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from bkpy.errors import BookKeeperError
+from bkpy.metadata import paths
+from bkpy.metadata.ledgers.layout import LONG_HIERARCHICAL
+from bkpy.metadata.store.store import NoNode
+from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerState
+from bkpy.protocol.ledger.quorum import write_set
+from bkpy.protocol.repair.collection import ProbeState
+from bkpy.protocol.repair.holdings import holdings
+from tests.faults.oracle import Promises, findings, read_back
+from tests.hooks import cluster_of, mender_of
+from tests.sim.cluster import HIDDEN_MAX, ROOT, Ledger, held_by
+from tests.sim.healing_oracle import MARKS, HealingOracle
+from tests.sim.stories import ORDER, PASSWORD, Stories, Story
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from bkpy.client.client import Client
+    from bkpy.client.write.writer import LedgerWriter
+    from tests.sim.cluster import Bookie, Cluster
+
+_LEDGER = re.compile(rf"{ROOT}/(\d{{3}})/(\d{{4}})/(\d{{4}})/(\d{{4}})/L(\d{{4}})")
+
+
+class Violation(AssertionError):  # noqa: N818 - it is what the oracle finds
+    """A promise was broken. `invariant`: "I1" to "I10", "logs dense", "consumers exact", or "liveness: ..."."""
+
+    def __init__(self, invariant: str, what: str) -> None:
+        super().__init__(f"{invariant}: {what}")
+        self.invariant = invariant
+
+
+class LedgerStory(Story):
+    """What is known of one ledger; what is wrong is reported at once."""
+
+    def __init__(self, writer: LedgerWriter, stored: LedgerMetadata, oracle: Oracle) -> None:
+        self.oracle = oracle
+        self.writer: LedgerWriter | None = writer  # None when its process is gone
+        self.host = ""  # of the writer
+        self.deleted = False  # or about to be
+        super().__init__(writer.ledger_id, stored, oracle.bookies)
+        self.promises = WatchedPromises(self)
+
+    def violated(self, invariant: str, what: str) -> None:
+        if not self.deleted or invariant == "I8":
+            self.oracle.violate(invariant, f"ledger {self.ledger_id}: {what}")
+
+    def written(self, value: LedgerMetadata) -> None:
+        before, self.stored = self.stored, value
+        if ORDER.index(value.state) < ORDER.index(before.state):
+            self.violated("I3", f"it was {before.state} and is {value.state}")
+        self.closings += value.state is LedgerState.CLOSED and before.state is not LedgerState.CLOSED
+        self.changes += value.fragments != before.fragments
+
+    def acknowledged(self, writer: LedgerWriter, entry_id: int, payload: bytes) -> None:
+        self.payloads[entry_id] = payload
+        stored = self.stored
+        if stored.state is LedgerState.CLOSED and entry_id > stored.last_entry:
+            self.violated("I1", f"entry {entry_id} was acknowledged, and the ledger ends at {stored.last_entry}")
+        # While the ledger is open, the writer alone says where its entries are.
+        if stored.state is LedgerState.OPEN and len(holders := self._holders(entry_id)) < stored.ack_quorum:
+            named = ", ".join(stored.fragment_of(entry_id).bookies)
+            self.violated("I7", f"entry {entry_id} was acknowledged when of {named} only {sorted(holders)} had it")
+        self.promises.acked(entry_id, payload, writer.last_add_confirmed)
+
+    def _holders(self, entry_id: int) -> set[str]:
+        forgotten = self.oracle.forgotten
+        value = self.stored
+        names = value.fragment_of(entry_id).bookies
+        wanted = {names[i] for i in write_set(entry_id, value.ensemble_size, value.write_quorum)}
+        return super()._holders(entry_id) | {n for n in wanted if entry_id in forgotten[n][self.ledger_id]}
+
+    @property
+    def most(self) -> int | None:
+        """The last entry that a reader may see now; None if nobody can tell."""
+        if self.stored.state is LedgerState.CLOSED:
+            return self.stored.last_entry
+        if self.stored.state is LedgerState.OPEN and self.writer is not None:
+            return self.writer.last_add_confirmed
+        return None
+
+
+class WatchedPromises(Promises):
+    """Promises that report at once what breaks them."""
+
+    def __init__(self, story: LedgerStory) -> None:
+        super().__init__(story.ledger_id)
+        self._story = story
+
+    def returned(self, entry_id: int, data: bytes) -> None:
+        most = self._story.most
+        if most is not None and entry_id > most:
+            self._story.violated("I5", f"a reader was given entry {entry_id}, and the last one was {most}")
+        before = self.seen.get(entry_id)
+        super().returned(entry_id, data)
+        if before not in (None, self.seen[entry_id]):
+            self._story.violated("I2", f"entry {entry_id} was read with different bytes")
+
+    def _broken(self, what: str) -> None:
+        self._story.violated("I4", what)
+
+
+class LedgerStories(Stories):
+    """All ledgers that clients write. The oracle watches the metadata for them."""
+
+    def __init__(self, oracle: Oracle) -> None:
+        self.oracle = oracle
+        super().__init__(oracle.cluster.world, oracle.cluster.bookies)
+
+    def _watch(self) -> None:
+        pass
+
+    def begin(self, client: Client, writer: LedgerWriter) -> LedgerStory:
+        ledger_id = writer.ledger_id
+        cluster = self.oracle.cluster
+        value = cluster.world.metadata.node(cluster_of(client).catalog.path_of(ledger_id)).data
+        story = LedgerStory(writer, LedgerMetadata.decode(ledger_id, value), self.oracle)
+        self.by_id[ledger_id] = story
+        cluster.ledgers[ledger_id] = Ledger(PASSWORD, tolerates_one=False, acknowledged=story.payloads)
+        self.note(story)
+        return story
+
+
+class Oracle(HealingOracle):
+    """Of one run. `found` is done with the first violation."""
+
+    def __init__(self, cluster: Cluster, grace_s: float) -> None:
+        super().__init__(cluster, grace_s)
+        self.cluster = cluster
+        self.world = cluster.world
+        self.bookies = cluster.bookies
+        self.found: asyncio.Future[Violation] = self.world.loop.create_future()
+        # By bookie and ledger, what a bookie had acknowledged when it lost its disks.
+        self.forgotten: defaultdict[str, defaultdict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
+        self.created: set[int] = set()  # ledgers that there ever were
+        self.stories = LedgerStories(self)
+
+    def violate(self, invariant: str, what: str) -> None:
+        self.world.record("oracle", "violation", f"{invariant}: {what}")
+        if not self.found.done():
+            self.found.set_result(Violation(invariant, what))
+
+    def _broken(self, invariant: str, what: str) -> None:
+        self.violate(invariant, what)
+
+    def story(self, ledger_id: int) -> LedgerStory:
+        story = self.stories.by_id[ledger_id]
+        assert isinstance(story, LedgerStory)
+        return story
+
+    def is_stored(self, ledger_id: int) -> bool:
+        """Whether the metadata store has the ledger."""
+        return self.data(LONG_HIERARCHICAL.path_of(ROOT, ledger_id)) is not None
+
+    def loses_disks(self, bookie: Bookie) -> None:
+        """All that the bookie has acknowledged is gone; others have it."""
+        forgotten = self.forgotten[bookie.settings.bookie_id]
+        for ledger_id, ids in bookie.promises.items():
+            forgotten[ledger_id] |= ids
+        bookie.promises.clear()
+
+    # --- every write of the metadata ----------------------------------------------------------------------------------
+
+    def _ledger_of(self, path: str) -> int | None:
+        match = _LEDGER.fullmatch(path)
+        return int("".join(match.groups())) if match else None
+
+    def _created(self, ledger_id: int) -> None:
+        self.created.add(ledger_id)
+
+    def _removed(self, ledger_id: int) -> None:
+        story = self.stories.by_id.get(ledger_id)
+        if story is not None and not story.deleted:
+            self.violate("I2", f"ledger {ledger_id} was deleted by nobody who may")
+
+    def _ledger(self, old: LedgerMetadata, new: LedgerMetadata) -> None:
+        starts = [fragment.first_entry for fragment in new.fragments]
+        if starts != sorted(set(starts)):
+            self.violate("I6", f"the fragments of ledger {new.ledger_id} begin at {starts}")
+        for fragment in new.fragments:
+            if len(set(fragment.bookies)) != len(fragment.bookies):
+                self.violate("I6", f"a fragment of ledger {new.ledger_id} names {', '.join(fragment.bookies)}")
+        story = self.stories.by_id.get(new.ledger_id)
+        if story is not None:
+            self.stories.changed(story, new)
+            if not story.deleted:
+                super()._ledger(old, new)
+        elif old.state is LedgerState.CLOSED and (old.last_entry, old.length) != (new.last_entry, new.length):
+            self.violate("I3", f"ledger {old.ledger_id} was closed at {old.last_entry}, and then at {new.last_entry}")
+
+    # --- liveness -----------------------------------------------------------------------------------------------------
+
+    def ledgers(self) -> Iterable[LedgerMetadata]:
+        """Of all ledgers there are, logs' too, the metadata as they are stored."""
+        for path in self.world.metadata.paths:
+            if (ledger_id := self._ledger_of(path)) is not None:
+                yield LedgerMetadata.decode(ledger_id, self.world.metadata.node(path).data)
+
+    def unfinished(self, *, heals: bool) -> tuple[str, str] | None:
+        """What has to come to its end and hasn't: the name of the liveness, and why. `heals`: workers are there."""
+        for metadata in self.ledgers():
+            if metadata.state is not LedgerState.CLOSED:
+                return "liveness: ledgers closed", f"ledger {metadata.ledger_id} is {metadata.state}"
+        for bookie in self.bookies:
+            if bookie.settings.bookie_id in self.gone:
+                continue
+            if not bookie.host.up or bookie.node is None:
+                return "liveness: bookies up", f"{bookie.host.name} is down"
+            if bookie.mends and (doubt := self._doubt(bookie)):
+                return "liveness: limbo empty", doubt
+        if heals:
+            for path in self.world.metadata.paths:
+                if path.startswith(MARKS) and path.rpartition("/")[2].startswith("L"):
+                    return "liveness: ledgers re-replicated", f"the mark {path} is left"
+            for metadata in self.ledgers():
+                if why := self._short(metadata):
+                    return "liveness: every copy there", why
+        return None
+
+    def _doubt(self, bookie: Bookie) -> str:
+        assert bookie.node is not None
+        status = mender_of(bookie.node).status()
+        told = {name: status[name] for name in ("in_doubt", "left", "waiting") if status[name]}
+        return f"{bookie.host.name}: {told}" if told else ""
+
+    def _short(self, metadata: LedgerMetadata) -> str:
+        """Which bookie lacks some of its share of a closed ledger, by what it has acknowledged."""
+        by_name = {bookie.settings.bookie_id: bookie for bookie in self.bookies}
+        for held in holdings(metadata):
+            assert held.last_entry is not None
+            for share in held.shares:
+                if share.bookie_id in self.gone:
+                    return f"ledger {metadata.ledger_id} names {share.bookie_id}, which is gone"
+                wanted = {n for start in share.starts for n in range(start, held.last_entry + 1, share.step)}
+                if missing := wanted - by_name[share.bookie_id].promises[metadata.ledger_id]:
+                    return f"{share.bookie_id} lacks {sorted(missing)} of ledger {metadata.ledger_id}"
+        return ""
+
+    async def left_over(self) -> str:
+        """Ledgers that were deleted and that a bookie still has something of."""
+        deleted = self.created - {metadata.ledger_id for metadata in self.ledgers()}
+        for bookie in self.bookies:
+            held = await bookie.held() if bookie.host.up and bookie.settings.bookie_id not in self.gone else []
+            if left := deleted.intersection(held):
+                return f"{bookie.host.name} has {sorted(left)}, which were deleted"
+        return ""
+
+    def nodes_left(self) -> list[str]:
+        """Nodes of the metadata store that nobody needs any more."""
+        folder = f"{ROOT}/{paths.LOCKS}"
+        try:
+            held = self.world.metadata.node(folder).children
+        except NoNode:
+            return []
+        return sorted(f"{folder}/{name}" for name in held if name.startswith("L"))
+
+    # --- the account --------------------------------------------------------------------------------------------------
+
+    async def check(self, client: Client, *, heals: bool) -> None:
+        """Read everything with a new client, and from each bookie what that one has promised."""
+        for bookie in self.bookies:
+            if bookie.taken_late:
+                self.violate("I8", f"{bookie.host.name} took appends to {bookie.taken_late}, which it had fenced")
+        for story in self.stories.by_id.values():
+            assert isinstance(story, LedgerStory)
+            if not story.deleted:
+                await self._check_ledger(client, story, heals=heals)
+
+    async def _check_ledger(self, client: Client, story: LedgerStory, *, heals: bool) -> None:
+        try:
+            contents = await read_back(client, story.ledger_id, PASSWORD)
+        except BookKeeperError as error:
+            self.violate("I2", f"ledger {story.ledger_id} can't be read: {error}")
+            return
+        for invariant, what in findings(story.promises, contents):
+            self.violate(invariant, f"ledger {story.ledger_id}: {what}")
+        metadata = story.stored
+        if wrong := set(story.ends) - {metadata.last_entry}:
+            self.violate("I3", f"ledger {story.ledger_id} ends at {metadata.last_entry}, told were {sorted(wrong)}")
+        if story.closings != 1:
+            self.violate("I3", f"ledger {story.ledger_id} was closed {story.closings} times")
+        held = await self._check_bookies(client, story)
+        self._check_copies(metadata, held, heals=heals)
+        self.world.record("oracle", "satisfied", f"{story.ledger_id} {metadata.last_entry}")
+
+    async def _check_bookies(self, client: Client, story: LedgerStory) -> dict[str, set[int]]:
+        """Each bookie has what it acknowledged; returns what each has."""
+        ledger_id = story.ledger_id
+        reader = await client.open_ledger(ledger_id, password=PASSWORD)
+        found: dict[str, set[int]] = {}
+        for bookie in self.bookies:
+            name = bookie.settings.bookie_id
+            if name in self.gone:
+                continue
+            held = None
+            for _ in range(HIDDEN_MAX):
+                promised = set(bookie.promises[ledger_id])  # it may promise more meanwhile
+                last = max(promised | {story.stored.last_entry})
+                try:
+                    # What had empty disks once denies no older ledger, also where none names it.
+                    limbo = name in self.forgotten
+                    held = await held_by(reader, story.payloads, bookie, last, in_limbo=limbo)
+                except BookKeeperError:
+                    await asyncio.sleep(0.1)  # a connection of the storm, or too much at once
+                    continue
+                if held is not None:
+                    break
+                if bookie.true_sight(ledger_id) is not ProbeState.OVER_REPLICATED:
+                    self.violate("I9", f"{name} can't tell what it has of ledger {ledger_id}")
+                    return found
+                await asyncio.sleep(0.1)  # it is hidden while the bookie makes sure that nobody needs it
+            if held is None:
+                self.violate("liveness: copies shown", f"{name} does not say what it has of ledger {ledger_id}")
+                return found
+            if lost := sorted(promised & bookie.promises[ledger_id] - held):
+                self.violate("I9", f"{name} acknowledged and lost {lost} of ledger {ledger_id}")
+            found[name] = held
+        await reader.close()
+        return found
+
+    def _check_copies(self, metadata: LedgerMetadata, held: Mapping[str, set[int]], *, heals: bool) -> None:
+        """Every entry is on an ack quorum of its bookies, and on all of them where workers are."""
+        needed = metadata.write_quorum if heals else metadata.ack_quorum
+        for entry_id in range(metadata.last_entry + 1):
+            names = metadata.fragment_of(entry_id).bookies
+            places = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum)
+            there = [names[i] for i in places if entry_id in held.get(names[i], ())]
+            if len(there) < needed:
+                self.violate("I7", f"entry {entry_id} of ledger {metadata.ledger_id} is on {there or 'none'} only")
+                return

@@ -1,0 +1,229 @@
+"""Plays a plan in a fresh world, and says what came of it: everything at once, then healing, then the account."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from bkpy.protocol.ledger.ledger_metadata import LedgerState
+from tests.sim.coverage_marks import acted
+from tests.sim.log_users import noting_fences
+from tests.sim.stories import PASSWORD
+
+from . import cluster_actors, ledger_actors, log_actors
+from .faults import strike
+from .oracle import Oracle, Violation
+from .plan import Plan
+from .stage import Stage, cluster_of
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Mapping
+
+    from tests.sim.cluster import Cluster
+    from tests.sim.log_users import LogUsers
+    from tests.sim.world import Event
+
+    from .plan import Actor
+
+UNHANDLED = "unhandled error"
+HEALED_WITHIN_S = 300.0
+
+ACTORS: Mapping[str, Any] = {
+    "writer": ledger_actors.write,
+    "duel": ledger_actors.duel,
+    "reader": ledger_actors.read,
+    "tail": ledger_actors.tail,
+    "move": ledger_actors.move_copies,
+    "deletion": ledger_actors.delete,
+    "log writer": log_actors.write_log,
+    "consumer": log_actors.consume,
+    "restart": cluster_actors.restart,
+    "drain": cluster_actors.drain,
+    "growth": cluster_actors.grow,
+    "stranger": cluster_actors.haunt,
+}
+
+
+@dataclass
+class Outcome:
+    """What came of one plan. `invariant` names what was violated; None if nothing was."""
+
+    plan: Plan
+    error: BaseException | None = None
+    invariant: str | None = None
+    marks: Counter[str] = field(default_factory=Counter)
+    trace: list[Event] = field(default_factory=list)
+    virtual_s: float = 0.0
+    processor_s: float = 0.0
+
+
+class Play:
+    """One run of a plan."""
+
+    def __init__(self, plan: Plan, cluster: Cluster) -> None:
+        self.plan = plan
+        self.cluster = cluster
+        self.world = cluster.world
+        grace_s = plan.bounds.get("bookie.open_ledger_grace_s", 2.0)
+        self.oracle = Oracle(cluster, grace_s)
+        self.stage = Stage(plan, cluster, self.oracle)
+        self.heals = bool(self.stage.workers)
+        self.acting: dict[str, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        """Until it is done, or the oracle has found something."""
+        with self.oracle.watching(), noting_fences():
+            playing = asyncio.ensure_future(self._play())
+            await asyncio.wait([playing, self.oracle.found], return_when=asyncio.FIRST_COMPLETED)
+            if self.oracle.found.done():
+                playing.cancel()
+                raise self.oracle.found.result()
+            playing.result()
+
+    async def _play(self) -> None:
+        await self._calm()
+        await self._storm()
+        await self._heal()
+        await self._account()
+
+    async def _calm(self) -> None:
+        stage = self.stage
+        await self.cluster.start()
+        for host in (*stage.clients, *stage.workers, stage.operating):
+            stage.boot(host)
+
+    async def _storm(self) -> None:
+        """Everybody acts, and what goes wrong goes wrong, until the last fault is over."""
+        self.supervising = asyncio.create_task(self.stage.keep_up())
+        self.acting = {actor.key: asyncio.create_task(self._act(actor)) for actor in self.plan.actors}
+        storm_s = self.plan.shape["storm_s"]
+        assert isinstance(storm_s, float)
+        ends_at = self.world.loop.time() + storm_s
+        await asyncio.gather(*(strike(self.stage, fault) for fault in self.plan.faults))
+        if self.acting:
+            await asyncio.wait(self.acting.values(), timeout=max(0.0, ends_at - self.world.loop.time()))
+
+    async def _act(self, actor: Actor) -> None:
+        await asyncio.sleep(actor.at_s)
+        await ACTORS[actor.kind](self.stage, actor)
+        self.world.marks[acted(actor.kind)] += 1
+
+    async def _heal(self) -> None:
+        """Nothing goes wrong any more; all has to come to its end in bounded time."""
+        stage = self.stage
+        self.world.net.heal()
+        for host in self.world.hosts.values():
+            host.faults.chances = {}
+        for bookie in self.cluster.bookies:
+            bookie.host.disk.heal()
+        self.world.record("event", "faults have ended")
+        for host in (*stage.clients, *stage.workers, stage.operating):
+            if not host.up:
+                stage.boot(host)
+        stage.ended.set()
+        for users in stage.logs.values():
+            users.healed = True
+        await self._ends("writer")
+        await self._ends("log writer")
+        await stage.within("recovery", self._on_operator(self._recover_all))
+        for users in stage.logs.values():
+            await stage.within("logs open", self._on_operator(functools.partial(log_actors.settle, users)))
+            await self._consumed(users)
+        for actor in self.plan.actors:
+            if actor.kind == "consumer":
+                self.acting[actor.key].cancel()
+            else:
+                await self._end(actor)
+
+    async def _ends(self, kind: str) -> None:
+        for actor in self.plan.actors:
+            if actor.kind == kind:
+                await self._end(actor)
+
+    async def _end(self, actor: Actor) -> None:
+        await self.stage.within(f"{actor.kind} ends", self.acting[actor.key])
+
+    async def _consumed(self, users: LogUsers) -> None:
+        """Its consumer, if it has one, gets everything."""
+        mine = [a.key for a in self.plan.actors if a.kind == "consumer" and a.options["log"] == users.name]
+        if mine:
+
+            async def all_read() -> None:
+                while users.account.tailed < users.account.end:
+                    if self.acting[mine[0]].done():
+                        self.acting[mine[0]].result()
+                    await asyncio.sleep(0.1)
+
+            await self.stage.within("consumers", all_read())
+
+    async def _on_operator(self, act: Any) -> None:
+        assert await self.stage.on(self.stage.operating.name, act)
+
+    async def _recover_all(self, client: Any) -> None:
+        stage = self.stage
+        for story in list(stage.stories.by_id.values()):
+            if not story.closed and not self.oracle.story(story.ledger_id).deleted:
+                await stage.recover(stage.operating, client, story)
+        # What was created by a client that died before it knew.
+        for metadata in [*self.oracle.ledgers()]:
+            if metadata.state is not LedgerState.CLOSED and metadata.ledger_id not in stage.stories.by_id:
+                await client.recover_ledger(metadata.ledger_id, password=PASSWORD)
+
+    async def _account(self) -> None:
+        stage = self.stage
+        for host in stage.clients:
+            stage.dies(host, power=False)
+        began = self.world.loop.time()
+        while (left := self.oracle.unfinished(heals=self.heals)) or (left := await self._left_over()):
+            if self.world.loop.time() > began + HEALED_WITHIN_S:
+                raise Violation(*left)
+            await asyncio.sleep(0.25)
+        self.supervising.cancel()
+        await stage.within("the account", self._on_operator(self._check))
+        self.world.record("oracle", "satisfied")
+
+    async def _left_over(self) -> tuple[str, str] | None:
+        if why := await self.oracle.left_over():
+            return "liveness: space given back", why
+        if nodes := self.oracle.nodes_left():
+            return "liveness: no node left over", ", ".join(nodes)
+        return None
+
+    async def _check(self, client: Any) -> None:
+        await self.oracle.check(client, heals=self.heals)
+
+
+def prepare(plan: Plan) -> tuple[Cluster, Coroutine[Any, Any, None]]:
+    """The world of a plan, and what is to run in it."""
+    cluster = cluster_of(plan)
+    return cluster, Play(plan, cluster).run()
+
+
+def play(plan: Plan) -> Outcome:
+    """Run it in a fresh world. Never raises for a run that fails."""
+    outcome = Outcome(plan)
+    began = time.process_time()
+    cluster, run = prepare(plan)
+    started_s = cluster.world.loop.time()
+    try:
+        cluster.run(run)
+    except Exception as error:
+        outcome.error = error
+        outcome.invariant = error.invariant if isinstance(error, Violation) else UNHANDLED
+    outcome.processor_s = time.process_time() - began
+    outcome.virtual_s = cluster.world.loop.time() - started_s
+    outcome.marks = cluster.world.marks
+    outcome.trace = cluster.world.trace
+    return outcome
+
+
+def everything_run(seed: int) -> tuple[Cluster, Coroutine[Any, Any, None]]:
+    return prepare(Plan.draw(seed))
+
+
+def everything_long_run(seed: int) -> tuple[Cluster, Coroutine[Any, Any, None]]:
+    return prepare(Plan.draw(seed, "long"))

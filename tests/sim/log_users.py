@@ -1,0 +1,233 @@
+"""What the users of one log do in a run: open, append, roll, truncate, tail, and keep account of what they are told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import warnings
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from bkpy.client.client import log_parts
+from bkpy.errors import (
+    BookKeeperError,
+    ClientClosedError,
+    ConfigError,
+    LogFencedError,
+    MetadataUnavailableError,
+    NoSuchLogError,
+    TruncatedError,
+    WouldBlock,
+)
+from bkpy.recovery.recoveries import Recoveries
+
+from .coverage_marks import LOG_FENCED, LOG_FULL, LOG_ROLLED, LOG_TRUNCATED
+from .log_account import Account, Tale
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterator, Sequence
+    from random import Random
+
+    from bkpy.client.client import Client
+    from bkpy.log.writer import LogWriter
+    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
+
+    from .world import Host, World
+
+FENCED: contextvars.ContextVar[list[int]] = contextvars.ContextVar("fenced")  # ledgers, by a call of open_log
+PASSWORD = b"secret"
+SLOW_AFTER = 300  # appends of a writer, which then makes pauses: a zombie may have to wait until the faults have ended
+
+
+@contextlib.contextmanager
+def noting_fences() -> Iterator[None]:
+    """Note the ledgers that each call of `open_log` fences."""
+    ended = Recoveries.ended
+
+    def noted(recoveries: Recoveries, ledger_id: int, password: bytes) -> Coroutine[Any, Any, LedgerMetadata]:
+        FENCED.get([]).append(ledger_id)
+        return ended(recoveries, ledger_id, password)
+
+    with patch.object(Recoveries, "ended", noted):
+        yield
+
+
+class LogUsers:
+    """The users of the log `name`. `healed` is set when the faults have ended."""
+
+    def __init__(self, world: World, name: str, sizes: Sequence[int], retention_s: float | None) -> None:
+        self.world = world
+        self.name = name
+        self.sizes = sizes
+        self.retention_s = retention_s
+        self.account = Account(retention=retention_s is not None)
+        self.healed = False
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    async def open(self, client: Client, rng: Random) -> LogWriter:
+        """Open the log. A client that finds no room in its list has fenced nobody, unless others used that room."""
+        fenced: list[int] = []
+        FENCED.set(fenced)
+        try:
+            return await self.opened(client, rng)
+        except ConfigError:
+            self.world.marks[LOG_FULL] += 1
+            if fenced and not await self.others_came(client, fenced):
+                self.account.broken.append(f"ledgers {fenced} were fenced by a client that found no room for its own")
+            raise
+
+    async def others_came(self, client: Client, fenced: list[int]) -> bool:
+        """Whether another client has opened the log since the ledgers were its last ones."""
+        while True:
+            with contextlib.suppress(MetadataUnavailableError):
+                log_list, _ = await log_parts(client).logs.read(self.name, fresh=True)
+                return fenced[-1] not in [segment.ledger_id for segment in log_list.open_segments]
+            await asyncio.sleep(0.1)
+
+    async def opened(self, client: Client, rng: Random) -> LogWriter:
+        ensemble_size, write_quorum, ack_quorum = self.sizes
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an ack quorum of 1 is what is wanted
+            return await client.open_log(
+                self.name,
+                create=True,
+                wait=rng.random() < 0.8,
+                password=PASSWORD,
+                ensemble_size=ensemble_size,
+                write_quorum=write_quorum,
+                ack_quorum=ack_quorum,
+                retention_s=self.retention_s,
+                roll_entries=rng.choice((1, 3, 10, 100)),
+                roll_s=rng.choice((0.1, 1.0, 1000.0)),
+            )
+
+    async def write_log(self, host: Host, log: LogWriter, tale: Tale, rng: Random, most: int = 1000) -> None:
+        """Append until that fails, or end at some time; once an append has failed, none may succeed."""
+        ledger_id = log.ledger_id
+        appends = min(most, rng.choice((3, 30, 1000)))
+        truncating = rng.choice((0.02, 0.3))
+        try:
+            while len(tale.appended) < appends and not self.healed:
+                await self.append_to(log, tale, rng)
+                if log.ledger_id != ledger_id:
+                    ledger_id = log.ledger_id
+                    self.world.marks[LOG_ROLLED] += 1
+                if rng.random() < truncating:
+                    await self.truncate(log, rng)
+                await asyncio.sleep(rng.random() * (0.05 if len(tale.appended) < SLOW_AFTER else 1.0))
+            if rng.random() < 0.5:
+                await log.close()
+                host.record("log closed", f"at {log.next_position}")
+        except BookKeeperError as error:
+            host.record("log failed", type(error).__name__)
+            self.world.marks[LOG_FENCED] += isinstance(error, LogFencedError)
+            if not log.usable:
+                await self.append_to_ended(log, tale)
+        log.abandon()
+
+    async def append_to_ended(self, log: LogWriter, tale: Tale) -> None:
+        data = tale.next()
+        try:
+            position = await log.append(data)
+        except BookKeeperError as error:
+            tale.failed(data, error)
+            return
+        self.account.broken.append(f"a writer that had ended was told that {position} was acknowledged")
+
+    async def append_to(self, log: LogWriter, tale: Tale, rng: Random) -> None:
+        """One append, a batch, or several at once, of which some are not waited for."""
+        way = rng.randrange(3)
+        datas = [tale.next(rng.choice((0, 10, 1000, 5000))) for _ in range(1 if way == 0 else rng.randrange(1, 10))]
+        if way < 2:
+            try:
+                positions = [await log.append(datas[0])] if way == 0 else await log.append_batch(datas)
+            except BookKeeperError as error:
+                for data in datas:
+                    tale.failed(data, error)
+                raise
+            for position, data in zip(positions, datas, strict=True):
+                tale.told(data, position)
+            return
+        futures = []
+        for data in datas:
+            try:
+                future = log.append_nowait(data)
+            except WouldBlock:
+                tale.never(data)
+                continue
+            except BookKeeperError as error:
+                tale.failed(data, error)
+                raise
+            future.add_done_callback(lambda done, data=data: tale.settled(data, done))
+            futures.append(future)
+        if futures:
+            await rng.choice(futures)
+
+    async def truncate(self, log: LogWriter, rng: Random) -> None:
+        """Of what the tail has read, a part, or all that its consumer is done with."""
+        before = rng.choice((rng.randrange(self.account.tailed + 1), self.account.committed))
+        if before > log.first_position:
+            with contextlib.suppress(ConfigError):  # the tail's consumer is behind the tail
+                await log.truncate(before)
+                self.world.marks[LOG_TRUNCATED] += 1
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    async def follow(self, host: Host, client: Client) -> None:
+        """Read everything, with pauses in the midst of blocks, whose entries are truncated meanwhile, perhaps.
+
+        A tail may fail and start again, but neither lose entries nor call itself closed.
+        """
+        rng = self.world.stream("dwelling")
+        reader = None
+        while True:
+            try:
+                reader = reader or await client.read_log(self.name, password=PASSWORD)
+                consumer = await reader.consumer("tail")
+                self.account.registered(consumer.position)
+                async for entry in reader.tail(self.account.tailed):
+                    self.account.read(entry.position, entry.data, entry.time)
+                    if entry.position % 5 == 0:
+                        await consumer.commit(self.account.tailed)
+                        self.account.committed = self.account.tailed
+                        if rng.random() < 0.2 and not self.healed:
+                            await asyncio.sleep(rng.random() * 2)
+            except (TruncatedError, ClientClosedError):
+                raise
+            except BookKeeperError as error:
+                if isinstance(error, NoSuchLogError):
+                    reader = None  # a log may be created again whose first writer found too few bookies
+                host.record("tail failed", type(error).__name__)
+                await asyncio.sleep(0.1)
+
+    async def settle(self, client: Client) -> None:
+        """Write on when all is well, close, and look at everything."""
+        rng = self.world.stream("settle")
+        log = await self.open_at_last(client, rng)
+        tale = self.account.begin("last")
+        while len(tale.acknowledged) < 20:
+            await self.append_to(log, tale, rng)
+        await log.flush()
+        await log.close()
+        log_list, _ = await log_parts(client).logs.read(self.name, fresh=True)
+        assert not log_list.open_segments
+        reader = await client.read_log(self.name, password=PASSWORD)
+        found = {entry.position: (entry.data, entry.time) async for entry in reader.read()}
+        position = reader.first_position
+        for there in found:
+            assert there == log_list.behind(position), f"position {position} is missing"
+            position = there + 1
+        assert position == log.next_position
+        self.account.check(found, reader.first_position)
+        self.account.end = log.next_position
+        self.world.record("oracle", "satisfied")
+
+    async def open_at_last(self, client: Client, rng: Random) -> LogWriter:
+        while True:
+            try:
+                return await self.open(client, rng)
+            except BookKeeperError as error:
+                self.world.record("event", f"not opened yet: {type(error).__name__}: {error}")
+                await asyncio.sleep(0.3)
