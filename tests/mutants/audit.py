@@ -6,7 +6,7 @@ from tests.mutants import Mutant
 
 _MARKS = "tests/unit/metadata/replication/test_underreplication.py"
 _ELECTION = "tests/unit/metadata/replication/test_election.py"
-_DECISIONS = "tests/unit/protocol/repair/test_audit_decisions.py"
+_DECISIONS = "tests/unit/protocol/repair/test_lost_bookies.py"
 _AUDITOR = "tests/unit/replication/auditor/test_auditor.py"
 
 MUTANTS: list[Mutant] = [

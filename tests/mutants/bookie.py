@@ -7,7 +7,7 @@ from tests.mutants import Mutant
 _BAD = "tests/unit/bookie/connection/test_bad_requests.py"
 _COLLECTOR = "tests/unit/bookie/test_collector.py"
 _CROWDS = "tests/unit/bookie/connection/test_crowds.py"
-_DECISIONS = "tests/unit/protocol/repair/test_collection_decisions.py"
+_DECISIONS = "tests/unit/protocol/repair/test_garbage_collection.py"
 _KEYS = "tests/unit/bookie/connection/test_keys_in_order.py"
 _WAITING = "tests/unit/bookie/connection/test_waiting_requests.py"
 _MEMORY = "tests/unit/bookie/test_memory_bounds.py"

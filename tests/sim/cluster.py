@@ -26,7 +26,7 @@ from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.ledgers.layout import LONG_HIERARCHICAL
 from bkpy.metadata.store.store import NoNode
 from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
-from bkpy.protocol.repair.collection import ProbeState, probe_state_of
+from bkpy.protocol.repair.garbage_collection import ProbeState, probe_state_of
 from bkpy.protocol.wire.messages import AddColumns, Flags, Op, Status, decode_read_reply, error_of, pack, reply_status
 from bkpy.protocol.wire.records import HEADER_BYTES, walk
 from bkpy.replication.integrity import IntegrityCheck

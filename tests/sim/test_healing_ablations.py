@@ -2,7 +2,7 @@
 
 Others have schedules of their own: what the auditor takes for lost (28, 37) in `tests/unit/recovery`, a swap without a
 look at the lock (35) in `test_copying_rules.py`, draining (38) in `test_draining_rules.py`. That rules 25, 26, 27, 33
-and 35 are needed in every order of steps is shown by `rereplication_model.py`, and 36 by `collection_model.py`.
+and 35 are needed in every order of steps is shown by `rereplication_model.py`, and 36 by `garbage_collection_model.py`.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 A run first probes the metadata of the highest ledger here, or of one with entries if the highest has none and its id is
 not given out yet: that shows best whether the metadata store is older than the bookie. Then the run goes through the
 ledgers in pages of `gc_page_ledgers`. For each page it takes the local list, and then lists the metadata of that range
-of ids. It probes each ledger that the listing misses, and deletes it where `protocol/repair/collection.py` says so. It
-deletes a copy that no ensemble names under the ledger's re-replication lock.
+of ids. It probes each ledger that the listing misses, and deletes it where `protocol/repair/garbage_collection.py` says
+so. It deletes a copy that no ensemble names under the ledger's re-replication lock.
 
 Invariants: a listing that fails, in whatever partition, collects nothing of its page, and ends the run; so does a probe
 without a certain answer. However a run ends, every ledger that it has hidden is deleted or visible again. There is one
@@ -27,7 +27,7 @@ import prometheus_client
 from bkpy.errors import BookKeeperError, CorruptDataError, NoSuchLedgerError, UnauthorizedError
 from bkpy.metadata.store.outcome import Exists, NotDone
 from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
-from bkpy.protocol.repair.collection import (
+from bkpy.protocol.repair.garbage_collection import (
     Action,
     ProbeState,
     Step,

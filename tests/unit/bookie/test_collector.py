@@ -22,7 +22,7 @@ from bkpy.errors import LedgerFencedError, MetadataUnavailableError, StorageFail
 from bkpy.metadata.replication.locks import LedgerLock, LedgerLocks
 from bkpy.metadata.store.store import Delete, Put
 from bkpy.protocol.ledger.ledger_metadata import Fragment
-from bkpy.protocol.repair.collection import ProbeState
+from bkpy.protocol.repair.garbage_collection import ProbeState
 from bkpy.protocol.wire import messages as m
 from bkpy.protocol.wire.messages import Op, Status
 from bkpy.protocol.wire.records import walk

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bkpy.protocol.repair.collection import ProbeState
+from bkpy.protocol.repair.garbage_collection import ProbeState
 from bkpy.protocol.wire.messages import Present, Status
 
 _FREE_KEYS: Final = 100  # of each connection, which count as a part of what it is

@@ -13,7 +13,7 @@ from bkpy.metadata import paths
 from bkpy.metadata.bookies.cookies import instance_of, list_cookies
 from bkpy.metadata.bookies.registration import decode_registration
 from bkpy.metadata.store.resolve import children_if_there, read_if_there
-from bkpy.protocol.repair.audit import BookieStatus, Presence
+from bkpy.protocol.repair.lost_bookies import BookieStatus, Presence
 
 if TYPE_CHECKING:
     from collections.abc import Collection

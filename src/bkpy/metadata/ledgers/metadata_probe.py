@@ -14,7 +14,7 @@ from bkpy.metadata import paths
 from bkpy.metadata.ledgers.layout import id_is_held, next_id
 from bkpy.metadata.store.resolve import read_if_there
 from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata, UnsupportedVersionError
-from bkpy.protocol.repair.collection import ProbeState, probe_state_of, probe_state_of_nothing
+from bkpy.protocol.repair.garbage_collection import ProbeState, probe_state_of, probe_state_of_nothing
 
 if TYPE_CHECKING:
     from bkpy.metadata.ledgers.layout import Layout

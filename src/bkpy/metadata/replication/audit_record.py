@@ -9,7 +9,7 @@ from bkpy.errors import CorruptDataError
 from bkpy.metadata import paths
 from bkpy.metadata.replication.term_value import TermValue
 from bkpy.metadata.stored_record import StoredRecord
-from bkpy.protocol.repair.audit import Absence, AuditRecord
+from bkpy.protocol.repair.lost_bookies import Absence, AuditRecord
 
 if TYPE_CHECKING:
     from bkpy.metadata.store.store import MetadataStore

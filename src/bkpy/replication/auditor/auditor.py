@@ -1,9 +1,9 @@
 """The auditor: watches the bookies, and records the ledgers of lost ones as under-replicated. One runs, by election.
 
-Each round looks at the bookies, and `protocol/repair/audit.py` decides what follows. The auditor drops bookies that
-came back as they were from under-replication records, stores its audit record, and adds under-replication records for
-the ledgers of lost and draining bookies. A round begins when bookies come, go or are drained, when a time is up, and
-now and then.
+Each round looks at the bookies, and `protocol/repair/lost_bookies.py` decides what follows. The auditor drops bookies
+that came back as they were from under-replication records, stores its audit record, and adds under-replication records
+for the ledgers of lost and draining bookies. A round begins when bookies come, go or are drained, when a time is up,
+and now and then.
 
 Invariants: every write checks the node of this term, so a deposed auditor writes nothing; the audit record says that a
 bookie's ledgers are recorded only when they are; it forgets a bookie that came back only after the records have dropped
@@ -23,7 +23,7 @@ from bkpy.metadata.bookies.draining import Drains
 from bkpy.metadata.bookies.membership import look_at_bookies
 from bkpy.metadata.replication.audit_record import AuditRecords
 from bkpy.metadata.replication.underreplication import LossReason, LostBookie, UnderreplicationQueue
-from bkpy.protocol.repair.audit import Presence, audit, with_marked, with_worked_off
+from bkpy.protocol.repair.lost_bookies import Presence, audit, with_marked, with_worked_off
 from bkpy.replication.auditor.ledger_scan import LedgerScan
 from bkpy.replication.auditor.remembered_ledgers import RememberedLedgers
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from bkpy.metadata.bookies.draining import Drain
     from bkpy.metadata.cluster import Cluster
     from bkpy.metadata.store.store import Watch
-    from bkpy.protocol.repair.audit import Absence, AuditRecord, BookieStatus, Findings
+    from bkpy.protocol.repair.lost_bookies import Absence, AuditRecord, BookieStatus, Findings
     from bkpy.replication.auditor.auditor_metrics import AuditorMetrics
     from bkpy.runtime.interfaces import Runtime
 

@@ -31,7 +31,7 @@ from bkpy.errors import BookKeeperError, MetadataConflictError, NoSuchLedgerErro
 from bkpy.metadata.ledgers.all_ledgers import UNREADABLE
 from bkpy.metadata.replication.underreplication import LossReason, missing_since_ms
 from bkpy.metadata.store.outcome import Done, Gone, Missing, NotDone, Unknown, to_error
-from bkpy.protocol.repair.audit import covers
+from bkpy.protocol.repair.lost_bookies import covers
 from bkpy.runtime.worker_pool import for_each
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from tests.waiting import eventually
 
 import bkpy
 from bkpy.metadata.ledgers.layout import NewId
-from bkpy.protocol.repair.collection import ProbeState
+from bkpy.protocol.repair.garbage_collection import ProbeState
 from bkpy.protocol.wire.messages import Flags, Op, Status
 from bkpy.protocol.wire.records import RecordCodec
 from bkpy.storage.space.deletion import hide

@@ -21,7 +21,7 @@ from bkpy.metadata.store.memory import MemoryStore
 from bkpy.metadata.store.outcome import Done, Exists, Gone, NotDone
 from bkpy.metadata.store.store import Create, Delete, Put
 from bkpy.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
-from bkpy.protocol.repair.collection import ProbeState
+from bkpy.protocol.repair.garbage_collection import ProbeState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -344,7 +344,7 @@ def _others(s: State, _: Rules) -> Moves:
 
 
 def _collector(s: State) -> Moves:
-    """On the target: what it has there is spare until it is named. See `collection_model.py` for the rest of it."""
+    """On the target: what it has there is spare until it is named. The rest: `garbage_collection_model.py`."""
     if s.collector == "start" and not s.lock:
         yield s._replace(collector="delete", lock="collector")
     elif s.collector == "delete":

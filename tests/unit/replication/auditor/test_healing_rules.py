@@ -18,13 +18,13 @@ from tests.unit.replication.auditor.test_auditor import lose
 
 from bkpy.metadata.bookies.membership import look_at_bookies
 from bkpy.metadata.replication.audit_record import AuditRecords
-from bkpy.protocol.repair import audit as decisions
-from bkpy.protocol.repair.audit import AuditRecord, Presence, audit
+from bkpy.protocol.repair import lost_bookies as decisions
+from bkpy.protocol.repair.lost_bookies import AuditRecord, Presence, audit
 from bkpy.replication.auditor import auditor, ledger_scan
 
 if TYPE_CHECKING:
     from bkpy.metadata.store.store import MetadataStore
-    from bkpy.protocol.repair.audit import BookieStatus, Findings
+    from bkpy.protocol.repair.lost_bookies import BookieStatus, Findings
 
 ROUNDS = 4
 

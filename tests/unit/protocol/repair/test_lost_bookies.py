@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bkpy.protocol.repair.audit import (
+from bkpy.protocol.repair.lost_bookies import (
     STEPS,
     Absence,
     AbsenceBefore,

@@ -6,10 +6,10 @@ import itertools
 from typing import Any
 
 import pytest
-from tests.unit.protocol.repair.collection_model import Rules, State, explore
+from tests.unit.protocol.repair.garbage_collection_model import Rules, State, explore
 
 from bkpy.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
-from bkpy.protocol.repair.collection import (
+from bkpy.protocol.repair.garbage_collection import (
     DECISIONS,
     Action,
     ProbeState,

@@ -1,9 +1,9 @@
 """One ledger, one bookie, and everybody who may have to do with the copy there, one atomic step at a time.
 
-The collector does what `bookie/collector.py` does, and asks `protocol/repair/collection.py`. Beside it are, in any
-order of their steps: a client that creates the ledger and writes it, a writer or a recovery whose next ensemble is in
-its memory only, a re-replication worker that copies entries here, somebody who deletes the ledger; sessions end between
-any two steps, which loses the locks that they held. A state is a tuple, so that all of them can be visited.
+The collector does what `bookie/collector.py` does, and asks `protocol/repair/garbage_collection.py`. Beside it are, in
+any order of their steps: a client that creates the ledger and writes it, a writer or a recovery whose next ensemble is
+in its memory only, a re-replication worker that copies entries here, somebody who deletes the ledger; sessions end
+between any two steps, which loses the locks that they held. A state is a tuple, so that all of them can be visited.
 
 `Rules` are the safeguards; each of them can be switched off.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from bkpy.protocol.repair.collection import Action, ProbeState, Step, decide
+from bkpy.protocol.repair.garbage_collection import Action, ProbeState, Step, decide
 
 
 class Rules(NamedTuple):
