@@ -23,7 +23,7 @@ from bkpy.metadata.ledgers.layout import LONG_HIERARCHICAL
 from bkpy.metadata.store.store import NoNode
 from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from bkpy.protocol.ledger.quorum import write_set
-from bkpy.protocol.repair.collection import ProbeState
+from bkpy.protocol.repair.garbage_collection import ProbeState
 from bkpy.protocol.repair.holdings import holdings
 from tests.faults.oracle import Promises, findings, read_back
 from tests.hooks import cluster_of, mender_of
