@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from tests.sim import operators
 from tests.sim.coverage_marks import DRAIN_CANCELLED, REBALANCED, RETIRED
+from tests.sim.world import HostDied
 
 if TYPE_CHECKING:
     from bkpy.client.client import Client
@@ -19,7 +21,8 @@ async def restart(stage: Stage, actor: Actor) -> None:
     bookie = stage.bookie(actor.options["bookie"])
     async with stage.busy[bookie.host.name]:
         if bookie.host.up and not stage.is_gone(bookie):
-            await bookie.stop()
+            with contextlib.suppress(HostDied):  # it may give up on its own meanwhile
+                await bookie.stop()
             await stage.start(bookie)
 
 
@@ -32,8 +35,8 @@ async def drain(stage: Stage, actor: Actor) -> None:
         if not await operators.drain(client, name, stage.settings, options["cancelled_after_s"]):
             stage.world.marks[DRAIN_CANCELLED] += 1
         elif options["leaves"]:
+            await operators.decommission(client, name, stage.settings, lambda: stage.oracle.gone.add(name))
             async with stage.busy[bookie.host.name]:
-                await operators.decommission(client, name, stage.settings, lambda: stage.oracle.gone.add(name))
                 if bookie.host.up:
                     bookie.host.crash()
             stage.world.marks[RETIRED] += 1

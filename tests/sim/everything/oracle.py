@@ -317,8 +317,7 @@ class Oracle(HealingOracle):
                 last = max(promised | {story.stored.last_entry})
                 try:
                     # What had empty disks once denies no older ledger, also where none names it.
-                    limbo = name in self.forgotten
-                    held = await held_by(reader, story.payloads, bookie, last, in_limbo=limbo)
+                    held = await held_by(reader, story.payloads, bookie, last, in_limbo=bookie.rebuilds)
                 except BookKeeperError:
                     await asyncio.sleep(0.1)  # a connection of the storm, or too much at once
                     continue

@@ -160,8 +160,8 @@ class Stage(Users):
     # --- bookies ------------------------------------------------------------------------------------------------------
 
     async def start(self, bookie: Bookie) -> None:
-        """Until it serves: a fault may strike it once more while it starts."""
-        while True:
+        """Until it serves, or is no part of the cluster: a fault may strike it once more while it starts."""
+        while not self.is_gone(bookie):
             try:
                 await bookie.start()
                 return

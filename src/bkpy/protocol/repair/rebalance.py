@@ -50,7 +50,8 @@ class Balance:
         self._racks = racks
         self.share = _share(loads, writable)
         self.surplus = {name: load - self.share for name, load in loads.items() if load > self.share}
-        self.room = {name: self.share - loads[name] for name in sorted(writable) if loads.get(name, 0) < self.share}
+        # A bookie without a load began to drain during the scan.
+        self.room = {n: self.share - loads[n] for n in sorted(writable) if n in loads and loads[n] < self.share}
 
     @property
     def even(self) -> bool:

@@ -1,12 +1,14 @@
 """The scrub's walk through an index: it finds the next blocks to verify, and damaged rows.
 
 Invariants: a step looks at a bounded number of rows and names a bounded number of bytes; findings about rows of several
-steps together are reported only if their ledger's row was the same at both ends, because each change of a block row
-changes it. Everything here blocks, and only reads.
+steps together are reported only if their ledger's row was the same at both ends, and if one snapshot of all its rows
+has them too: rows that move together may leave the ledger's row as it was, since its checksum is an XOR. Everything
+here blocks, and only reads.
 """
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.errors import CorruptDataError
@@ -129,7 +131,18 @@ class RowWalk:
         if self._ledger is None or self._rows is None or txn.get(ledger_key(self._ledger_id)) != self._begun:
             return
         self._rows.end(self._ledger)
+        if self._doubts:
+            self._look_again(txn, self._ledger)
         self._defects += self._doubts
+
+    def _look_again(self, txn: ReadTransaction, ledger: LedgerRow) -> None:
+        """Keep the findings about rows together that hold for all rows of the ledger as they are now."""
+        self._doubts = []
+        rows = LedgerRows(self._ledger_id, self._index_path, self._doubt)
+        for key, value in scan_blocks(txn, self._ledger_id, 0, U64_END - 1):
+            with contextlib.suppress(CorruptDataError):  # the walk has reported it
+                rows.take(key, value)
+        rows.end(ledger)
 
     def _take(self, key: bytes, value: bytes) -> BlockRow | None:
         if self._rows is None:

@@ -145,3 +145,10 @@ def test_every_move_is_needed_and_allowed(
     again = Balance(loads_of(last, NAMES), writable, racks)
     assert again.share == share
     assert not [move for one in last for move in again.moves(one)]
+
+
+def test_a_bookie_that_takes_entries_and_has_no_load_is_given_nothing() -> None:
+    """A drain that begins during the scan takes a bookie out of the loads, and not yet of those that are writable."""
+    ledgers = [ledger(i, 3, 1000, (0, "abc")) for i in range(40)]
+    balance = Balance(loads_of(ledgers, "abcd"), "abcde", {})
+    assert {move.target for one in ledgers for move in balance.moves(one)} == {"d"}
