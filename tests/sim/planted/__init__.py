@@ -1,0 +1,13 @@
+"""Defects of the track record, planted again: how many seeds of which run find each."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Planted(NamedTuple):
+    """One row of docs/explanation/track-record.md. `mutant`: its name in tests/mutants; "" plants nothing."""
+
+    defect: str
+    mutant: str
+    run: str = "everything"  # whose seeds play what the defect needs

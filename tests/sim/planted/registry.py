@@ -1,0 +1,112 @@
+"""The defects. Most need an interleaving or a crash that only some seeds have."""
+
+from __future__ import annotations
+
+from . import Planted
+
+PLANTED = (
+    Planted("Evicted state forgot entries and fence", "a request's own ledgers evicted", "crowd"),
+    Planted("State loaded during checkpoint missed rows", "marks taken after the seal"),
+    Planted("Lookup of several ledgers missed deletion", "ledger deleted while others are looked up"),
+    Planted(
+        "Late directory undid deletion", "a deletion forgotten that only a late directory's replay meets", "standard"
+    ),
+    Planted("Journal ending below mark counted as ended", "frames numbered below a mark", "storage"),
+    Planted("New index forgot damaged journal", "what was lost forgotten by a rebuild", "storage"),
+    Planted(
+        "Rebuild denied entries of lost log",
+        "a ledger that a rebuild found nothing of taken for one that was never here",
+        "storage",
+    ),
+    Planted("Recycling left gap that counted as damage", "newer journal names gone before older ones", "storage"),
+    Planted("Limbo stored as fence ended writer", "limbo is a fence to writers"),
+    Planted("Stranger's fence hit later ledger", "a fence is set whatever key the ledger has by now", "failover"),
+    Planted("Later key decided earlier append", "keys count from their arrival"),
+    Planted("Stranger's early key locked owner out", "the first key that is presented for a ledger stays"),
+    Planted("Collection fenced id drawn and not created", "a drawn id counts as one whose ledger was deleted", "logs"),
+    Planted(
+        "Recovery with right key failed as unauthorised",
+        "a key that a bookie asks for isn't presented right before the request",
+    ),
+    Planted(
+        "Failed ensemble change acknowledged",
+        "what was done during a change stays done though its bookies are replaced next",
+    ),
+    Planted(
+        "Change with lost reply counted as not stored",
+        "a writer takes a change of its ensemble with an unknown outcome for one that was not stored",
+    ),
+    Planted(
+        "Other writes with lost replies counted as not done",
+        "a read-back that fails ends a write as an error, which says that nothing was written",
+    ),
+    Planted(
+        "Writer acknowledged during unknown outcome",
+        "a writer that can't send its change again forgets that the first attempt may have been stored",
+    ),
+    Planted(
+        "Second `close` made unknown outcome failure", "a second close that sends nothing makes the first one certain"
+    ),
+    Planted("Retried cookie deletion deleted new cookie", "a deletion of a cookie is tried again", "healing"),
+    Planted("Unknown or cancelled creation left unnamed ledger", "a ledger whose creation is cancelled stays"),
+    Planted("Refused append counted as certainly absent", "an append's outcome is what the error's class says"),
+    Planted(
+        "Cancelled append kept its place in window", "an append that was cancelled while it waited stays in the queue"
+    ),
+    Planted("Cancelled append lost wakeup", "an append that is cancelled when it is given room keeps it"),
+    Planted("Failed writer hung caller-id appends", "appends that wait are not told of a failure"),
+    Planted("Old connection attempt counted as new one", "an attempt to connect that had begun before counts"),
+    Planted("Resent batches exceeded frame limit", "what is sent once more is not cut"),
+    Planted("Frames exceeded limit in HELLO", "a batch that is sent in pieces is accepted with the first"),
+    Planted(
+        "Read's deadline was missed by rounding",
+        "the time of a read is compared with another sum than the one that was waited for",
+    ),
+    Planted("Under-replication at `close` went unreported", "a bookie that takes entries again lacks nothing"),
+    Planted("Rebuilding bookie counted as lost", "a bookie that rebuilds itself is worked off at once"),
+    Planted("Returned bookie's records went too early", "a bookie's return ends the marks of all of its ledgers"),
+    Planted("Stuck ledger hid second lost bookie", "a ledger that has a mark is not looked at before that has gone"),
+    Planted(
+        "Auditor's memory outlived manual recovery",
+        "what is moved by hand is said in the first session alone",
+        "healing",
+    ),
+    Planted("Ledger created behind higher id got no record", "an id that a client still holds is settled by a listing"),
+    Planted("Moving registration hid limbo", "a bookie whose registration is gone counts as back"),
+    Planted("Second irreplaceable bookie left record", "of two places that have nowhere to go one is stuck", "healing"),
+    Planted("Decommissioned bookie's ledger got no copies", "bookies that nobody knows are nobody's"),
+    Planted("Failed worker kept its locks", "the lock of a cancelled hand stays"),
+    Planted(
+        "Cancelled drain voided other record",
+        "the mark of a bookie that is away is void when it isn't draining any more",
+    ),
+    Planted("Cancelled drain dropped records", "a bookie that stays after all is not verified"),
+    Planted("Late records ended writers of returned bookie", "a recovery doesn't look whether the bookie is back"),
+    Planted("One loss of three ended writers", "an open ledger is closed though no bookie could take the place"),
+    Planted(
+        "Small cluster never copied in place",
+        "a bookie that lacks entries has to be replaced, whatever bookies there are",
+    ),
+    Planted("Thirty failing ledgers starved all others", "ledgers that fail take all hands", "healing"),
+    Planted("Failed integrity attempt ended writer", "one failed attempt of the integrity check ends a writer"),
+    Planted("Worker slept past postponed ledger", "a worker sleeps past what it has postponed"),
+    Planted("`format` freed id about to be named", "those who move copies are not waited for", "healing"),
+    Planted("`integrity --now` on sound bookie ended writers", "a look through a bookie recovers what is open"),
+    Planted("Accepted loss reused positions", "a log goes on where a ledger ends of which a part was given up", "logs"),
+    Planted("Two accepted losses made log unopenable", "gaps of a log that touch stay two", "logs"),
+    Planted("Times fell behind empty ledger", "times go back with the next writer's clock"),
+    Planted("Opening full log fenced, then failed", "an opener of a log doesn't look for room in its list"),
+    Planted("Truncation ended tail with `ClientClosedError`", "a tail's position stays at what its consumer works on"),
+    Planted(
+        "Resolved doubt still ended roll's writer",
+        "a log goes back to its former ledger after a write that may have been made",
+    ),
+    Planted("Failed next ledger left appends pending", "a next ledger is used though it has failed"),
+    Planted("Late flush of log reported certainty", "a flush doesn't wait for the ledger before the present one"),
+    Planted("Commit's unknown outcome locked consumer out", "a consumer doesn't know again what it has written"),
+    Planted(
+        "Consumer at gap got `TruncatedError`",
+        "a consumer in front of a gap is taken for one that has something to read there",
+        "logs",
+    ),
+)
