@@ -8,26 +8,31 @@ The exit status is 1 if no seed finds one.
 from __future__ import annotations
 
 import argparse
-import contextlib
+import functools
 import json
-import queue
+import signal
 import subprocess
 import sys
-import threading
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from . import Planted
+from .child import HANGS_S
 from .registry import PLANTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from . import Planted
-
 ROOT = Path(__file__).parents[3]
-HANGS_S = 60.0  # of one seed, in real time
+
+
+class Played(NamedTuple):
+    """What came of one seed, after how much processor time."""
+
+    seed: int
+    error: str | None
+    seconds: float
 
 
 @dataclass
@@ -46,40 +51,38 @@ class Result:
 def search(planted: Planted, *, seeds: int, finds: int, seconds: float) -> Result:
     """Play the seeds from 0 on, until that many find the defect, or the time is over."""
     result = Result(planted)
-    began = time.monotonic()
+    spent = 0.0
     while result.played < seeds:
-        for seed, error in play_seeds(planted, result.played, seeds - result.played):
+        for played in play_seeds(planted, result.played, seeds - result.played):
             result.played += 1
-            if error is not None and _passes_without(planted, seed):
-                result.found[seed] = error
-            if len(result.found) == finds or time.monotonic() > began + seconds:
+            spent += played.seconds
+            if played.error is not None and passes_without(planted.run, played.seed):
+                result.found[played.seed] = played.error
+            if len(result.found) == finds or spent > seconds:
                 return result
     return result
 
 
-def _passes_without(planted: Planted, seed: int) -> bool:
-    """What fails without the defect finds something else."""
-    return all(error is None for _, error in play_seeds(planted._replace(mutant=""), seed, 1))
+@functools.cache
+def passes_without(run: str, seed: int) -> bool:
+    """Whether the seed passes without any defect: one that fails finds something else."""
+    return all(played.error is None for played in play_seeds(Planted("", "", run), seed, 1))
 
 
-def play_seeds(planted: Planted, first: int, count: int) -> Iterator[tuple[int, str | None]]:
+def play_seeds(planted: Planted, first: int, count: int) -> Iterator[Played]:
     """What one child says of its seeds; with one that hangs it is over."""
     command = [sys.executable, "-m", "tests.sim.planted.child", planted.mutant, planted.run, str(first), str(count)]
-    lines: queue.Queue[str] = queue.Queue()
+    seed = first
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
         try:
             assert child.stdout is not None
-            output = child.stdout
-            threading.Thread(target=lambda: [*map(lines.put, output), lines.put("")], daemon=True).start()
-            for seed in range(first, first + count):
-                with contextlib.suppress(queue.Empty):
-                    line = lines.get(timeout=HANGS_S)
-                    if not line:
-                        raise RuntimeError(f"{planted.mutant}: its process has ended before seed {seed}")
-                    yield seed, json.loads(line)["error"]
-                    continue
-                yield seed, f"no end within {HANGS_S} s"
-                return
+            for line in child.stdout:
+                yield Played(**json.loads(line))
+                seed += 1
+            if child.wait() == -signal.SIGXCPU:
+                yield Played(seed, f"no end within {HANGS_S} s", HANGS_S)
+            elif child.returncode:
+                raise RuntimeError(f"{planted.mutant}: its process has ended at seed {seed}")
         finally:
             child.kill()
 
@@ -89,7 +92,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="only defects whose row contains this")
     parser.add_argument("--seeds", type=int, default=200, help="so many, from 0 on (200)")
     parser.add_argument("--finds", type=int, default=0, help="go on to the next defect after so many finds")
-    parser.add_argument("--seconds", type=float, default=1e9, help="or after so many seconds")
+    parser.add_argument("--seconds", type=float, default=1e9, help="or after so many seconds of processor time")
     parser.add_argument("--run", help="of this run, in place of the registry's")
     arguments = parser.parse_args()
     chosen = [one for one in PLANTED if not arguments.names or any(part in one.defect for part in arguments.names)]

@@ -1,5 +1,7 @@
 """Plays seeds in a process of its own whose bkpy has one mutant in it, and prints a line of JSON for each.
 
+SIGXCPU ends the process if a seed takes more than `HANGS_S` of processor time.
+
 python -m tests.sim.planted.child "the mutant's name" everything 0 200    # "": without one
 """
 
@@ -9,7 +11,9 @@ import importlib.machinery
 import importlib.util
 import json
 import logging
+import resource
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import CodeType, ModuleType
 
+HANGS_S = 60
 SOURCE = Path(__file__).parents[3] / "src"
 
 
@@ -59,9 +64,11 @@ def main() -> None:
 
     logging.lastResort = None  # what runs do to bookies and clients makes them warn all the time
     for seed in range(first, first + count):
+        began = time.process_time()
+        resource.setrlimit(resource.RLIMIT_CPU, (int(began) + HANGS_S, resource.RLIM_INFINITY))
         error = play(run, seed, Range())
         line = " ".join(f"{type(error).__name__}: {error}".split())[:200] if error is not None else None
-        print(json.dumps({"seed": seed, "error": line}), flush=True)
+        print(json.dumps({"seed": seed, "error": line, "seconds": time.process_time() - began}), flush=True)
 
 
 if __name__ == "__main__":

@@ -27,8 +27,9 @@ def test_each_is_a_row_of_the_track_record_and_a_mutant() -> None:
 @pytest.mark.thorough
 def test_a_seed_finds_one_and_passes_without_it() -> None:
     planted = next(one for one in PLANTED if one.defect == "Stranger's early key locked owner out")
-    [(seed, error)] = play_seeds(planted, 12, 1)
-    assert seed == 12
-    assert error is not None
-    assert "LedgerRecoveryError" in error
-    assert [*play_seeds(planted._replace(mutant=""), 12, 1)] == [(12, None)]
+    [found] = play_seeds(planted, 12, 1)
+    assert found.seed == 12
+    assert found.error is not None
+    assert "LedgerRecoveryError" in found.error
+    [passed] = play_seeds(planted._replace(mutant=""), 12, 1)
+    assert passed.error is None
