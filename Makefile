@@ -16,7 +16,7 @@ LOAD ?= 0
 test test-fast test-full flakes coverage mutants: export PYTHONDONTWRITEBYTECODE :=
 PYTEST = $(BIN)/python -m pytest $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS))
 
-.PHONY: help demo test test-fast flakes coverage test-full test-long test-privileged test-containers test-pythons mutants check golden scenarios settings sim shrink planted bench bench-export bench-housekeeping bench-memory bench-peers bench-streaming bench-tls clean
+.PHONY: help demo test test-fast flakes coverage test-full test-long test-privileged test-containers test-pythons mutants check golden scenarios settings sim shrink planted ablations bench bench-export bench-housekeeping bench-memory bench-peers bench-streaming bench-tls clean
 
 help:
 	@echo "make demo       store a year of flights on a local cluster, read them back, query and stream them with Spark"
@@ -37,6 +37,7 @@ help:
 	@echo "make sim SEED=7 one simulated run of bookies and client, with its trace (SCENARIO=failover: of dying writers, crowd: of many ledgers; SEEDS=200: so many seeds)"
 	@echo "make shrink SEED=7  what is left of a failing seed that matters, told as a story (RUN=everything-long; TO=FILE: and as a test; BUDGET=600: in so many runs)"
 	@echo "make planted SEEDS=200  defects of the track record planted again: how many of so many seeds find each (DEFECT='part of a row'; FINDS=3: no more of each)"
+	@echo "make ablations  rules of protocol and storage switched off one by one, and what notices (RULE=13, SEEDS=500)"
 	@echo "make bench      the standard table of throughput and latency"
 	@echo "make bench-export  exports to Parquet beside what the same Spark writes from a generator"
 	@echo "make bench-housekeeping  appends while all of checkpoints, collection and compaction are busy, beside none of them"
@@ -108,6 +109,9 @@ shrink: $(VENV)/.dev
 
 planted: $(VENV)/.dev
 	$(BIN)/python -m tests.sim.planted $(if $(DEFECT),"$(DEFECT)") $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FINDS),--finds $(FINDS))
+
+ablations: $(VENV)/.dev
+	$(BIN)/python -m tests.sim.ablations $(if $(RULE),--rule $(RULE)) $(if $(SEEDS),--seeds $(SEEDS))
 
 bench: $(VENV)/.demo
 	$(BIN)/python benchmarks/table.py --json docs/bench.json

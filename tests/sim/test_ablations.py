@@ -1,123 +1,93 @@
-"""The simulator finds what it is there for: each of these defects, which were in the code once, fails one of its runs.
+"""Each rule that the documentation marks can be switched off in this process, and then a run or a schedule fails.
 
-The defect is planted as it was. Some seeds are known to find it, and pass without it; that some of the first 200 do is
-looked at exhaustively.
+Seeds that notice cheaply are played always, the others exhaustively, as are the directed schedules.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager
+import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
-from unittest.mock import patch
 
 import pytest
 
-from bkpy.bookie.connection.keys import Keys
-from bkpy.metadata.store import resolve
-from bkpy.metadata.store.outcome import NotDone, PutOutcome, Unknown
-from bkpy.storage import shard
-from bkpy.storage.checkpoint import flush
-from bkpy.storage.ledgers.ledgers import Ledgers
-from tests.hooks import cache_of, load_states, loading_of, take_for_unseen
-
-from .runs import Range, play
+from .ablations.playing import first_line, play_without
+from .ablations.registry import ABLATIONS, ABSENT
+from .ablations.table import table
+from .runs import RUNS, Range, play
 
 if TYPE_CHECKING:
-    from bkpy.metadata.store.store import MetadataStore
-    from bkpy.storage.ledgers.info import LedgerInfo
+    from .ablations import Ablation, Found
 
-Ablation = Callable[[], AbstractContextManager[None]]
-
-
-@contextlib.contextmanager
-def evicting_what_is_asked_for() -> Iterator[None]:
-    """A ledger's state is evicted for the sake of another one of the same request, and then it counts as never seen."""
-
-    async def load(ledgers: Ledgers, ledger_ids: Collection[int]) -> dict[int, LedgerInfo | None]:
-        cached = cache_of(ledgers).get
-        missing = [ledger_id for ledger_id in ledger_ids if cached(ledger_id) is None]
-        if missing:
-            async with loading_of(ledgers):
-                cache_of(ledgers).trim()
-                await load_states(ledgers, {ledger_id for ledger_id in missing if cached(ledger_id) is None})
-        return {ledger_id: cached(ledger_id) for ledger_id in ledger_ids}
-
-    introduce = Ledgers.introduce
-
-    def introduced(ledgers: Ledgers, ledger_id: int, key: bytes, shard: int | None = None) -> LedgerInfo:
-        take_for_unseen(ledgers, ledger_id)
-        return introduce(ledgers, ledger_id, key, shard)
-
-    def authorise(keys: Keys, ledger_id: int) -> None:
-        keys.authorised.add(ledger_id)
-
-    with (
-        patch.object(Ledgers, "load", load),
-        # A second line: a connection that has shown a ledger's key isn't believed that the ledger is new.
-        patch.object(Keys, "authorise", authorise),
-        # And a third: a state that is made up is refused, and never written.
-        patch.object(Ledgers, "introduce", introduced),
-        patch.object(flush, "check_no_less", lambda ledger_id, state, row: None),
-    ):
-        yield
+ROOT = Path(__file__).parents[2]
+EXPLANATION = ROOT / "docs" / "explanation"
 
 
-@contextlib.contextmanager
-def doubt_taken_for_failure() -> Iterator[None]:
-    """A change was stored and its reply lost, and the store is away when it is read back: nothing was stored, then."""
-    whose_value = resolve.whose_value
-
-    async def answered(store: MetadataStore, path: str, data: bytes, expected_version: int) -> PutOutcome:
-        outcome = await whose_value(store, path, data, expected_version)
-        return NotDone(outcome.error) if isinstance(outcome, Unknown) else outcome
-
-    with patch.object(resolve, "whose_value", answered):
-        yield
-
-
-@contextlib.contextmanager
-def collected_ledgers_forgotten() -> Iterator[None]:
-    """S12: a ledger that was collected is one that was never seen."""
-    with patch.object(shard, "has_tombstone", lambda txn, ledger_id: False):
-        yield
+def marked() -> set[str]:
+    """The rules that the documentation says can be switched off: starred ones of the protocol, all of storage."""
+    protocol = (EXPLANATION / "protocol.md").read_text(encoding="utf-8")
+    storage = (EXPLANATION / "storage.md").read_text(encoding="utf-8")
+    starred, numbered = (
+        re.findall(r"^\| ★ (\d+) \|", protocol, re.MULTILINE),
+        re.findall(r"^\| (S\d+) \|", storage, re.M),
+    )
+    assert starred
+    assert numbered
+    return {*starred, *numbered}
 
 
-@pytest.mark.thorough
+def test_every_marked_rule_can_be_switched_off() -> None:
+    rules = {one.rule for one in ABLATIONS}
+    assert marked() <= rules
+    assert rules.isdisjoint(ABSENT)
+
+
+def test_every_ablation_has_something_that_notices() -> None:
+    assert not [one.name for one in ABLATIONS if one.found_by is None and not one.schedule]
+    assert {run for one in ABLATIONS for run in one.runs} <= RUNS.keys()
+    assert all(one.found_by is None or one.found_by.run in one.runs for one in ABLATIONS)
+
+
+@pytest.mark.parametrize("ablation", ABLATIONS, ids=lambda one: one.name)
+def test_the_switch_fits_the_code(ablation: Ablation) -> None:
+    with ablation.switch():
+        pass
+
+
+def test_the_table_says_what_is_here() -> None:
+    page = (EXPLANATION / "simulation.md").read_text(encoding="utf-8")
+    assert "\n".join(table()) in page, "python -m tests.sim.ablations --table"
+
+
 @pytest.mark.parametrize(
-    ("scenario", "without", "seeds"),
+    ("ablation", "found"),
     [
-        ("crowd", evicting_what_is_asked_for, (54,)),
-        ("failover", doubt_taken_for_failure, (13,)),
-        ("standard", collected_ledgers_forgotten, (0, 2)),
+        pytest.param(
+            one, one.found_by, id=one.name, marks=pytest.mark.thorough if one.found_by.cheap else pytest.mark.exhaustive
+        )
+        for one in ABLATIONS
+        if one.found_by is not None
     ],
 )
-def test_the_defect_is_found(scenario: str, without: Ablation, seeds: Sequence[int]) -> None:
-    found = Range()
-    for seed in seeds:
-        with without():
-            play(scenario, seed, found)
-    assert found.failed, f"{without.__name__} passed unnoticed"
-    for seed in found.failed:
-        assert play(scenario, seed, Range()) is None, "it fails without the defect, too"
+def test_without_the_rule_its_seed_fails(ablation: Ablation, found: Found) -> None:
+    error = play_without(ablation, found.run, found.seed)
+    assert error is not None, "it passes unnoticed"
+    assert found.notice in first_line(error)
 
 
 @pytest.mark.exhaustive
-@pytest.mark.timeout(1200)  # of 200 runs, where none of them finds it
 @pytest.mark.parametrize(
-    ("scenario", "without"),
-    [
-        ("crowd", evicting_what_is_asked_for),
-        ("failover", doubt_taken_for_failure),
-        ("standard", collected_ledgers_forgotten),
-    ],
+    ("run", "seed"), sorted({(one.found_by.run, one.found_by.seed) for one in ABLATIONS if one.found_by is not None})
 )
-def test_the_defect_is_found_by_some_of_the_first_200_seeds(scenario: str, without: Ablation) -> None:
-    found = Range()
-    for seed in range(200):
-        with without():
-            play(scenario, seed, found)
-        if found.failed:
-            break
-    assert found.failed
+def test_with_all_rules_the_seed_passes(run: str, seed: int) -> None:
+    assert play(run, seed, Range()) is None
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(600)  # the tests of some thirty modules
+def test_without_the_rule_its_schedule_fails() -> None:
+    command = [sys.executable, "-m", "tests.sim.ablations", "--schedules"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]

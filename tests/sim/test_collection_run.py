@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
-from unittest.mock import patch
 
 import pytest
 
-from bkpy.metadata.replication.locks import LedgerLock, LedgerLocks
-
+from .ablations.switches import nobody_locks
 from .cluster import Cluster, held_by
 from .coverage_marks import SPARE_COLLECTED
 from .mover import move
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MOVES = 12
 ENTRIES = 20
@@ -44,20 +38,6 @@ async def _move(cluster: Cluster) -> None:
                 held = await held_by(reader, {}, bookie, metadata.last_entry)
                 assert held == set(range(metadata.last_entry + 1)), f"{bookie.host.name} lacks entries"
     await cluster.check()
-
-
-@contextlib.contextmanager
-def nobody_locks() -> Iterator[None]:
-    """S11: collection and re-replication of one ledger go on at the same time."""
-
-    async def take(locks: LedgerLocks, ledger_id: int) -> LedgerLock:
-        return LedgerLock(ledger_id, "/", "/")  # a proof that is always there
-
-    async def release(locks: LedgerLocks, lock: LedgerLock) -> None:
-        pass
-
-    with patch.object(LedgerLocks, "take", take), patch.object(LedgerLocks, "release", release):
-        yield
 
 
 @pytest.mark.scenario(51)

@@ -11,29 +11,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
 
 import pytest
 
 from bkpy.client.client import replication_context
 from bkpy.config.recovery import RecoverySettings
-from bkpy.metadata.ledgers.catalog import LedgerCatalog
-from bkpy.metadata.replication.locks import LedgerLock, LedgerLocks
+from bkpy.metadata.replication.locks import LedgerLocks
 from bkpy.protocol.repair.rereplication import RepairScope
 from bkpy.replication.worker.fragment_copy import CopyCount
 from bkpy.replication.worker.ledger_repair import LedgerRepair
 from bkpy.replication.worker.pacing import CopyRate
 
+from .ablations.switches import people_take_no_lock, swaps_do_not_check_the_lock
 from .cluster import Cluster, held_by
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from bkpy.client.client import Client
-    from bkpy.metadata.store.outcome import PutOutcome
-    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
+
+    from .ablations import Switch
 
 ENTRIES = 5
 COLLECTING_S = 20.0  # many looks at what is spare
@@ -112,27 +108,6 @@ async def copy_while_spare_copies_are_collected(scene: Scene) -> None:
     await scene.account()
 
 
-def swaps_do_not_check_the_lock() -> AbstractContextManager[Any]:
-    """Rule 35."""
-
-    async def write(catalog: LedgerCatalog, metadata: LedgerMetadata, version: int, lock: LedgerLock) -> PutOutcome:
-        return await catalog.write(metadata, version)
-
-    return patch.object(LedgerCatalog, "write_locked", write)
-
-
-def people_take_no_lock() -> AbstractContextManager[Any]:
-    """Rule 30."""
-    take = LedgerLocks.take
-
-    async def take_another(locks: LedgerLocks, ledger_id: int) -> Any:
-        """That of a ledger which isn't there: it keeps nobody away."""
-        lock = await take(locks, ledger_id + 1000 if locks.holder == "mover" else ledger_id)
-        return replace(lock, ledger_id=ledger_id) if isinstance(lock, LedgerLock) else lock
-
-    return patch.object(LedgerLocks, "take", take_another)
-
-
 Story = Callable[[Scene], Coroutine[Any, Any, None]]
 
 
@@ -155,7 +130,7 @@ def play(story: Story) -> None:
         (copy_while_spare_copies_are_collected, people_take_no_lock),
     ],
 )
-def test_the_rule_holds_and_is_needed(story: Story, without: Callable[[], AbstractContextManager[Any]]) -> None:
+def test_the_rule_holds_and_is_needed(story: Story, without: Switch) -> None:
     play(story)
     with without(), pytest.raises(AssertionError):
         play(story)

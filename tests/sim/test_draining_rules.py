@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -16,27 +15,29 @@ import pytest
 
 from bkpy.admin.decommission import Decommission
 from bkpy.admin.drain import BookieDrain
-from bkpy.bookie.connection import add_handler
 from bkpy.client.client import replication_context
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import BookKeeperError
-from bkpy.metadata.bookies import naming
 from bkpy.metadata.bookies.cookies import read_cookie
 from bkpy.metadata.replication.locks import LedgerLocks
-from bkpy.protocol.repair.draining import BookieReference, reference_of
 from bkpy.protocol.repair.rereplication import RepairScope
 from bkpy.recovery import ledger_recovery
 from bkpy.replication.worker.fragment_copy import CopyCount
 from bkpy.replication.worker.ledger_repair import LedgerRepair
 from bkpy.replication.worker.pacing import CopyRate
 
-from .. import hooks
+from .ablations.switches import (
+    locks_are_not_waited_for,
+    recoveries_are_not_settled,
+    recoveries_are_taken,
+    writers_at_rest_stay,
+)
 from .cluster import Cluster
 
 if TYPE_CHECKING:
     from bkpy.client.client import Client
-    from bkpy.client.write.leaving import Leaving
-    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
+
+    from .ablations import Switch
 
 SETTINGS = RecoverySettings(decommission_patience_s=2.0)
 
@@ -174,35 +175,6 @@ async def writer_at_rest(scene: Scene) -> None:
     await scene.client.close()
 
 
-def recoveries_are_taken() -> AbstractContextManager[Any]:
-    def takes(*, leaves: bool, read_only: bool, recovery: bool) -> bool:
-        return recovery or not read_only
-
-    return patch.object(add_handler, "takes_entries", takes)
-
-
-def locks_are_not_waited_for() -> AbstractContextManager[Any]:
-    async def nothing(one: Decommission) -> None:
-        pass
-
-    return patch.object(*hooks.WAIT_FOR_MOVERS, nothing)
-
-
-def recoveries_are_not_settled() -> AbstractContextManager[Any]:
-    def need(metadata: LedgerMetadata, bookie_id: str) -> BookieReference:
-        found = reference_of(metadata, bookie_id)
-        return BookieReference.NONE if found is BookieReference.UNSETTLED else found
-
-    return patch.object(naming, "reference_of", need)
-
-
-def writers_at_rest_stay() -> AbstractContextManager[Any]:
-    async def nothing(leaving: Leaving) -> None:
-        pass
-
-    return patch.object(*hooks.LOOK_FOR_LEAVERS, nothing)
-
-
 Story = Callable[[Scene], Coroutine[Any, Any, None]]
 STORIES = [
     (copy_that_was_made_before, locks_are_not_waited_for),
@@ -225,7 +197,7 @@ def play(story: Story) -> None:
 
 @pytest.mark.scenario(60)
 @pytest.mark.parametrize(("story", "without"), STORIES)
-def test_the_rule_holds_and_is_needed(story: Story, without: Callable[[], AbstractContextManager[Any]]) -> None:
+def test_the_rule_holds_and_is_needed(story: Story, without: Switch) -> None:
     play(story)
     with without(), pytest.raises(AssertionError):
         play(story)

@@ -8,28 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 from collections.abc import Callable, Coroutine
-from contextlib import AbstractContextManager
 from random import Random
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
 
 import pytest
 
 from bkpy.errors import LedgerFencedError, LedgerRecoveryError
-from bkpy.protocol.ledger.acks import LedgerAcks
-from bkpy.protocol.ledger.ledger_metadata import Fragment
-from bkpy.protocol.ledger.recovery import Forward, Reply
 from tests.faults.oracle import make_payload
-from tests.hooks import FENCE, FETCH, go_by, metadata_of
 
+from .ablations.switches import (
+    failures_as_denials,
+    not_frozen,
+    reading_from_the_answers_alone,
+    reading_without_fencing,
+)
 from .cluster import Bookie, Cluster
 from .stories import PASSWORD, Stories
 
 if TYPE_CHECKING:
-    from bkpy.recovery.ledger_recovery import LedgerRecovery
-
+    from .ablations import Switch
     from .world import Host
 
 # Nothing is to happen that the schedule doesn't ask for.
@@ -195,40 +193,7 @@ async def bookies_that_hang_when_they_are_read(scene: Scene) -> None:
     await scene.account()
 
 
-def not_frozen() -> AbstractContextManager[Any]:
-    return patch.object(LedgerAcks, "freeze", lambda acks: None)
-
-
-def reading_without_fencing() -> AbstractContextManager[Any]:
-    defaults = getattr(*FETCH).__kwdefaults__
-    assert defaults is not None
-    return patch.dict(defaults, flags=0)
-
-
-def reading_from_the_answers_alone() -> AbstractContextManager[Any]:
-    fence = getattr(*FENCE)
-
-    async def unaided(recovery: LedgerRecovery) -> int:
-        metadata = metadata_of(recovery)
-        everything = Fragment(0, metadata.fragments[-1].bookies)
-        go_by(recovery, dataclasses.replace(metadata, fragments=(everything,)))
-        try:
-            return await fence(recovery)
-        finally:
-            go_by(recovery, metadata)
-
-    return patch.object(*FENCE, unaided)
-
-
-def failures_as_denials() -> AbstractContextManager[Any]:
-    def deny(forward: Forward, index: int) -> None:
-        forward.answer(index, Reply(0, forward.last, ()))
-
-    return patch.object(Forward, "fail", deny)
-
-
 Schedule = Callable[[Scene], Coroutine[Any, Any, None]]
-Ablation = Callable[[], AbstractContextManager[Any]]
 
 
 @pytest.mark.parametrize(
@@ -254,7 +219,7 @@ def test_the_rule_holds(schedule: Schedule, bookies: int) -> None:
         (bookies_that_hang_when_they_are_read, 4, failures_as_denials, "past the last entry, which is -1: 0"),
     ],
 )
-def test_without_the_rule_it_is_noticed(schedule: Schedule, bookies: int, without: Ablation, notice: str) -> None:
+def test_without_the_rule_it_is_noticed(schedule: Schedule, bookies: int, without: Switch, notice: str) -> None:
     scene = Scene(bookies)
     with without(), pytest.raises(AssertionError, match=notice):
         scene.cluster.run(schedule(scene))

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
 
 import pytest
-from tests.hooks import ADD_TO_LIST, ATTEMPT_TO_OPEN, former_of, present_of, roller_of
+from tests.hooks import former_of, present_of, roller_of
+from tests.sim.ablations.switches import (
+    keeping_what_lies_behind_a_hole,
+    recovering_the_last_ledger_alone,
+    serving_before_the_list_is_written,
+    telling_at_once,
+)
 from tests.unit.log.stories import Tale, check
 from tests.unit.log.support import contents
 from tests.unit.log.test_rolling import Dropped
@@ -17,74 +21,14 @@ from tests.unit.log.test_takeovers import FAST
 from tests.waiting import eventually
 
 from bkpy.errors import BookKeeperError, LogFencedError
-from bkpy.log import opening
-from bkpy.log.appends import LogAppends
-from bkpy.protocol.log.log_opening import SegmentEnd
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
     from tests.in_process import InProcess
 
     from bkpy.log.writer import LogWriter
-    from bkpy.protocol.log.log_list import LogList, Segment
-
-
-@contextlib.contextmanager
-def telling_at_once() -> Iterator[None]:
-    """The next ledger doesn't wait for the one before."""
-    switch = LogAppends.switch
-
-    def switch_and_release(appends: LogAppends, following: Any, *due: int) -> None:
-        switch(appends, following, *due)
-        following.release()
-
-    with patch.object(LogAppends, "switch", switch_and_release):
-        yield
-
-
-@contextlib.contextmanager
-def keeping_what_lies_behind_a_hole() -> Iterator[None]:
-    """A ledger that begins behind the end of the one before it stays, and moves up."""
-    settled = opening.settled
-
-    def moved_up(log_list: LogList, ends: Mapping[int, SegmentEnd]) -> LogList:
-        if len(log_list.open_segments) == 2:
-            first, second = log_list.segments[-2:]
-            second = dataclasses.replace(second, first_position=first.first_position + ends[first.ledger_id].entries)
-            log_list = dataclasses.replace(log_list, segments=(*log_list.segments[:-1], second))
-        return settled(log_list, ends)
-
-    with patch.object(opening, "settled", moved_up):
-        yield
-
-
-@contextlib.contextmanager
-def recovering_the_last_ledger_alone() -> Iterator[None]:
-    """The one before it is taken for closed where the last one begins."""
-    attempt, closed_end = getattr(*ATTEMPT_TO_OPEN), opening.closed_end
-    lists: list[LogList] = []
-
-    async def attempt_on(one: Any, log_list: LogList, version: int) -> Any:
-        lists.append(log_list)
-        return await attempt(one, log_list, version)
-
-    async def end_of_last(parts: Any, password: bytes, segment: Segment) -> Any:
-        last = lists[-1].segments[-1]
-        if segment.ledger_id == last.ledger_id:
-            return await closed_end(parts, password, segment)
-        return SegmentEnd(last.first_position - segment.first_position, 0, 0)
-
-    with patch.object(*ATTEMPT_TO_OPEN, attempt_on), patch.object(opening, "closed_end", end_of_last):
-        yield
-
-
-@contextlib.contextmanager
-def serving_before_the_list_is_written() -> Iterator[None]:
-    """Appends go to the next ledger while the list still has to be written."""
-    with patch.object(*ADD_TO_LIST, lambda roller, created: asyncio.sleep(0)):
-        yield
 
 
 async def the_last_entry_is_stuck_while_the_next_ledger_gets_on(cluster: InProcess, monkeypatch: Any) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.in_process import DEADLINE_S, InProcess
-from tests.unit.bookie.connection.raw import Raw, add, frame, make_ledger
+from tests.unit.bookie.connection.raw import Raw, add, frame, make_ledger, record
 from tests.waiting import eventually
 
 from bkpy.protocol.wire.messages import Flags, Op, Status
@@ -192,5 +192,20 @@ async def test_an_append_under_way_while_its_ledger_is_fenced_is_refused(
         assert (await rival.reply(20))[1][0] == Status.OK
         go_on.set()
         assert (await writer.reply(11))[1] == [Status.FENCED]
+    for raw in (writer, rival):
+        raw.close()
+
+
+async def test_of_a_frame_only_what_is_not_refused_is_stored(cluster: InProcess) -> None:
+    """A frame has entries of two ledgers, and the fenced one gets none."""
+    writer, rival = await Raw.connect(cluster), await Raw.connect(cluster)
+    rival.send(present(RIGHT, 0), fence(0, 20))
+    await rival.reply(20)
+    bodies = [record(0, 0), record(1, 0)]
+    columns = [0, [0, 1], [0, 0], [1, 1], 1, [len(body) for body in bodies]]
+    writer.send(present(RIGHT, 0, 1), frame(Op.ADD, columns, b"".join(bodies), 10))
+    assert (await writer.reply(10))[1] == [Status.FENCED, Status.OK]
+    held = [await cluster.storage("a").last_entry(ledger_id) for ledger_id in (0, 1)]
+    assert [bool(one.entry) for one in held] == [False, True]
     for raw in (writer, rival):
         raw.close()

@@ -1,7 +1,7 @@
 """Rules 28 and 37, what the auditor takes for lost: each part of them with a story that needs it.
 
 Each story is told with the rule, and then with the real auditor robbed of that part, which must be noticed. The other
-rules of re-replication are switched off in `tests/sim`: `test_healing_ablations.py` and `test_draining_rules.py`.
+rules of re-replication are switched off in `tests/sim`: `ablations/` and `test_draining_rules.py`.
 """
 
 from __future__ import annotations

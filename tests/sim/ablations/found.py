@@ -1,0 +1,60 @@
+"""What was measured: for each ablation the first seed that notices, by the ablation's name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from . import Found
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FOUND: Final[Mapping[str, Found]] = {
+    "20 a fence is answered before it is durable": Found(
+        "storage", 7, "the fence of ledger 9 is forgotten", cheap=True
+    ),
+    "25 a worker does not wait for the writer": Found("healing", 4, "its writer still had time"),
+    "26 a newer record is removed": Found("healing", 37, "I10: a mark is lost: ledger 1 names bookie-4", cheap=True),
+    "27 a bookie is swapped in before its copy is made": Found("healing", 0, "I7: a copy was replaced by a worse one"),
+    "30 manual moves take no lock": Found("healing", 0, "I7: a copy was replaced by a worse one"),
+    "33 the last fragment of an open ledger is swapped": Found(
+        "healing", 10, "I1: ledger 4 was cut short: closed at -1, entry 4 is known", cheap=True
+    ),
+    "36 an add behind the hiding does not stop the deletion": Found(
+        "storage", 13, "ledger 9 has entries, but was never made known", cheap=True
+    ),
+    "37 a bookie without a cookie is not lost": Found("healing", 34, "not healed: ledger 0 names bookie-1"),
+    "40 a rebuild does not fence unknown ids": Found("storage", 0, "the fence of ledger 2 is forgotten", cheap=True),
+    "45 the right key is refused after a stranger's": Found("failover", 6, "recovery does not end"),
+    "45 the fence of a replaced key stays": Found("standard", 1, "another client is recovering the ledger", cheap=True),
+    "46 an id is freed beside copies": Found("healing", 38, "I7: a copy was replaced by a worse one", cheap=True),
+    "50 a worker ends writers for nothing": Found(
+        "healing", 8, "I10: ledger 4 was recovered, and no bookie could take a place", cheap=True
+    ),
+    "S1 frames are acknowledged without a sync": Found("storage", 1, "are unknown, and were not lost", cheap=True),
+    "S3 damage is cut like a torn tail": Found("storage", 56, "are unknown, and were not lost", cheap=True),
+    "S4 the directory of a new journal file is not synced": Found(
+        "storage", 0, "the file that the last checkpoint relies on is gone", cheap=True
+    ),
+    "S4 the directory of a new entry log is not synced": Found(
+        "storage", 1, "are unknown, and were not lost", cheap=True
+    ),
+    "S5 a generation goes before its checkpoint commits": Found(
+        "storage", 86, "entries [2, 3, 4, 5] of ledger 1 (open) are denied", cheap=True
+    ),
+    "S6 a read looks into memory after the index": Found(
+        "storage", 197, "entries [2, 21] of ledger 1 (open) are denied", cheap=True
+    ),
+    "S7 a block takes over a range of ids": Found("storage", 1, "are unknown, and were not lost", cheap=True),
+    "S10 an unlisted ledger is deleted without a look": Found(
+        "logs", 1, "another client has become the writer of log orders, or has deleted it"
+    ),
+    "S12 a collected ledger was never seen": Found(
+        "standard", 0, "bookie-2 took appends to {3}, which it had fenced", cheap=True
+    ),
+    "S16 a fence is answered before it is durable": Found(
+        "storage", 7, "the fence of ledger 9 is forgotten", cheap=True
+    ),
+    "S17 the name of a kept file is not synced": Found("storage", 144, "are unknown, and were not lost", cheap=True),
+    "outcomes a write in doubt counts as not stored": Found("failover", 13, "closed at 583 with 902842 bytes"),
+}
