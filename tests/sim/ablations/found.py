@@ -56,5 +56,8 @@ FOUND: Final[Mapping[str, Found]] = {
         "storage", 7, "the fence of ledger 9 is forgotten", cheap=True
     ),
     "S17 the name of a kept file is not synced": Found("storage", 144, "are unknown, and were not lost", cheap=True),
+    "states a state is evicted for another of the same request": Found(
+        "crowd", 54, "ledger 9: on fewer than 2 of their bookies", cheap=True
+    ),
     "outcomes a write in doubt counts as not stored": Found("failover", 13, "closed at 583 with 902842 bytes"),
 }

@@ -20,5 +20,5 @@ def _row(one: Ablation) -> str:
     seed = notice = ""
     if one.found_by is not None:
         seed, notice = f"{one.found_by.run} {one.found_by.seed}", one.found_by.notice
-    schedule = one.schedule.partition("[")[0].rpartition("/")[2].removeprefix("test_").replace(".py::", " ")
-    return f"| {one.rule} | {one.title} | {seed} | {notice} | {schedule.replace(' test_', ': ').replace('_', ' ')} |"
+    schedule = one.schedule.partition("[")[0].rpartition("/")[2]
+    return f"| {one.rule} | {one.title} | {seed} | {notice} | {schedule and f'`{schedule}`'} |"
