@@ -46,7 +46,7 @@ FEW: Mapping[str, tuple[int, ...]] = {
     "standard": (29, 36, 114),
     "failover": (1, 8, 32, 49, 77, 118),
     "crowd": (13, 27, 32, 36, 39),
-    "everything": (16, 43, 55, 60, 67, 112, 113),
+    "everything": (34, 46, 55, 76, 92, 122, 139),
     "everything-long": (0,),
     "exposed": (0, 1, 2, 15),
     "healing": (8, 15, 16, 23),

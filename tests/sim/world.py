@@ -77,6 +77,7 @@ class World:
         self.session_timeout_s = session_timeout_s
         self.hosts: dict[str, Host] = {}
         self.trace: list[Event] = []
+        self.rots = False  # bytes of a disk do, or can't be read: the scrub tells of damage
         self.marks: Counter[str] = Counter()  # what happened, of what a suite of runs has to go through
         runtime = sim_runtime(self.loop, SimDisk(f"world-{seed}"), f"world-{seed}", faults=SimFaults(f"world-{seed}"))
         self.metadata = MemoryStore(runtime)

@@ -6,7 +6,7 @@ import asyncio
 import errno
 from typing import TYPE_CHECKING
 
-from tests.sim.coverage_marks import struck
+from tests.sim.coverage_marks import ROTTEN, struck
 
 from .plan import DEATHS, LINKS
 
@@ -82,6 +82,37 @@ async def _slow_disk(stage: Stage, fault: Fault, rng: Random) -> None:
     disk.unstall()
 
 
+async def _full_disk(stage: Stage, fault: Fault, rng: Random) -> None:
+    """Something else has filled the disk, until an operator makes room."""
+    disk = stage.bookie(fault.options["bookie"]).host.disk
+    room = disk.capacity_bytes
+    disk.capacity_bytes = disk.used_bytes() + fault.options["free_bytes"]
+    await asyncio.sleep(fault.lasts_s)
+    disk.capacity_bytes = room
+
+
+async def _read_errors(stage: Stage, fault: Fault, rng: Random) -> None:
+    """Some reads of the disk fail."""
+    stage.world.rots = True
+    disk = stage.bookie(fault.options["bookie"]).host.disk
+    for nth in range(fault.options["nth"]):
+        disk.fail_at(1 + nth * 3, errno.EIO, operation="pread", path="/ledgers/")
+    await asyncio.sleep(fault.lasts_s)
+
+
+async def _rot(stage: Stage, fault: Fault, rng: Random) -> None:
+    """A byte of an entry log of the unlucky bookie flips."""
+    stage.world.rots = True
+    disk = stage.unlucky.host.disk
+    paths = [f"{at}/{name}" for at in sorted(disk.directories) for name in disk.listdir(at) if name.endswith(".log")]
+    used = {path: len(disk.contents(path).rstrip(b"\0")) for path in paths if "/ledgers/" in path}
+    if found := [path for path, size in used.items() if size]:
+        path = rng.choice(found)
+        disk.flip(path, rng.randrange(used[path]), rng.randrange(1, 256))
+        stage.oracle.rotten.add(stage.unlucky.settings.bookie_id)
+        stage.world.marks[ROTTEN] += 1
+
+
 async def _host_lost(stage: Stage, fault: Fault, rng: Random) -> None:
     """The unlucky bookie never comes back."""
     bookie = stage.unlucky
@@ -148,7 +179,7 @@ async def _replies_lost(stage: Stage, fault: Fault, rng: Random) -> None:
 
 
 async def _reply_lost_then_away(stage: Stage, fault: Fault, rng: Random) -> None:
-    """A change of the ensemble is stored, but the host isn't told, and soon loses the store altogether.
+    """A change of the ensemble is stored, but the reply is lost, and the host soon loses the store altogether.
 
     Meanwhile the bookie comes back whose death was the reason for the change.
     """
@@ -187,6 +218,14 @@ async def _clock_jump(stage: Stage, fault: Fault, rng: Random) -> None:
     stage.world.hosts[fault.options["host"]].clock.skew_s += fault.options["skew_s"]
 
 
+async def _clock_drift(stage: Stage, fault: Fault, rng: Random) -> None:
+    """The host's wall clock is fast, or slow, for a while."""
+    clock = stage.world.hosts[fault.options["host"]].clock
+    for _ in range(10):
+        clock.skew_s += rng.choice((-1, 1)) * fault.lasts_s / 20
+        await asyncio.sleep(fault.lasts_s / 10)
+
+
 async def _cancelled_calls(stage: Stage, fault: Fault, rng: Random) -> None:
     """A client's tasks are cancelled while they wait."""
     host = fault.options["host"]
@@ -199,6 +238,9 @@ async def _cancelled_calls(stage: Stage, fault: Fault, rng: Random) -> None:
 _OTHERS = {
     "blackout": _blackout,
     "slow disk": _slow_disk,
+    "full disk": _full_disk,
+    "read errors": _read_errors,
+    "rot": _rot,
     "host lost": _host_lost,
     "disks lost": _disks_lost,
     "store away": _store_away,
@@ -208,5 +250,6 @@ _OTHERS = {
     "client dies": _host_dies,
     "worker dies": _host_dies,
     "clock jump": _clock_jump,
+    "clock drift": _clock_drift,
     "cancelled calls": _cancelled_calls,
 }

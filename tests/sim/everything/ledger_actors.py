@@ -1,4 +1,4 @@
-"""Those who write, recover, read, follow, move and delete ledgers."""
+"""The users of ledgers: writers, recoveries, readers, tails, deletions, moves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Those who want to write one log, take it from each other, and consume it."""
+"""The users of one log: writers that take it from each other, and consumers."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def settle(users: LogUsers, client: Client) -> None:
 
 
 async def consume(stage: Stage, actor: Actor) -> None:
-    """Read the whole log, and commit now and then, until it is told to stop."""
+    """Read the whole log, and commit now and then, until it is cancelled."""
     name = actor.options["log"]
     host = stage.world.hosts[actor.options["host"]]
 

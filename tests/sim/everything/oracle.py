@@ -26,7 +26,7 @@ from bkpy.protocol.ledger.quorum import write_set
 from bkpy.protocol.repair.garbage_collection import ProbeState
 from bkpy.protocol.repair.holdings import holdings
 from tests.faults.oracle import Promises, findings, read_back
-from tests.hooks import cluster_of, mender_of
+from tests.hooks import cluster_of, mender_of, storage_of
 from tests.sim.cluster import HIDDEN_MAX, ROOT, Ledger, held_by
 from tests.sim.healing_oracle import MARKS, HealingOracle
 from tests.sim.stories import ORDER, PASSWORD, Stories, Story
@@ -151,6 +151,7 @@ class Oracle(HealingOracle):
         self.found: asyncio.Future[Violation] = self.world.loop.create_future()
         # By bookie and ledger, what a bookie had acknowledged when it lost its disks.
         self.forgotten: defaultdict[str, defaultdict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
+        self.rotten: set[str] = set()  # bookies with flipped bytes: what they hold may be unreadable
         self.created: set[int] = set()  # ledgers that there ever were
         self.stories = LedgerStories(self)
 
@@ -231,19 +232,23 @@ class Oracle(HealingOracle):
             for path in self.world.metadata.paths:
                 if path.startswith(MARKS) and path.rpartition("/")[2].startswith("L"):
                     return "liveness: ledgers re-replicated", f"the mark {path} is left"
-            for metadata in self.ledgers():
-                if why := self._short(metadata):
-                    return "liveness: every copy there", why
         return None
 
     def _doubt(self, bookie: Bookie) -> str:
         assert bookie.node is not None
         status = mender_of(bookie.node).status()
-        told = {name: status[name] for name in ("in_doubt", "left", "waiting") if status[name]}
-        return f"{bookie.host.name}: {told}" if told else ""
+        doubts = {name: status[name] for name in ("in_doubt", "left", "waiting") if status[name]}
+        return f"{bookie.host.name}: {doubts}" if doubts else ""
 
-    def _short(self, metadata: LedgerMetadata) -> str:
-        """Which bookie lacks some of its share of a closed ledger, by what it has acknowledged."""
+    async def short(self, client: Client) -> str:
+        """Which bookie misses entries of its share of a ledger."""
+        for metadata in [*self.ledgers()]:
+            if why := await self._short(client, metadata):
+                return why
+        return ""
+
+    async def _short(self, client: Client, metadata: LedgerMetadata) -> str:
+        """Only bookies that have not acknowledged all of their share are asked: more may be there after a restart."""
         by_name = {bookie.settings.bookie_id: bookie for bookie in self.bookies}
         for held in holdings(metadata):
             assert held.last_entry is not None
@@ -251,9 +256,22 @@ class Oracle(HealingOracle):
                 if share.bookie_id in self.gone:
                     return f"ledger {metadata.ledger_id} names {share.bookie_id}, which is gone"
                 wanted = {n for start in share.starts for n in range(start, held.last_entry + 1, share.step)}
-                if missing := wanted - by_name[share.bookie_id].promises[metadata.ledger_id]:
-                    return f"{share.bookie_id} lacks {sorted(missing)} of ledger {metadata.ledger_id}"
+                bookie = by_name[share.bookie_id]
+                if share.bookie_id not in self.rotten and not wanted <= bookie.promises[metadata.ledger_id]:
+                    has = await self._has(client, metadata.ledger_id, bookie, held.last_entry)
+                    if missing := wanted - has:
+                        return f"{share.bookie_id} misses {sorted(missing)} of ledger {metadata.ledger_id}"
         return ""
+
+    async def _has(self, client: Client, ledger_id: int, bookie: Bookie, last: int) -> set[int]:
+        try:
+            reader = await client.open_ledger(ledger_id, password=PASSWORD)
+            has = await held_by(reader, {}, bookie, last, in_limbo=True)
+            await reader.close()
+        except BookKeeperError:
+            return set()
+        assert has is not None
+        return has
 
     async def left_over(self) -> str:
         """Ledgers that were deleted and that a bookie still has something of."""
@@ -262,6 +280,15 @@ class Oracle(HealingOracle):
             held = await bookie.held() if bookie.host.up and bookie.settings.bookie_id not in self.gone else []
             if left := deleted.intersection(held):
                 return f"{bookie.host.name} has {sorted(left)}, which were deleted"
+        return ""
+
+    def memory_left(self) -> str:
+        """Memory that a bookie still counts for requests, though there are none."""
+        for bookie in self.bookies:
+            if bookie.settings.bookie_id not in self.gone and bookie.host.up and bookie.node is not None:
+                used = storage_of(bookie.node).memory.by_name()
+                if left := {name: used[name] for name in ("answers", "journal queues") if used[name]}:
+                    return f"{bookie.host.name} counts {left}"
         return ""
 
     def nodes_left(self) -> list[str]:
@@ -295,7 +322,7 @@ class Oracle(HealingOracle):
             self.violate(invariant, f"ledger {story.ledger_id}: {what}")
         metadata = story.stored
         if wrong := set(story.ends) - {metadata.last_entry}:
-            self.violate("I3", f"ledger {story.ledger_id} ends at {metadata.last_entry}, told were {sorted(wrong)}")
+            self.violate("I3", f"ledger {story.ledger_id} ends at {metadata.last_entry}, clients saw {sorted(wrong)}")
         if story.closings != 1:
             self.violate("I3", f"ledger {story.ledger_id} was closed {story.closings} times")
         held = await self._check_bookies(client, story)
@@ -309,7 +336,7 @@ class Oracle(HealingOracle):
         found: dict[str, set[int]] = {}
         for bookie in self.bookies:
             name = bookie.settings.bookie_id
-            if name in self.gone:
+            if name in self.gone or name in self.rotten:
                 continue
             held = None
             for _ in range(HIDDEN_MAX):
@@ -342,7 +369,7 @@ class Oracle(HealingOracle):
         for entry_id in range(metadata.last_entry + 1):
             names = metadata.fragment_of(entry_id).bookies
             places = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum)
-            there = [names[i] for i in places if entry_id in held.get(names[i], ())]
+            there = [names[i] for i in places if names[i] in self.rotten or entry_id in held.get(names[i], ())]
             if len(there) < needed:
                 self.violate("I7", f"entry {entry_id} of ledger {metadata.ledger_id} is on {there or 'none'} only")
                 return

@@ -39,6 +39,7 @@ FEATURES: Mapping[str, float] = {
     "restarts": 0.2,
     "directories added": 0.2,
     "journal kept": 0.5,
+    "rot": 0.15,
     "extreme settings": 0.5,
     # What follows needs healing.
     "drain": 0.4,
@@ -52,10 +53,10 @@ DEATHS = (
     *("crash", "power cut", "crash at a disk operation", "crash in a journal write"),
     *("failed fdatasync", "full journal disk"),
 )
-DISKS = ("slow disk",)
+DISKS = ("slow disk", "full disk", "read errors")
 LINKS = ("reset", "partition", "one-way block", "slow link")
 STORE = ("store away", "session lost", "replies lost", "reply lost, then away")
-OTHERS = ("blackout", "client dies", "worker dies", "clock jump", "cancelled calls")
+OTHERS = ("blackout", "client dies", "worker dies", "clock jump", "clock drift", "cancelled calls")
 KINDS = (*DEATHS, *DISKS, *LINKS, *STORE, *OTHERS)
 
 FAULTS_QUICK = (0, 1, 2, 3, 3, 4, 6)
@@ -262,7 +263,7 @@ class _Drawing:
         return self._add("writer", rng, options, early=0.3)
 
     def _add_company(self, rng: random.Random, writer: str) -> None:
-        """Those who recover, read, follow, delete and move one writer's ledger."""
+        """Clients that recover, read, follow, delete and move one ledger."""
         for feature, kind, chance in (
             ("duels", "duel", 0.5),
             ("readers", "reader", 0.5),
@@ -305,7 +306,11 @@ class _Drawing:
                 some = self.stream(feature)
                 at_s, lasts_s = some.random() * self._storm_s, some.random() * 2
                 yield Fault(kind.replace(" ", "-"), kind, round(at_s, 4), round(lasts_s, 4), {})
-                return  # one of the two, of one bookie
+                break  # one of the two, of one bookie
+        if "rot" in self.features:
+            some = self.stream("rot")
+            for n in range(some.choice((1, 3))):
+                yield Fault(f"rot-{n + 1}", "rot", round(some.random() * self._storm_s, 4), 0.0, {})
 
     def _fault_options(self, kind: str, rng: random.Random) -> dict[str, JSON]:
         options: dict[str, JSON] = {"bookie": self._bookie(rng)}
@@ -313,7 +318,7 @@ class _Drawing:
             return {"host": self._client(rng)}
         if kind == "worker dies":
             return {"host": self._host(rng, ("worker",))}
-        if kind == "clock jump":
+        if kind in ("clock jump", "clock drift"):
             return {"host": self._host(rng, ("client", "worker", "bookie")), "skew_s": rng.choice((-3600.0, -1.0, 5e5))}
         if kind in LINKS or kind in STORE:
             options["host"] = self._host(rng, ("client", "client", "worker", "bookie"))
@@ -321,8 +326,10 @@ class _Drawing:
             options["nth"] = rng.randrange(1, 60)
         elif kind == "crash in a journal write":
             options["nth"] = rng.randrange(1, 20)
-        elif kind == "failed fdatasync":
+        elif kind in ("failed fdatasync", "read errors"):
             options["nth"] = rng.randrange(1, 10)
+        elif kind == "full disk":
+            options["free_bytes"] = rng.choice((0, 1000, 100_000))
         elif kind == "slow link":
             options["extra_s"] = rng.choice((0.01, 0.1, 1.0))
         elif kind == "reply lost, then away":

@@ -23,6 +23,7 @@ from .stage import Stage, cluster_of
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
 
+    from bkpy.client.client import Client
     from tests.sim.cluster import Cluster
     from tests.sim.log_users import LogUsers
     from tests.sim.world import Event
@@ -120,6 +121,7 @@ class Play:
             host.faults.chances = {}
         for bookie in self.cluster.bookies:
             bookie.host.disk.heal()
+            bookie.host.disk.capacity_bytes = 1 << 40
         self.world.record("event", "faults have ended")
         for host in (*stage.clients, *stage.workers, stage.operating):
             if not host.up:
@@ -163,7 +165,7 @@ class Play:
     async def _on_operator(self, act: Any) -> None:
         assert await self.stage.on(self.stage.operating.name, act)
 
-    async def _recover_all(self, client: Any) -> None:
+    async def _recover_all(self, client: Client) -> None:
         stage = self.stage
         for story in list(stage.stories.by_id.values()):
             if not story.closed and not self.oracle.story(story.ledger_id).deleted:
@@ -177,23 +179,31 @@ class Play:
         stage = self.stage
         for host in stage.clients:
             stage.dies(host, power=False)
-        began = self.world.loop.time()
-        while (left := self.oracle.unfinished(heals=self.heals)) or (left := await self._left_over()):
-            if self.world.loop.time() > began + HEALED_WITHIN_S:
-                raise Violation(*left)
-            await asyncio.sleep(0.25)
+        await self._on_operator(self._settle)
         self.supervising.cancel()
         await stage.within("the account", self._on_operator(self._check))
         self.world.record("oracle", "satisfied")
 
-    async def _left_over(self) -> tuple[str, str] | None:
+    async def _settle(self, client: Client) -> None:
+        """Wait until all is as it has to be."""
+        began = self.world.loop.time()
+        while left := self.oracle.unfinished(heals=self.heals) or await self._left_over(client):
+            if self.world.loop.time() > began + HEALED_WITHIN_S:
+                raise Violation(*left)
+            await asyncio.sleep(0.25)
+
+    async def _left_over(self, client: Client) -> tuple[str, str] | None:
+        if self.heals and (why := await self.oracle.short(client)):
+            return "liveness: every copy there", why
         if why := await self.oracle.left_over():
-            return "liveness: space given back", why
+            return "liveness: space reclaimed", why
+        if why := self.oracle.memory_left():
+            return "liveness: memory released", why
         if nodes := self.oracle.nodes_left():
             return "liveness: no node left over", ", ".join(nodes)
         return None
 
-    async def _check(self, client: Any) -> None:
+    async def _check(self, client: Client) -> None:
         await self.oracle.check(client, heals=self.heals)
 
 

@@ -43,6 +43,9 @@ CALM_BOOKIE: Mapping[str, Any] = {
     "gc_over_replicated_interval_s": 1.0,
     "integrity_look_interval_s": 2.0,
     "integrity_retry_interval_s": 1.0,
+    "compaction_minor_interval_s": 3.0,
+    "compaction_minor_living_ratio": 0.5,
+    "compaction_major_interval_s": 7.0,
 }
 CALM_WORKER: Mapping[str, Any] = {
     "open_ledger_grace_s": 2.0,
@@ -52,6 +55,8 @@ CALM_WORKER: Mapping[str, Any] = {
     "lost_bookie_recovery_delay_s": 2.0,
     "audit_look_interval_s": 1.0,
     "audit_follow_interval_s": 1.0,
+    # A ledger without entries that a worker moves to a bookie which begins to drain is found by this only.
+    "audit_whole_interval_s": 10.0,
     "drain_look_interval_s": 0.5,
     "decommission_patience_s": 5.0,
     "replicas_check_interval_s": 5.0,
@@ -128,13 +133,11 @@ class Stage(Users):
                 await asyncio.sleep(0.1)
 
     def client_settings(self, host: Host) -> dict[str, Any]:
+        """The settings of a client. The operator's are calm: it has to bring all to its end."""
         bounds = {n.removeprefix("client."): v for n, v in self.schedule.bounds.items() if n.startswith("client.")}
         drawn = self.schedule.shape["client_settings"]
         assert isinstance(drawn, dict)
-        settings = {"ensemble_changes_max": 1000, **consistent(bounds), **drawn}
-        if host is self.operating:
-            settings.pop("log_list_bytes_max", None)  # who opens a log at last finds room
-        return settings
+        return {} if host is self.operating else {"ensemble_changes_max": 1000, **consistent(bounds), **drawn}
 
     def dies(self, host: Host, *, power: bool) -> None:
         """A host with clients or workers dies: nobody knows any more what its writers know."""
