@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Bytes = bytes | bytearray | memoryview
 
+PLENTY_BYTES = 1 << 40  # more than any run writes: nobody has to count
 _REPORTED = ("pread",)  # operations that change nothing: counted only where a fault asks for them by name
 
 
@@ -75,7 +76,7 @@ class SimDisk:
         self,
         seed: int | str = 0,
         *,
-        capacity_bytes: int = 1 << 40,
+        capacity_bytes: int = PLENTY_BYTES,
         latency_s: tuple[float, float] | None = None,
     ) -> None:
         self.rng = random.Random(f"disk-{seed}")
@@ -254,6 +255,8 @@ class SimDisk:
             self.operations += 1
             if self.observer is not None:
                 self.observer(operation, path)
+        if not self._faults:
+            return
         # Every fault counts every matching operation, also one at which another fault strikes.
         struck = [fault for fault in self._faults if fault.strikes(operation, path)]
         if not struck:
@@ -276,7 +279,7 @@ class SimDisk:
         return min(size, inode.size + max(0, self.capacity_bytes - self.used_bytes()))
 
     def _parent(self, path: str) -> tuple[Directory, str]:
-        at, name = posixpath.split(_normal(path))
+        at, name = _split(path)
         directory = self.directories.get(at)
         if directory is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
@@ -308,7 +311,7 @@ class SimDisk:
         at = _normal(path)
         if at not in self.directories:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        below = {posixpath.basename(d) for d in self.directories if d != "/" and posixpath.dirname(d) == at}
+        below = {name for d in self.directories if d != "/" for above, name in (_split(d),) if above == at}
         return sorted(below | set(self.directories[at].view))
 
     def exists(self, path: str) -> bool:
@@ -412,9 +415,14 @@ class SimDisk:
         return SimWorker(self, name)
 
 
-@functools.cache
+@functools.lru_cache(1 << 12)
 def _normal(path: str) -> str:
     return posixpath.normpath("/" + path.lstrip("/"))
+
+
+@functools.lru_cache(1 << 12)
+def _split(path: str) -> tuple[str, str]:
+    return posixpath.split(_normal(path))
 
 
 class SimFile:
@@ -444,7 +452,9 @@ class SimFile:
             self._inode.write(data[: self._disk.rng.randrange(len(data) + 1)], offset)
             raise
         end = offset + len(data)
-        room = end if end <= self._inode.size else self._disk._room_for(self._inode, end)
+        disk = self._disk
+        plenty = end <= self._inode.size or disk.capacity_bytes >= PLENTY_BYTES
+        room = end if plenty else disk._room_for(self._inode, end)
         self._inode.write(data[: max(0, room - offset)], offset)
         if room < end:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
@@ -489,7 +499,7 @@ class SimFile:
         self._disk.operate("allocate", self.path)
         if length <= self._inode.size:
             return
-        if self._disk._room_for(self._inode, length) < length:
+        if self._disk.capacity_bytes < PLENTY_BYTES and self._disk._room_for(self._inode, length) < length:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
         self._inode.size = length
 

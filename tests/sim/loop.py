@@ -74,6 +74,57 @@ class SimTask(asyncio.Task[Any]):
         return self._number
 
 
+class _SimHandle(asyncio.Handle):
+    """A handle that costs little to make: there is one for each callback, and the base's looks for a debug mode."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        callback: Callable[..., Any],
+        args: tuple[Any, ...],
+        loop: asyncio.AbstractEventLoop,
+        context: contextvars.Context | None,
+    ) -> None:
+        self._callback = callback
+        self._args = args
+        self._loop = loop
+        self._context = contextvars.copy_context() if context is None else context
+        self._cancelled = False
+        self._repr = self._source_traceback = None
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback = self._args = None
+
+
+class _SimTimer(asyncio.TimerHandle):
+    """The same at a time."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., Any],
+        args: tuple[Any, ...],
+        loop: asyncio.AbstractEventLoop,
+        context: contextvars.Context | None,
+    ) -> None:
+        self._when = when
+        self._callback = callback
+        self._args = args
+        self._loop = loop
+        self._context = contextvars.copy_context() if context is None else context
+        self._cancelled = False
+        self._scheduled = True
+        self._repr = self._source_traceback = None
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback = self._args = None
+
+
 def _new_task(
     loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any] | Generator[Any, None, Any], **kwargs: Any
 ) -> SimTask:
@@ -119,19 +170,26 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_soon(
         self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        self._check_closed()
-        handle = asyncio.Handle(callback, args, self, context)
+        if self._closed:
+            self._check_closed()
+        handle = _SimHandle(callback, args, self, context)
         self._ready.append(handle)
         return handle
 
     def call_at(
         self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        self._check_closed()
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
-        timer._scheduled = True
-        heapq.heappush(self._timers, (when, self.next_number(), timer))
+        if self._closed:
+            self._check_closed()
+        timer = _SimTimer(when, callback, args, self, context)
+        self._numbers += 1
+        heapq.heappush(self._timers, (when, self._numbers, timer))
         return timer
+
+    def call_later(
+        self, delay: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._now + delay, callback, *args, context=context)
 
     def call_soon_threadsafe(
         self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
@@ -140,55 +198,68 @@ class SimLoop(asyncio.BaseEventLoop):
             self._escape("a callback from another thread")
         return self.call_soon(callback, *args, context=context)
 
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        pass  # it is dropped when its time comes
-
     def _run_once(self) -> None:
+        """Take turns until the loop is to stop."""
         # Written for speed: a tenth of what simulated runs take is here.
-        ready, timers = self._ready, self._timers
-        if not ready and not self._stopping:
-            self._move_on()
-        now = self._now
-        while timers and timers[0][0] <= now:
-            timer = heapq.heappop(timers)[2]
-            timer._scheduled = False
-            if not timer._cancelled:
-                ready.append(timer)
-        if self._turn_s:
-            self._now += self._turn_s
-            self._turns = 0
-        for _ in range(len(ready)):
-            handle = ready.popleft()
-            if handle._cancelled:
-                continue
-            self._turns += 1
+        ready, timers, turn_s, current = self._ready, self._timers, self._turn_s, CURRENT
+        pop, take = heapq.heappop, self._ready.popleft
+        while True:
+            if not ready and not self._stopping:
+                self._move_on()
+            now = self._now
+            while timers and timers[0][0] <= now:
+                timer = pop(timers)[2]
+                if not timer._cancelled:
+                    ready.append(timer)
+            if turn_s:
+                self._now += turn_s
+                self._turns = 0
+            self._turns += len(ready)
             if self._turns > TURNS_MAX:
-                raise StuckError(f"{TURNS_MAX} callbacks at {self._now}, the last one {handle!r}")
-            incarnation = handle._context.get(CURRENT)
-            if incarnation is not None and incarnation.dead:
-                incarnation.parked.append(handle)
-            else:
-                handle._run()
+                raise StuckError(f"{TURNS_MAX} callbacks at {self._now}, the next one {ready[0]!r}")
+            for _ in range(len(ready)):
+                handle = take()
+                if handle._cancelled:
+                    continue
+                context = handle._context
+                incarnation = context.get(current)
+                if incarnation is not None and incarnation.dead:
+                    incarnation.parked.append(handle)
+                    continue
+                try:
+                    context.run(handle._callback, *handle._args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:  # whatever a callback raises is the loop's to tell, as in asyncio
+                    self._callback_failed(handle, error)
+            if self._stopping:
+                return
+
+    def _callback_failed(self, handle: asyncio.Handle, error: BaseException) -> None:
+        self.call_exception_handler({"message": f"Exception in {handle!r}", "exception": error, "handle": handle})
 
     def _move_on(self) -> None:
         # Neither cancelled timers nor those of the dead make time go on.
-        while self._timers and (self._timers[0][2].cancelled() or self._park(self._timers[0][2])):
-            heapq.heappop(self._timers)
-        if not self._timers:
+        timers = self._timers
+        while timers and self._is_void(timers[0][2]):
+            heapq.heappop(timers)
+        if not timers:
             raise StuckError(f"nothing can happen any more; waiting: {self._waiting()}")
-        when = self._timers[0][0]
+        when = timers[0][0]
         if when > self.ends_at:
             raise StuckError(f"still running at {self._now}; waiting: {self._waiting()}; errors: {self.errors}")
         if when > self._now:
             self._now = when
             self._turns = 0
 
-    def _park(self, handle: asyncio.Handle) -> bool:
-        """Keep the handle for ever, if it belongs to a dead incarnation."""
-        incarnation: Incarnation | None = handle._context.get(CURRENT)
+    def _is_void(self, timer: asyncio.TimerHandle) -> bool:
+        """Whether it is cancelled, or belongs to a dead incarnation, which then keeps it for ever."""
+        if timer._cancelled:
+            return True
+        incarnation: Incarnation | None = timer._context.get(CURRENT)
         if incarnation is None or not incarnation.dead:
             return False
-        incarnation.parked.append(handle)
+        incarnation.parked.append(timer)
         return True
 
     def _waiting(self) -> list[str]:

@@ -60,7 +60,7 @@ class SimSession(MemorySession):
     async def _call(self, function: Callable[[], T], *, write: bool) -> T:
         loop = asyncio.get_running_loop()
         self._asked_at = max(self._asked_at, loop.time() + self._rng.uniform(*self.latency_s))
-        await asyncio.sleep(self._asked_at - loop.time())
+        await _sleep(loop, self._asked_at - loop.time())
         try:
             result = await super()._call(function, write=write)
             if write and self._losing is not None and not self._losing.done():
@@ -70,7 +70,7 @@ class SimSession(MemorySession):
         finally:
             self._count()
             self._answered_at = max(self._answered_at, loop.time() + self._rng.uniform(*self.latency_s))
-            await asyncio.sleep(self._answered_at - loop.time())
+            await _sleep(loop, self._answered_at - loop.time())
 
     def _count(self) -> None:
         """One call more was answered since the reply that was lost."""
@@ -84,3 +84,21 @@ class SimSession(MemorySession):
     def forgotten(self) -> None:
         """The store has not heard of the process for the session's timeout."""
         self.tree.end_session(self.session_id)
+
+
+async def _sleep(loop: asyncio.AbstractEventLoop, delay: float) -> None:
+    """`asyncio.sleep`, at less cost: runs are largely made of calls of the metadata store."""
+    if delay <= 0:
+        await asyncio.sleep(0)
+        return
+    future = loop.create_future()
+    timer = loop.call_later(delay, _wake, future)
+    try:
+        await future
+    finally:
+        timer.cancel()
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -75,9 +75,14 @@ class Inode:
         head = self.view.get(first, ZEROS)[: offset - first * SECTOR_BYTES]
         tail = self.view.get(last, ZEROS)[end - last * SECTOR_BYTES :]
         whole = head + data + tail
+        view, dirty, at = self.view, self.dirty, 0
         for i in range(first, last + 1):
-            at = (i - first) * SECTOR_BYTES
-            self._put(i, whole[at : at + SECTOR_BYTES])
+            view[i] = content = whole[at : at + SECTOR_BYTES]
+            at += SECTOR_BYTES
+            if i in dirty:
+                dirty[i].append(content)
+            else:
+                dirty[i] = [content]
         self.size = max(self.size, end)
 
     def _put(self, sector: int, content: bytes) -> None:

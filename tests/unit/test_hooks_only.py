@@ -25,8 +25,8 @@ NAMED_TUPLE = {"_asdict", "_fields", "_make", "_replace"}  # public, by its docu
 EXCEPTIONS = {
     "preloaded.py": {"_exit", "_run_exitfuncs", "_shutdown"},  # what the interpreter does at its end
     "sim/loop.py": {
-        *("_check_closed", "_ready", "_stopping", "_thread_id"),  # of `BaseEventLoop`
-        *("_cancelled", "_context", "_log_destroy_pending", "_run", "_scheduled"),  # of handles and tasks
+        *("_check_closed", "_closed", "_ready", "_stopping", "_thread_id"),  # of `BaseEventLoop`
+        "_log_destroy_pending",  # of tasks
     },
     "sim/transport.py": {
         *("_FlowControlMixin", "_loop", "_maybe_pause_protocol", "_maybe_resume_protocol", "_protocol_paused"),

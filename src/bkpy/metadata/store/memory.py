@@ -242,13 +242,14 @@ class MemorySession(MetadataStore):
         if self._closed:
             raise ClientClosedError("the metadata session is closed")
         await asyncio.sleep(0)  # no call of a real store returns within the caller's tick of the event loop
-        try:
-            async with asyncio.timeout(self.call_timeout_s):
-                await self._connected.wait()
-        except TimeoutError:
-            raise MetadataUnavailableError(
-                f"the metadata store could not be reached for {self.call_timeout_s} s"
-            ) from None
+        if not self._connected.is_set():
+            try:
+                async with asyncio.timeout(self.call_timeout_s):
+                    await self._connected.wait()
+            except TimeoutError:
+                raise MetadataUnavailableError(
+                    f"the metadata store could not be reached for {self.call_timeout_s} s"
+                ) from None
         if self._closed:
             raise ClientClosedError("the metadata session was closed during the call")
         if not write:
