@@ -75,6 +75,7 @@ REBALANCED = "copies were moved to a new bookie"
 INDEX_REBUILT = "an index was made anew"
 ROTTEN = "a stored byte rotted"
 SECOND_LIFE = "a ledger that was deleted was copied here again"
+THREE_FAULTS = "a quick run had three faults"
 WHOLE_AGAIN = "the integrity check came to its end"
 
 
@@ -105,6 +106,7 @@ EXPECTED: Mapping[str, tuple[str, ...]] = {
         *(*_STORAGE, TORN_TAIL, COLLECTED, SPARE_COLLECTED, ZOMBIE_REFUSED, MOVED_COPY, SCRUBBED),
         *(STRANGER_FIRST, KEY_GAVE_WAY, INSPECTED),
     ),
+    "quick": (*_STORAGE, TORN_TAIL, COLLECTED, SPARE_COLLECTED, SCRUBBED, THREE_FAULTS),
     "failover": (
         *(*_STORAGE, WINDOW_OF_ONE, SEVERAL_LEDGERS, CHANGED_IN_RECOVERY, DOUBT_RESOLVED, DOUBT_STAYED),
         *(STRANGER_FIRST, KEY_GAVE_WAY),

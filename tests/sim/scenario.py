@@ -1,4 +1,8 @@
-"""The standard run of a cluster: write while bookies die, cut the power of all, read everything back."""
+"""The standard run of a cluster: write while bookies die, cut the power of all, read everything back.
+
+The quick run is the same in a small world: some 200 appends, three faults in the median, and no time in which nothing
+happens. Its seeds are many.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +20,10 @@ from bkpy.errors import (
 )
 
 from .cluster import Bookie, Cluster, Ledger
-from .coverage_marks import MOVED_COPY, ZOMBIE_REFUSED
+from .coverage_marks import MOVED_COPY, THREE_FAULTS, ZOMBIE_REFUSED
 from .mover import move
 from .strangers import Stranger
+from .world import World
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -48,9 +53,27 @@ MOVED_SIZES = (3, 3, 2)
 ZOMBIE_APPENDS_MAX = 100
 
 
+QUICK_PACE = 0.05  # of the standard run's pauses
+QUICK_FAULTS = (1, 2, 3, 3, 3, 4, 5)
+QUICK_LEDGER_ENTRIES = (20, 30, 50, 50, 80)
+QUICK_SIZES = (*SIZES, (3, 3, 3), (3, 3, 2))
+
+
 def standard_run(seed: int) -> tuple[Cluster, Coroutine[Any, Any, None]]:
     cluster = Cluster(seed, bookies=ENSEMBLE_SIZE + (seed % 3 == 2))
     return cluster, run_on(cluster)
+
+
+def quick_run(seed: int) -> tuple[Cluster, Coroutine[Any, Any, None]]:
+    world = World(
+        seed,
+        session_timeout_s=0.3,
+        metadata_timeout_s=0.3,
+        disk_latency_s=(0.00001, 0.0002),
+        metadata_latency_s=(0.00005, 0.0005),
+    )
+    cluster = Cluster(seed, bookies=ENSEMBLE_SIZE + (seed % 4 == 3), world=world)
+    return cluster, run_quickly(cluster)
 
 
 async def run_on(cluster: Cluster) -> None:
@@ -70,6 +93,48 @@ async def run_on(cluster: Cluster) -> None:
     await cluster.check_deleted()
 
 
+async def run_quickly(cluster: Cluster) -> None:
+    """Four writers, one ledger each, three misfortunes in the median, a power cut for all, and the reading."""
+    plan = cluster.world.stream("plan")
+    await cluster.start()
+    events = [plan.choice((*DEATHS, *DISTURBANCES, BLACKOUT)) for _ in range(plan.choice(QUICK_FAULTS))]
+    writing = cluster.client_host.start(_write_some(cluster, plan), name="workload")
+    for event in events:
+        await misfortune(cluster, plan, event, QUICK_PACE)
+    await writing
+    cluster.world.marks[THREE_FAULTS] += len(events) >= 3
+    await blackout(cluster, QUICK_PACE)
+    await cluster.client_host.start(cluster.check())
+
+
+async def _write_some(cluster: Cluster, plan: Random) -> None:
+    async with cluster.client(ensemble_changes_max=100, add_timeout_s=0.3, read_timeout_s=1.0) as client:
+        ledgers = [(plan.choice(QUICK_LEDGER_ENTRIES), plan.choice(QUICK_SIZES)) for _ in range(4)]
+        await asyncio.gather(*(_write_one(cluster, client, *ledger) for ledger in ledgers))
+
+
+async def _write_one(cluster: Cluster, client: Client, entries: int, sizes: tuple[int, int, int]) -> None:
+    deleting = cluster.world.stream(f"deleting-{entries}-{sizes}")
+    while True:
+        try:
+            ledger_id = await cluster.write_ledger(client, entries, sizes, password=b"secret")
+            break
+        except (NotEnoughBookiesError, BookieUnavailableError):
+            await asyncio.sleep(0.02)
+    if deleting.random() < DELETED:
+        await client.delete_ledger(ledger_id)
+        cluster.ledgers[ledger_id].deleted = True
+
+
+async def misfortune(cluster: Cluster, plan: Random, event: str, pace: float = 1.0) -> None:
+    if event == BLACKOUT:
+        await blackout(cluster, pace)
+    elif event in DISTURBANCES:
+        await disturbance(cluster, plan.choice(cluster.bookies), event, pace=pace)
+    else:
+        await death(cluster, plan.choice(cluster.bookies), event, pace)
+
+
 async def write_among(cluster: Cluster, plan: Random) -> None:
     """Write until all misfortunes are over."""
     over = asyncio.Event()
@@ -78,12 +143,7 @@ async def write_among(cluster: Cluster, plan: Random) -> None:
         await cluster.created.acquire()
     events = [plan.choice((*DEATHS, *DISTURBANCES, BLACKOUT)) for _ in range(plan.choice((0, 1, 1, 1, 2, 4)))]
     for event in events:
-        if event == BLACKOUT:
-            await blackout(cluster)
-        elif event in DISTURBANCES:
-            await disturbance(cluster, plan.choice(cluster.bookies), event)
-        else:
-            await death(cluster, plan.choice(cluster.bookies), event)
+        await misfortune(cluster, plan, event)
     over.set()
     await writing
     for ledger_id, ledger in cluster.ledgers.items():
@@ -93,23 +153,28 @@ async def write_among(cluster: Cluster, plan: Random) -> None:
             assert ledger.failure is None, f"the writer of ledger {ledger_id} failed"
 
 
-async def blackout(cluster: Cluster) -> None:
-    """All bookies lose power in the same instant, and are started again one after the other."""
+async def blackout(cluster: Cluster, pace: float = 1.0) -> None:
+    """All bookies lose power in the same instant, and are started again: one after the other, or in haste together."""
     rng = cluster.world.stream(f"blackout-{cluster.bookies[0].host.boots}")
-    await asyncio.sleep(rng.random() * 0.3)
+    await asyncio.sleep(rng.random() * 0.3 * pace)
     for bookie in cluster.bookies:
         bookie.host.record("event", BLACKOUT)
         bookie.host.power_cut()
-    await asyncio.sleep(rng.random() * 20.0)  # sessions may have expired, or not
-    for bookie in cluster.bookies:
-        await bookie.start()
+    await asyncio.sleep(rng.random() * 20.0 * pace)  # sessions may have expired, or not
+    if pace == 1.0:
+        for bookie in cluster.bookies:
+            await bookie.start()
+    else:
+        await asyncio.gather(*(bookie.start() for bookie in cluster.bookies))
 
 
-async def disturbance(cluster: Cluster, bookie: Bookie, event: str, host: Host | None = None) -> None:
+async def disturbance(
+    cluster: Cluster, bookie: Bookie, event: str, host: Host | None = None, *, pace: float = 1.0
+) -> None:
     """Let `event` come between the client (or `host`) and the bookie, or the bookie and its disk, for a while."""
     net, here, there = cluster.world.net, (host or cluster.client_host).address, bookie.host.address
     rng = cluster.world.stream(f"disturbance-{cluster.world.loop.time()}")
-    await asyncio.sleep(rng.random() * 0.3)
+    await asyncio.sleep(rng.random() * 0.3 * pace)
     bookie.host.record("event", event)
     if event == "reset":
         net.reset(here, there)
@@ -119,16 +184,16 @@ async def disturbance(cluster: Cluster, bookie: Bookie, event: str, host: Host |
         net.block(*((here, there) if rng.random() < 0.5 else (there, here)))
     else:
         bookie.host.disk.stall()
-    await asyncio.sleep(rng.random() ** 3 * 10)
+    await asyncio.sleep(rng.random() ** 3 * 10 * pace)
     net.heal()
     bookie.host.disk.unstall()
 
 
-async def death(cluster: Cluster, bookie: Bookie, event: str) -> None:
+async def death(cluster: Cluster, bookie: Bookie, event: str, pace: float = 1.0) -> None:
     """Let the bookie die of `event` at some time, and have it running again in the end."""
     rng = cluster.world.stream(f"death-{bookie.host.boots}")
     host, boot = bookie.host, bookie.host.boots
-    await asyncio.sleep(rng.random() * 0.3)
+    await asyncio.sleep(rng.random() * 0.3 * pace)
     host.record("event", event)
     if event == "crash":
         host.crash()
@@ -142,7 +207,7 @@ async def death(cluster: Cluster, bookie: Bookie, event: str) -> None:
         host.disk.fail_at(rng.randrange(1, 10), errno.EIO, operation="fdatasync")
     else:
         host.disk.fail_at(1, errno.ENOSPC, path="/journal/", repeat=True)
-    await asyncio.sleep(rng.random() ** 3)
+    await asyncio.sleep(rng.random() ** 3 * pace)
     host.disk.heal()
     if host.up and host.boots == boot:
         host.crash()  # what should have killed it didn't come, or left it in a state of no use

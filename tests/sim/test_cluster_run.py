@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,6 +23,13 @@ def test_what_was_acknowledged_is_read_back(seeds: Sequence[int]) -> None:
     counts = [sum(len(ledger.acknowledged) for ledger in cluster.ledgers.values()) for cluster in clusters]
     assert min(counts) > 50  # one with small limits and much trouble may come to little
     assert sum(counts) > 200 * len(seeds)
+
+
+@pytest.mark.parametrize("seeds", seeds_of("quick", block=200, blocks=2))
+def test_what_was_acknowledged_in_haste_is_read_back(seeds: Sequence[int]) -> None:
+    clusters = play_all("quick", seeds)
+    counts = [sum(len(ledger.acknowledged) for ledger in cluster.ledgers.values()) for cluster in clusters]
+    assert statistics.median(counts) >= 180
 
 
 @pytest.mark.scenario(45)

@@ -11,8 +11,7 @@ import gc
 import hashlib
 import random
 from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from bkpy.metadata.store.memory import MemoryStore
 
@@ -41,8 +40,7 @@ class UnhandledError(AssertionError):
     """Something reached the loop's exception handler during the run."""
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """Something that happened, in virtual time."""
 
     time: float
@@ -74,6 +72,7 @@ class World:
         self.disk_latency_s = disk_latency_s
         self.metadata_latency_s = metadata_latency_s
         self.metadata_timeout_s = metadata_timeout_s  # for one call of a session that is cut off
+        self.session_timeout_s = session_timeout_s  # after which the store forgets a process that died
         self.session_timeout_s = session_timeout_s
         self.hosts: dict[str, Host] = {}
         self.trace: list[Event] = []

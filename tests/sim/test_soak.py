@@ -1,0 +1,64 @@
+"""A soak counts every seed once, tells of those that fail, and ends when it is asked to."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .soak import Result, Soak
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def toy(seed: int) -> Result:
+    if seed == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return Result(seed, "it is odd" if seed == 3 else None, Counter(seen=1, odd=seed % 2), 1800.0, 0.5)
+
+
+def test_every_seed_is_counted_once_and_what_fails_is_named(capfd: pytest.CaptureFixture[str]) -> None:
+    soak = Soak(toy, "see ")
+    soak.run(0, seeds=10, jobs=3)
+    assert soak.seeds == 10
+    assert soak.failed == {3: "it is odd", 5: "its process died: -9"}
+    assert soak.marks == {"seen": 9, "odd": 4}
+    assert soak.conclude(["seen"]) == 1
+    told = capfd.readouterr().out
+    assert "4.50 virtual hours" in told
+    assert "see 3  # it is odd" in told
+
+
+def test_an_expected_mark_that_no_seed_reaches_fails_the_soak(capfd: pytest.CaptureFixture[str]) -> None:
+    soak = Soak(toy, "see ")
+    soak.run(0, seeds=2, jobs=2)
+    assert soak.conclude(["odd"]) == 0
+    assert soak.conclude(["odd", "even"]) == 1
+    assert "never reached: even" in capfd.readouterr().out
+
+
+def test_it_ends_when_its_time_is_over() -> None:
+    soak = Soak(toy, "see ")
+    soak.run(10, minutes=0.0, jobs=1)
+    assert soak.stopped
+    assert soak.seeds >= 1
+
+
+def test_an_interrupt_ends_it_with_what_was_counted() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.sim.soak", "storage", "--minutes", "10", "--jobs", "1"],
+        cwd=Path(__file__).parents[2],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("soaking storage")
+        process.send_signal(signal.SIGINT)
+        told = process.stdout.read()
+    assert "virtual hours" in told
+    assert "no seed failed" in told
