@@ -30,6 +30,6 @@ def test_a_seed_finds_one_and_passes_without_it() -> None:
     [found] = play_seeds(planted, 12, 1)
     assert found.seed == 12
     assert found.error is not None
-    assert "LedgerRecoveryError" in found.error
+    assert "liveness: recovery" in found.error
     [passed] = play_seeds(planted._replace(mutant=""), 12, 1)
     assert passed.error is None
