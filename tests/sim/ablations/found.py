@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FOUND: Final[Mapping[str, Found]] = {
+    "2 last add confirmed moves during an ensemble change": Found(
+        "failover", 13, "I7: entry 354 was acknowledged when"
+    ),
     "20 a fence is answered before it is durable": Found(
         "storage", 7, "the fence of ledger 9 is forgotten", cheap=True
     ),
@@ -59,5 +62,5 @@ FOUND: Final[Mapping[str, Found]] = {
     "states a state is evicted for another of the same request": Found(
         "crowd", 54, "ledger 9: on fewer than 2 of their bookies", cheap=True
     ),
-    "outcomes a write in doubt counts as not stored": Found("failover", 13, "closed at 583 with 902842 bytes"),
+    "outcomes a write in doubt counts as not stored": Found("failover", 13, "I7: entry 322 was acknowledged when"),
 }

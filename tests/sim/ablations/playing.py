@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 import pytest
 
+from tests.faults.oracle import BrokenPromiseError
 from tests.sim import healing
 from tests.sim.runs import Range, play
 
@@ -51,7 +52,8 @@ def search(ablation: Ablation, run: str, seeds: Iterable[int]) -> Noticed | int:
 def first_line(error: BaseException) -> str:
     """The invariant, if the error names one, and what it says first."""
     invariant = getattr(error, "invariant", "")
-    text = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    text = lines[isinstance(error, BrokenPromiseError) and len(lines) > 1]  # behind what was promised
     if invariant and not text.startswith(invariant):
         text = f"{invariant}: {text}"
     return text if isinstance(error, AssertionError) else f"{type(error).__name__}: {text}"
