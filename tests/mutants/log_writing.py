@@ -204,7 +204,7 @@ MUTANTS: list[Mutant] = [
             await former.flush()
 """,
         """        if former is None:
-            await present.flush()
+            await last.flush()
 """,
         (f"{_BETWEEN}::test_a_flush_waits_for_the_former_ledger_though_nothing_follows",),
     ),

@@ -6,8 +6,12 @@ from typing import NamedTuple
 
 
 class Planted(NamedTuple):
-    """One row of docs/explanation/track-record.md. `mutant`: its name in tests/mutants; "" plants nothing."""
+    """One row of docs/explanation/track-record.md. `mutant`: its name in tests/mutants; "" plants nothing.
+
+    `feature`: what a plan of "everything" needs to reach the defect; other seeds count as played.
+    """
 
     defect: str
     mutant: str
     run: str = "everything"  # whose seeds play what the defect needs
+    feature: str = ""

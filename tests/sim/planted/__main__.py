@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[3]
+OWN_FAULT = ("NameError", "UnboundLocalError", "ImportError", "ModuleNotFoundError")  # of a mutant written wrongly
 
 
 class Played(NamedTuple):
@@ -56,6 +57,8 @@ def search(planted: Planted, *, seeds: int, finds: int, seconds: float) -> Resul
         for played in play_seeds(planted, result.played, seeds - result.played):
             result.played += 1
             spent += played.seconds
+            if played.error is not None and played.error.startswith(OWN_FAULT):
+                raise RuntimeError(f"{planted.mutant} has to be written anew: {played.error}")
             if played.error is not None and passes_without(planted.run, played.seed):
                 result.found[played.seed] = played.error
             if len(result.found) == finds or spent > seconds:
@@ -72,6 +75,7 @@ def passes_without(run: str, seed: int) -> bool:
 def play_seeds(planted: Planted, first: int, count: int) -> Iterator[Played]:
     """What one child says of its seeds; with one that hangs it is over."""
     command = [sys.executable, "-m", "tests.sim.planted.child", planted.mutant, planted.run, str(first), str(count)]
+    command.append(planted.feature)
     seed = first
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
         try:
@@ -102,7 +106,7 @@ def main() -> int:
     print("| defect | run | first seed | how many |\n| --- | --- | --- | --- |")
     for planted in chosen:
         if arguments.run:
-            planted = planted._replace(run=arguments.run)
+            planted = planted._replace(run=arguments.run, feature="")
         result = search(planted, seeds=arguments.seeds, finds=arguments.finds, seconds=arguments.seconds)
         print(result.row(), flush=True)
         for seed, error in [*result.found.items()][:1]:

@@ -2,7 +2,7 @@
 
 SIGXCPU ends the process if a seed takes more than `HANGS_S` of processor time.
 
-python -m tests.sim.planted.child "the mutant's name" everything 0 200    # "": without one
+python -m tests.sim.planted.child "the mutant's name" everything 0 200 logs    # or "": without a mutant, of all plans
 """
 
 from __future__ import annotations
@@ -56,17 +56,19 @@ class Finder:
 
 
 def main() -> None:
-    name, run, first, count = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    name, run, first, count, feature = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
     assert not any(module.partition(".")[0] == "bkpy" for module in sys.modules), "bkpy is loaded without the mutant"
     if name:
         sys.meta_path.insert(0, Finder(name))
+    from tests.sim.everything.plan import Plan
     from tests.sim.runs import Range, play
 
     logging.lastResort = None  # what runs do to bookies and clients makes them warn all the time
     for seed in range(first, first + count):
         began = time.process_time()
         resource.setrlimit(resource.RLIMIT_CPU, (int(began) + HANGS_S, resource.RLIM_INFINITY))
-        error = play(run, seed, Range())
+        plays = not feature or feature in Plan.draw(seed).features
+        error = play(run, seed, Range()) if plays else None
         line = " ".join(f"{type(error).__name__}: {error}".split())[:200] if error is not None else None
         print(json.dumps({"seed": seed, "error": line, "seconds": time.process_time() - began}), flush=True)
 
