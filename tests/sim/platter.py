@@ -55,7 +55,7 @@ class Inode:
             return b""
         first, last = offset // SECTOR_BYTES, (end - 1) // SECTOR_BYTES
         view = self.view
-        if last - first > 4 * len(view):  # most of what was allocated was never written
+        if last - first > len(view):  # most of what was allocated was never written
             sparse = bytearray((last + 1 - first) * SECTOR_BYTES)
             for i, content in view.items():
                 if first <= i <= last:
