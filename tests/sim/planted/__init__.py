@@ -8,7 +8,7 @@ from typing import NamedTuple
 class Planted(NamedTuple):
     """One row of docs/explanation/track-record.md. `mutant`: its name in tests/mutants; "" plants nothing.
 
-    `feature`: what a plan of "everything" needs to reach the defect; other seeds count as played.
+    `feature`: what a plan of "everything" needs to reach the defect; other seeds are not played.
     """
 
     defect: str

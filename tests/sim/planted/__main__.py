@@ -34,13 +34,15 @@ class Played(NamedTuple):
     seed: int
     error: str | None
     seconds: float
+    plays: bool = True  # its plan has the feature that the defect needs
 
 
 @dataclass
 class Result:
-    """Of one defect: how many seeds were played, and what those that find it say."""
+    """Of one defect: how many seeds were gone through and played, and what those that find it say."""
 
     planted: Planted
+    passed: int = 0
     played: int = 0
     found: dict[int, str] = field(default_factory=dict)
 
@@ -53,9 +55,10 @@ def search(planted: Planted, *, seeds: int, finds: int, seconds: float) -> Resul
     """Play the seeds from 0 on, until that many find the defect, or the time is over."""
     result = Result(planted)
     spent = 0.0
-    while result.played < seeds:
-        for played in play_seeds(planted, result.played, seeds - result.played):
-            result.played += 1
+    while result.passed < seeds:
+        for played in play_seeds(planted, result.passed, seeds - result.passed):
+            result.passed += 1
+            result.played += played.plays
             spent += played.seconds
             if played.error is not None and played.error.startswith(OWN_FAULT):
                 raise RuntimeError(f"{planted.mutant} has to be written anew: {played.error}")

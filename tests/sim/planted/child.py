@@ -70,7 +70,10 @@ def main() -> None:
         plays = not feature or feature in Plan.draw(seed).features
         error = play(run, seed, Range()) if plays else None
         line = " ".join(f"{type(error).__name__}: {error}".split())[:200] if error is not None else None
-        print(json.dumps({"seed": seed, "error": line, "seconds": time.process_time() - began}), flush=True)
+        print(
+            json.dumps({"seed": seed, "error": line, "seconds": time.process_time() - began, "plays": plays}),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":
