@@ -16,7 +16,7 @@ LOAD ?= 0
 test test-fast test-full flakes coverage mutants: export PYTHONDONTWRITEBYTECODE :=
 PYTEST = $(BIN)/python -m pytest $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS))
 
-.PHONY: help demo test test-fast flakes coverage test-full test-long test-privileged test-containers test-pythons mutants check golden scenarios settings sim soak shrink planted ablations bench bench-export bench-housekeeping bench-memory bench-peers bench-streaming bench-tls clean
+.PHONY: help demo test test-fast flakes coverage test-full test-long test-privileged test-containers test-pythons mutants check golden scenarios settings sim soak chaos shrink planted ablations bench bench-export bench-housekeeping bench-memory bench-peers bench-streaming bench-tls clean
 
 help:
 	@echo "make demo       store a year of flights on a local cluster, read them back, query and stream them with Spark"
@@ -36,6 +36,7 @@ help:
 	@echo "make settings   write the page of all settings anew, and the signatures in that of the API"
 	@echo "make sim SEED=7 one simulated run of bookies and client, with its trace (SCENARIO=failover: of dying writers, crowd: of many ledgers; SEEDS=200: so many seeds)"
 	@echo "make soak SEEDS=1000  so many seeds on all cores, with their coverage marks (MINUTES=60: for so long; RUN=quick, FIRST=5000)"
+	@echo "make chaos MINUTES=5  a real cluster under kills, suspensions, cuts and lost disks, then every entry compared (SEED=7)"
 	@echo "make shrink SEED=7  what is left of a failing seed that matters, told as a story (RUN=everything-long; TO=FILE: and as a test; BUDGET=600: in so many runs)"
 	@echo "make planted SEEDS=200  defects of the track record planted again: how many of so many seeds find each (DEFECT='part of a row'; FINDS=3: no more of each)"
 	@echo "make ablations  rules of protocol and storage switched off one by one, and what notices (RULE=13, SEEDS=500)"
@@ -115,6 +116,10 @@ ablations: $(VENV)/.dev
 	$(BIN)/python -m tests.sim.ablations $(if $(RULE),--rule $(RULE)) $(if $(SEEDS),--seeds $(SEEDS))
 
 FIRST ?= 0
+# A seed is drawn unless the command gives one.
+chaos: $(VENV)/.dev $(VENV)/zookeeper.jsa
+	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),5) $(if $(filter command line environment,$(origin SEED)),--seed $(SEED))
+
 soak: $(VENV)/.dev
 	$(BIN)/python -m tests.sim.soak $(RUN) --first $(FIRST) $(if $(MINUTES),--minutes $(MINUTES),--seeds $(or $(SEEDS),1000))
 

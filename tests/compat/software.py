@@ -140,8 +140,8 @@ class BookieProcess:
         self._uri = uri
         self._process = ManagedProcess(directory.with_name(f"{bookie_id}.log"))
 
-    async def start(self, software: Software, store: MetadataStore, root: str) -> None:
-        """Return when it is registered and serves."""
+    async def start(self, software: Software, store: MetadataStore, root: str, *flags: str) -> None:
+        """Return when it is registered and serves. `flags`: of its command."""
         registrations = [paths.available(root, self.id, read_only=flag) for flag in (False, True)]
         for path in registrations:  # the last run's, if that was killed, would be taken for this one's
             with contextlib.suppress(NoNode):
@@ -150,7 +150,7 @@ class BookieProcess:
         config = self.directory.with_name(f"{self.id}.toml")
         config.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items()))
         self.directory.mkdir(exist_ok=True)
-        command = [sys.executable, "-P", "-m", "bkpy", "bookie", "run", "--config", str(config)]
+        command = [sys.executable, "-P", "-m", "bkpy", "bookie", "run", "--config", str(config), *flags]
         with children_started_by(software.preloaded.bookie):
             self._process.spawn(["env", "-C", str(self.directory), *command], env=software.environment)
 
@@ -169,6 +169,18 @@ class BookieProcess:
 
     async def kill(self) -> None:
         await self._process.kill()
+
+    @property
+    def running(self) -> bool:
+        return self._process.running
+
+    def suspend(self) -> None:
+        """SIGSTOP."""
+        self._process.suspend()
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self._process.resume()
 
 
 async def dump_tree(store: MetadataStore, root: str) -> dict[str, str]:
