@@ -23,6 +23,7 @@ from bkpy.metadata.replication.underreplication import UnderreplicationQueue
 from bkpy.runtime.system import real_runtime
 from tests.compat.software import BookieProcess, Software
 from tests.faults.healing import CONFIG
+from tests.faults.oracle import BrokenPromiseError, check_replicas
 from tests.faults.proxy import Proxy
 from tests.waiting import eventually
 
@@ -122,8 +123,7 @@ class Chaos:
             began = loop.time()
             for fault in schedule:
                 await asyncio.sleep(max(0.0, began + fault.at_s - loop.time()))
-                await self._apply(fault, store, root)
-                self.faults[fault.kind] += 1
+                self.faults[await self._apply(fault, store, root)] += 1
             await asyncio.sleep(max(0.0, began + self._length_s - loop.time()))
             self._stopping = True
             progress.cancel()
@@ -201,14 +201,14 @@ class Chaos:
 
         await eventually(started, f"bookie {bookie.id} starts", meanwhile=bkpy.BookKeeperError, pause_s=0.5)
 
-    async def _apply(self, fault: Fault, store: MetadataStore, root: str) -> None:
+    async def _apply(self, fault: Fault, store: MetadataStore, root: str) -> str:
+        """Apply the fault, from its beginning to its end. Returns what to count it as."""
         if fault.kind == "leader restarted":
-            await self._restart_leader(fault)
-            return
+            return await self._restart_leader(fault)
         if fault.kind == "server suspended":
             server = self._ensemble.servers[fault.server]
             await self._while(fault, server.suspend, server.resume)
-            return
+            return fault.kind
         bookie = self._bookies[fault.target]
         if fault.kind == "suspend":
             await self._while(fault, bookie.suspend, bookie.resume)
@@ -219,10 +219,12 @@ class Chaos:
             await bookie.proxy.heal()
         else:
             await (bookie.stop() if fault.kind == "restart" else bookie.kill())
-            if fault.kind == "disk lost":
-                await self._lose_disk(bookie, store, root)
+            lost = fault.kind == "disk lost" and await self._lose_disk(bookie, store, root)
             await asyncio.sleep(fault.lasts_s)
             await self._start(bookie, store, root)
+            if fault.kind == "disk lost" and not lost:
+                return "disk lost, refused"
+        return fault.kind
 
     @staticmethod
     async def _while(fault: Fault, begin: Callable[[], None], end: Callable[[], None]) -> None:
@@ -232,17 +234,17 @@ class Chaos:
         finally:
             end()
 
-    async def _lose_disk(self, bookie: Bookie, store: MetadataStore, root: str) -> None:
+    async def _lose_disk(self, bookie: Bookie, store: MetadataStore, root: str) -> bool:
         """Only where every other bookie is sound: two copies of three may be gone otherwise, which is no defect.
 
         A bookie that is still copying what an earlier fault took is read-only.
         """
         if not await self._sound(store, root, without=bookie.id):
-            self.faults["disk lost, refused"] += 1
-            return
+            return False
         for name in ("journal", "ledgers"):
             shutil.rmtree(bookie.directory / name)
         bookie.flags = ("--rebuild",)
+        return True
 
     async def _sound(self, store: MetadataStore, root: str, *, without: str) -> bool:
         queue = UnderreplicationQueue(store, root, store.runtime)
@@ -254,30 +256,23 @@ class Chaos:
             return False
         return not marked and all(there)
 
-    async def _restart_leader(self, fault: Fault) -> None:
+    async def _restart_leader(self, fault: Fault) -> str:
         modes = [await _mode(server.port) for server in self._ensemble.servers]
         leader = next((s for s, mode in zip(self._ensemble.servers, modes, strict=True) if mode == "leader"), None)
         if leader is None:
-            return
+            return "no leader"
         await leader.kill()
         await asyncio.sleep(fault.lasts_s)
         await leader.start()
+        return fault.kind
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
     async def _replicated(self, store: MetadataStore, root: str) -> None:
-        queue = UnderreplicationQueue(store, root, store.runtime)
-
-        async def nothing_left() -> bool:
-            return not [ledger_id async for ledger_id in queue.list()]
-
+        """Return when every bookie takes entries, so none is still copying, and no under-replication record is left."""
         try:
             await eventually(
-                nothing_left,
-                "nothing is under-replicated",
-                deadline_s=HEALED_S,
-                pause_s=0.5,
-                meanwhile=bkpy.BookKeeperError,
+                lambda: self._sound(store, root, without=""), "the cluster heals", deadline_s=HEALED_S, pause_s=0.5
             )
         except AssertionError as error:
             raise ChaosError(str(error)) from None
@@ -300,6 +295,11 @@ class Chaos:
                 wrong += [f"{log}: {what}" for what in account(log, Record.load(self._acknowledged[log].path), found)]
                 wrong += [f"{log}: {what}" for what in consumed(found, Record.load(self._consumed[log].path))]
                 self.compared += len(found)
+            async for ledger_id in client.list_ledgers():
+                try:
+                    await check_replicas(client, ledger_id)
+                except BrokenPromiseError as error:
+                    wrong.append(str(error))
         if wrong:
             raise ChaosError("\n".join(wrong))
         acknowledged = sum(record.count for record in self._acknowledged.values())
