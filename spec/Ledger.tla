@@ -232,13 +232,14 @@ ChangeInRecovery(r, c, ens) ==  \* rule 18: in memory only
 Rebased(r) == LET n == Len(rec[r].snap) - 1
               IN SubSeq(meta.frags, 1, n) \o SubSeq(rec[r].frags, n + 1, Len(rec[r].frags))
 
-RecoveryCloses(r) ==
+Close(r) ==
   /\ rec[r].state = "reading" /\ Missing(r)
   /\ On("rule 17") => \A id \in rec[r].base + 1..rec[r].next - 1 : OnQuorum(id, rec[r].frags, has)
   /\ On("rule 19") => meta.state = "recovery"
   /\ meta' = [state |-> "closed", frags |-> Rebased(r), last |-> rec[r].next - 1, closings |-> meta.closings + 1]
-  /\ rec' = [rec EXCEPT ![r].state = "ended"]
   /\ UNCHANGED <<size, w, sent, back, bookieVars>>
+
+RecoveryCloses(r) == Close(r) /\ rec' = [rec EXCEPT ![r].state = "ended"]
 
 \* --- workers
 
