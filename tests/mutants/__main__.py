@@ -56,7 +56,7 @@ def summarise(results: list[Result]) -> int:
     """Print the table, and what has to be looked at; the exit status."""
     width = max(len(result.mutant.name) for result in results)
     print()
-    for result in sorted(results, key=lambda result: result.good):
+    for result in sorted(results, key=lambda result: not result.good):  # what is bad stands where one looks first
         print(f"{result.outcome:8}  {result.mutant.name:{width}}  {result.detail}")
     bad = [result for result in results if not result.good]
     for result in bad:
