@@ -17,11 +17,11 @@ FOUND: Final[Mapping[str, Found]] = {
         "storage", 7, "the fence of ledger 9 is forgotten", cheap=True
     ),
     "25 a worker does not wait for the writer": Found("healing", 4, "its writer still had time"),
-    "26 a newer record is removed": Found("healing", 37, "I10: a mark is lost: ledger 1 names bookie-4", cheap=True),
+    "26 a newer record is removed": Found("healing", 37, "I10: a mark is lost: ledger 1 names bookie-4"),
     "27 a bookie is swapped in before its copy is made": Found("healing", 0, "I7: a copy was replaced by a worse one"),
     "30 manual moves take no lock": Found("healing", 0, "I7: a copy was replaced by a worse one"),
     "33 the last fragment of an open ledger is swapped": Found(
-        "healing", 10, "I1: ledger 4 was cut short: closed at -1, entry 4 is known", cheap=True
+        "healing", 10, "I1: ledger 4 was cut short: closed at -1, entry 4 is known"
     ),
     "36 an add behind the hiding does not stop the deletion": Found(
         "storage", 13, "ledger 9 has entries, but was never made known", cheap=True

@@ -24,7 +24,7 @@ def test_each_is_a_row_of_the_track_record_and_a_mutant() -> None:
     assert len({one.defect for one in PLANTED}) == len(PLANTED) >= 40
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 def test_a_seed_finds_one_and_passes_without_it() -> None:
     planted = next(one for one in PLANTED if one.defect == "Stranger's early key locked owner out")
     [found] = play_seeds(planted, 12, 1)
