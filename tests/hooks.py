@@ -253,6 +253,11 @@ def _phase_of(node: BookieNode, kind: type[P]) -> P:
     return phase
 
 
+def has_storage(node: BookieNode) -> bool:
+    """Whether the bookie has opened its storage, and has not closed it."""
+    return node._phase(LedgerStorage) is not None
+
+
 def mender_of(node: BookieNode) -> IntegrityCheck:
     """What restores the bookie's lost entries; it was made with one."""
     return next(each for each in _phase_of(node, Serving)._replication if isinstance(each, IntegrityCheck))

@@ -26,7 +26,7 @@ from bkpy.protocol.ledger.quorum import write_set
 from bkpy.protocol.repair.garbage_collection import ProbeState
 from bkpy.protocol.repair.holdings import holdings
 from tests.faults.oracle import Promises, findings, read_back
-from tests.hooks import cluster_of, mender_of, storage_of
+from tests.hooks import cluster_of, has_storage, mender_of, storage_of
 from tests.sim.cluster import HIDDEN_MAX, ROOT, Ledger, held_by
 from tests.sim.healing_oracle import MARKS, HealingOracle
 from tests.sim.stories import ORDER, PASSWORD, Stories, Story
@@ -277,8 +277,11 @@ class Oracle(HealingOracle):
         """Ledgers that were deleted and that a bookie still has something of."""
         deleted = self.created - {metadata.ledger_id for metadata in self.ledgers()}
         for bookie in self.bookies:
-            held = await bookie.held() if bookie.host.up and bookie.settings.bookie_id not in self.gone else []
-            if left := deleted.intersection(held):
+            if not bookie.host.up or bookie.settings.bookie_id in self.gone:
+                continue
+            if bookie.node is None or not has_storage(bookie.node):
+                return f"{bookie.host.name} has not opened its storage"
+            if left := deleted.intersection(await bookie.held()):
                 return f"{bookie.host.name} has {sorted(left)}, which were deleted"
         return ""
 
