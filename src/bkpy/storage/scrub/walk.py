@@ -1,8 +1,9 @@
 """The scrub's walk through an index: it finds the next blocks to verify, and damaged rows.
 
-Invariants: a step looks at a bounded number of rows and names a bounded number of bytes; findings about rows of several
-steps together are reported only if their ledger's row was the same at both ends, and if one snapshot of all its rows
-has them too: rows that move together may leave the ledger's row as it was, since its checksum is an XOR. Everything
+Invariants: a step looks at a bounded number of rows and names a bounded number of bytes, but for the last step of a
+ledger with findings about rows together: it looks at all rows of that ledger in one snapshot, and reports the findings
+that hold there too. They count only if the ledger's row was the same at both ends as well. The row alone does not show
+that nothing moved: its checksum is an XOR, and rows that move together may leave it as it was. Everything
 here blocks, and only reads.
 """
 
