@@ -3,15 +3,18 @@
     python -m tests.flakes [--runs 10] [--load 2] [--workers 4] [--random] [--seed 7] [PYTEST ARGUMENT ...]
 
 `--load` starts processes that keep processors busy beside the tests. `--random` draws the order of the modules, from a
-seed that each run prints. The exit status is 1 if a test has failed in any run.
+seed that each run prints. The exit status is 1 if a test has failed in any run. Whatever a run started ends with it,
+also when SIGTERM or Ctrl-C ends this process.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -29,6 +32,7 @@ ROOT = Path(__file__).parents[1]
 # The variable with the seed of the order of modules, for tests/conftest.py. Commands refuse unknown names of BKPY_.
 ORDER = "TESTS_MODULE_ORDER"
 _BURN = "while True: pass"
+_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 _USUAL = ["-m", "not exhaustive and not privileged"]
 
 
@@ -77,6 +81,38 @@ def burning(count: int) -> Iterator[None]:
             burner.wait()
 
 
+def adopt_orphans() -> None:
+    """Become the parent of each descendant whose own parent ends: daemons of tests can then be found."""
+    if ctypes.CDLL(None, use_errno=True).prctl(_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def end_descendants(spared: set[int]) -> None:
+    """Kill all descendants but these children, until none is left."""
+    while found := _descendants() - spared:
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for pid in found:
+            with contextlib.suppress(ChildProcessError):  # a grandchild, which is adopted when its parent is reaped
+                os.waitpid(pid, 0)
+
+
+def _descendants() -> set[int]:
+    """The processes that descend from this one, those that have ended and are not reaped among them."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(stat.parent.name))
+    found, waiting = set[int](), [os.getpid()]
+    while waiting:
+        of_one = children.get(waiting.pop(), [])
+        found.update(of_one)
+        waiting += of_one
+    return found
+
+
 def one_run(arguments: list[str], workers: int, order: int | None) -> tuple[str, int]:
     """The JUnit report of one run of the tests, and pytest's exit status."""
     environment = os.environ if order is None else {**os.environ, ORDER: str(order)}
@@ -84,7 +120,11 @@ def one_run(arguments: list[str], workers: int, order: int | None) -> tuple[str,
         report = Path(directory) / "report.xml"
         several = [] if workers == 1 else ["-n", str(workers)]
         command = [sys.executable, "-m", "pytest", "-q", *several, f"--junit-xml={report}", *arguments]
-        done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, check=False)
+        spared = _descendants()
+        try:
+            done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, check=False)
+        finally:
+            end_descendants(spared)
         return (report.read_text() if report.exists() else ""), done.returncode
 
 
@@ -98,6 +138,8 @@ def main() -> int:
     known, arguments = parser.parse_known_args()
     seed = known.seed if known.seed is not None else random.SystemRandom().randrange(1 << 30)
     random_order = known.random or known.seed is not None
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    adopt_orphans()
     counts, broken = FailureCounts(), 0
     with burning(known.load):
         for number in range(known.runs):

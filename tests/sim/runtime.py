@@ -58,7 +58,9 @@ class SimSpawner(TaskSpawner):
     def __call__(
         self, coro: Coroutine[Any, Any, Any], *, name: str, on_death: Callable[[BaseException], None] | None = None
     ) -> asyncio.Task[Any]:
-        assert CURRENT.get() is self._incarnation, f"task {name} was started outside of its host"
+        if CURRENT.get() is not self._incarnation:
+            coro.close()  # a coroutine that nothing awaits would warn
+            raise AssertionError(f"task {name} was started outside of its host")
         return super().__call__(coro, name=name, on_death=on_death)
 
 

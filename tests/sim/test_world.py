@@ -133,10 +133,11 @@ def test_a_task_started_from_outside_its_host_is_refused() -> None:
 
     async def main() -> None:
         runtime = host.boot()
-        sleep = asyncio.sleep(1)
+        stray = asyncio.sleep(1)
         with pytest.raises(AssertionError, match="outside of its host"):
-            runtime.spawn(sleep, name="stray")
-        await host.start(sleep)
+            runtime.spawn(stray, name="stray")
+        with pytest.raises(RuntimeError, match="cannot reuse"):
+            await stray  # nobody needs to look after what was refused
 
     world.run(main())
 

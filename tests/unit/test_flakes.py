@@ -1,8 +1,18 @@
-"""Which tests fail now and then: how the reports of several runs are counted."""
+"""Which tests fail now and then: how the reports of several runs are counted, and what is left of a run that ends."""
 
 from __future__ import annotations
 
-from tests.flakes import FailureCounts
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from tests.conftest import alive
+from tests.flakes import ROOT, FailureCounts
+from tests.waiting import eventually_here
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PASSED = '<testsuites><testsuite><testcase classname="tests.unit.test_a" name="test_one[x]"/></testsuite></testsuites>'
 FAILED = (
@@ -25,3 +35,30 @@ def test_runs_without_a_failure_say_so() -> None:
     counts = FailureCounts()
     counts.add(PASSED)
     assert counts.table() == "1 tests, none of which has failed"
+
+
+WAITS_FOR_EVER = """
+import os, pathlib, subprocess, sys
+
+def test_waits():
+    daemon = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True)
+    started = pathlib.Path(__file__).with_name("started")
+    started.with_suffix(".new").write_text(f"{os.getpid()} {daemon.pid}")
+    started.with_suffix(".new").rename(started)
+    daemon.wait()
+"""
+
+
+def test_what_a_run_started_ends_with_it(tmp_path: Path) -> None:
+    tests, started = tmp_path / "test_waits.py", tmp_path / "started"
+    tests.write_text(WAITS_FOR_EVER)
+    command = [sys.executable, "-m", "tests.flakes", "--runs", "1", "--workers", "1", "--load", "1", str(tests)]
+    with subprocess.Popen(command, cwd=ROOT) as flakes:
+        try:
+            eventually_here(started.exists)
+            pids = [int(pid) for pid in started.read_text().split()]
+            assert all(alive(pid) for pid in pids)
+        finally:
+            flakes.send_signal(signal.SIGTERM)
+        assert flakes.wait() == 128 + signal.SIGTERM
+    assert [pid for pid in pids if alive(pid)] == []
