@@ -402,4 +402,15 @@ MUTANTS: list[Mutant] = [
             "tests/unit/bookie/connection/test_forgotten_keys.py::test_a_key_that_is_asked_for_is_presented_right_before_the_request",
         ),
     ),
+    # --- the write that closes a ledger -----------------------------------------------------------------------------
+    Mutant(
+        "the first write that closes a ledger counts as a repetition",
+        "with a single repetition, a writer never closes what others have changed before",
+        "    for _ in range(conflicts_max + 1):\n",
+        "    for _ in range(conflicts_max):\n",
+        (
+            _UNIT + "client/test_closing_write.py::"
+            "test_with_a_single_repetition_it_closes_what_others_changed_before_and_gives_up_when_they_go_on",
+        ),
+    ),
 ]

@@ -216,7 +216,7 @@ CLIENT: Mapping[str, Bound] = {
     "ledger_id_pause_max_s": Bound((0.001,)),
     "bookie_reads_at_once": Bound((1, 2)),
     "bookie_refresh_interval_s": Bound((0.1, 5.0)),
-    "metadata_conflicts_max": Bound((2, 3)),  # with 1 a writer never closes metadata that others have changed
+    "metadata_conflicts_max": Bound((1, 3)),
     "metadata_retry_pause_s": Bound((0.001, 1.0)),
     "metadata_write_attempts_max": Bound((1, 2)),
     "log_conflicts_max": Bound((1, 3)),

@@ -46,10 +46,11 @@ async def close_ledger(
     `rebase` merges this side's own changes into metadata that another client has written meanwhile. A recovery may get
     metadata with another end: another recovery closed the ledger first. Certain failures are raised:
     `LedgerFencedError` and `LedgerClosedError` for a writer that came too late, `NoSuchLedgerError`, and
-    `MetadataConflictError` if the metadata have changed `conflicts_max` times. Other failures are returned.
+    `MetadataConflictError` if the metadata have changed more than `conflicts_max` times. Other failures are returned.
     """
     ledger_id = metadata.ledger_id
-    for _ in range(conflicts_max):
+    # The first write may lose to a change of long ago, each later one only to a change since the last look.
+    for _ in range(conflicts_max + 1):
         closed = metadata.closed(last_entry, length)
         outcome = await catalog.write(closed, version)
         match outcome:

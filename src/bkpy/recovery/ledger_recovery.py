@@ -229,7 +229,7 @@ class LedgerRecovery:
 
     async def _mark(self) -> None:
         """Store IN_RECOVERY: from then on the writer can't change the ensemble. The metadata of then count."""
-        for _ in range(self._settings.metadata_conflicts_max):
+        for _ in range(self._settings.metadata_conflicts_max + 1):
             if self._metadata.state is not LedgerState.OPEN:
                 return
             marked = self._metadata.in_recovery()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tests.sim.coverage_marks import ROTTEN, struck
 
-from .plan import DEATHS, LINKS
+from .drawing import DEATHS, LINKS
 
 if TYPE_CHECKING:
     from random import Random

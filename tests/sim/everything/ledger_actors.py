@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
+from bkpy.client.client import replication_context
 from bkpy.errors import BookKeeperError, NotEnoughBookiesError
+from bkpy.metadata.replication.manual import manual_moves
 from tests.sim.coverage_marks import MOVED_COPY
 from tests.sim.mover import move
 from tests.sim.users import TRANSIENT
@@ -114,9 +117,13 @@ async def move_copies(stage: Stage, actor: Actor) -> None:
     rng = stage.schedule.stream(actor.key)
 
     async def act(client: Client) -> None:
-        for _ in range(rng.choice((1, 2, 4))):
-            stage.world.marks[MOVED_COPY] += await move(client, story.ledger_id, rng)
-            await asyncio.sleep(rng.random())
+        context = replication_context(client)
+        store, root, runtime = context.cluster.store, context.cluster.root, context.parts.runtime
+        with contextlib.suppress(*TRANSIENT):  # the auditor can't be told now
+            async with manual_moves(store, root, actor.key, runtime, stage.settings):
+                for _ in range(rng.choice((1, 2, 4))):
+                    stage.world.marks[MOVED_COPY] += await move(client, story.ledger_id, rng)
+                    await asyncio.sleep(rng.random())
 
     await stage.on(actor.options["host"], act)
 

@@ -55,8 +55,6 @@ CALM_WORKER: Mapping[str, Any] = {
     "lost_bookie_recovery_delay_s": 2.0,
     "audit_look_interval_s": 1.0,
     "audit_follow_interval_s": 1.0,
-    # A ledger without entries that a worker moves to a bookie which begins to drain is found by this only.
-    "audit_whole_interval_s": 10.0,
     "drain_look_interval_s": 0.5,
     "decommission_patience_s": 5.0,
     "replicas_check_interval_s": 5.0,
@@ -85,6 +83,7 @@ class Stage(Users):
         self.busy: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # a bookie that someone stops and starts
         self.logs: dict[str, LogUsers] = {}
         self.calls: defaultdict[str, set[asyncio.Future[None]]] = defaultdict(set)  # by host, that may be cancelled
+        self.refusals: defaultdict[str, str] = defaultdict(str)  # by bookie, why its last start has failed
         self._stories: dict[str, asyncio.Future[LedgerStory]] = {}
         self._connecting: dict[tuple[str, int], asyncio.Task[Client]] = {}
         self.settings = RecoverySettings(**{**CALM_WORKER, **self.bounds(RecoverySettings.model_fields)})
@@ -164,6 +163,13 @@ class Stage(Users):
 
     async def start(self, bookie: Bookie) -> None:
         """Until it serves, or is no part of the cluster: a fault may strike it once more while it starts."""
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await self._start(bookie)
+        except TimeoutError:
+            self.oracle.violate("liveness: bookies start", f"{bookie.host.name}: {self.refusals[bookie.host.name]}")
+
+    async def _start(self, bookie: Bookie) -> None:
         while not self.is_gone(bookie):
             try:
                 await bookie.start()
@@ -172,6 +178,7 @@ class Stage(Users):
                 await asyncio.sleep(0.1)
             except BookKeeperError as error:
                 bookie.host.record("start failed", type(error).__name__)
+                self.refusals[bookie.host.name] = str(error)
                 if bookie.host.up:
                     bookie.host.crash()
                 bookie.host.disk.heal()

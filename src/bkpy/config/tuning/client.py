@@ -99,8 +99,8 @@ class ClientTuning(Settings):
     # Metadata.
     metadata_conflicts_max: Size = Field(
         default=20,
-        description="writes that close a ledger, or start its recovery, that lose in a row to somebody else's change "
-        "before that is an error",
+        description="repetitions, in one call, of a write that closes a ledger, or starts its recovery, and that loses "
+        "to somebody else's change",
     )
     metadata_write_pause_s: Seconds = Field(
         default=0.05, description="seconds between two attempts to store an ensemble change with unknown outcome"

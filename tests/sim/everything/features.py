@@ -1,0 +1,97 @@
+"""The features that a seed has or has not, how likely each is, and what it adds to a plan (swarm testing).
+
+A feature that joins comes last, and draws from streams of its own: then seeds without it keep their runs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .drawing import Drawing, Feature
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .plan import Plan
+
+FEATURES: dict[str, Feature] = {}
+
+
+def feature(name: str, chance: float, *needs: str) -> Callable[[Callable[[Drawing], None]], Callable[[Drawing], None]]:
+    """Register a feature that adds something by itself."""
+
+    def register(draw: Callable[[Drawing], None]) -> Callable[[Drawing], None]:
+        FEATURES[name] = Feature(chance, frozenset(needs), draw)
+        return draw
+
+    return register
+
+
+def nothing_more(drawing: Drawing) -> None:
+    """The feature is looked up where it matters."""
+
+
+for _name, _chance in {
+    "duels": 0.6,
+    "readers": 0.4,
+    "tails": 0.4,
+    "deletes": 0.4,
+    "moves": 0.15,
+    "logs": 0.35,
+    "healing": 0.3,
+    "directories added": 0.2,
+    "journal kept": 0.5,
+    "extreme settings": 0.5,
+}.items():
+    feature(_name, _chance)(nothing_more)
+
+
+@feature("restarts", 0.2)
+def _restarts(drawing: Drawing) -> None:
+    rng = drawing.stream("actors-restarts")
+    for n in range(rng.randrange(1, 4 if drawing.long else 2)):
+        some = drawing.stream(f"restart-{n}")
+        drawing.add_actor("restart", some, {"bookie": drawing.bookie(some)})
+
+
+@feature("strangers", 0.15)
+def _strangers(drawing: Drawing) -> None:
+    drawing.add_actor("stranger", drawing.stream("stranger"), {}, early=0.1)
+
+
+@feature("drain", 0.4, "healing")
+def _drain(drawing: Drawing) -> None:
+    rng = drawing.stream("drain")
+    cancelled = round(rng.random() ** 2 * 5, 3) if rng.random() < 0.3 else None
+    leaves = rng.random() < 0.6
+    drawing.add_actor(
+        "drain", rng, {"bookie": drawing.other_bookie(rng), "cancelled_after_s": cancelled, "leaves": leaves}
+    )
+
+
+@feature("growth", 0.3, "healing")
+def _growth(drawing: Drawing) -> None:
+    rng = drawing.stream("growth")
+    drawing.add_actor("growth", rng, {"rebalances": rng.random() < 0.7})
+
+
+@feature("loss of a host", 0.25, "healing")
+def _loss_of_a_host(drawing: Drawing) -> None:
+    drawing.add_fault("host-lost", "host lost", drawing.stream("loss of a host"), longest_s=2.0)
+
+
+@feature("loss of disks", 0.35, "healing")
+def _loss_of_disks(drawing: Drawing) -> None:
+    if "loss of a host" not in drawing.features:  # one of the two, of one bookie
+        drawing.add_fault("disks-lost", "disks lost", drawing.stream("loss of disks"), longest_s=2.0)
+
+
+@feature("rot", 0.15)
+def _rot(drawing: Drawing) -> None:
+    rng = drawing.stream("rot")
+    for n in range(rng.choice((1, 3))):
+        drawing.add_fault(f"rot-{n + 1}", "rot", rng)
+
+
+def draw_plan(seed: int, size: str) -> Plan:
+    return Drawing(seed, size, FEATURES).plan()
