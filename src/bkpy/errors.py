@@ -7,6 +7,28 @@ truth.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, Self
+
+
+class ClientInfo(NamedTuple):
+    """A client: its host and process, its `client_name` ("" without one), and since when, in seconds since the epoch.
+
+    `pid` and `since` are 0 where they are unknown.
+    """
+
+    host: str
+    pid: int
+    name: str
+    since: float
+
+    def __str__(self) -> str:
+        who = f"{self.host}, pid {self.pid}" if self.pid else self.host
+        who = f"client {self.name} on {who}" if self.name else who
+        if not self.since:
+            return who
+        return f"{who}, since {datetime.fromtimestamp(self.since, UTC).isoformat(timespec='seconds')}"
+
 
 class BookKeeperError(Exception):
     """Root of all bkpy errors.
@@ -39,6 +61,12 @@ class BookKeeperError(Exception):
             self.retriable = retriable
         if outcome_unknown is not None:
             self.outcome_unknown = outcome_unknown
+
+    def renewed(self, **fields: Any) -> Self:
+        """A new error that says the same but for these fields: tracebacks pile up on an error that is raised twice."""
+        made = type(self)(self.message)
+        made.__dict__.update(self.__dict__, **fields)
+        return made
 
     def __str__(self) -> str:
         where = [
@@ -152,11 +180,18 @@ class LedgerFencedError(ClusterError):
 
 
 class LogFencedError(LedgerFencedError):
-    """Somebody else has become the log's writer; this one can never write again. `Client.open_log` takes it back."""
+    """Somebody else has become the log's writer; this one can never write again. `Client.open_log` takes it back.
+
+    `writer` is that client, None as long as it is unknown.
+    """
+
+    writer: ClientInfo | None = None
 
 
 class LogLockedError(ClusterError):
-    """Another client has the log open for writing, and the call was not to fence it. The message names that client."""
+    """Another client has the log open for writing, and the call was not to fence it. `writer` is that client."""
+
+    writer: ClientInfo | None = None
 
 
 class LedgerRecoveryError(ClusterError):

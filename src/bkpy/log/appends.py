@@ -35,23 +35,31 @@ if TYPE_CHECKING:
 
     from bkpy.client.write.batcher import AppendBatcher
     from bkpy.config.client import ClientSettings
+    from bkpy.errors import ClientInfo
 
 _SERVING: Final = LogWriterState.SERVING
 _ENDING_FORMER: Final = LogWriterState.ENDING_FORMER
 
 
-def log_fenced(name: str, cause: BookKeeperError | None = None) -> LogFencedError:
-    """The error of a writer that can't go on, by the list or by what became of its ledger.
+def log_fenced(name: str, cause: BookKeeperError | None = None, writer: ClientInfo | None = None) -> LogFencedError:
+    """The error of a writer that can't go on, by the list or by what became of its ledger; `writer` has succeeded it.
 
     What a ledger's error advises, another ledger, is no use to the writer of a log.
     """
-    return LogFencedError(
-        f"another client has become the writer of log {name}, or has deleted it. To write to the log, open it again",
+    happened = (
+        f"another client has become the writer of log {name}, or has deleted it"
+        if writer is None
+        else f"another client has become the writer of log {name}: {writer}"
+    )
+    error = LogFencedError(
+        f"{happened}. To write to the log, open it again",
         ledger_id=None if cause is None else cause.ledger_id,
         entry_id=None if cause is None else cause.entry_id,
         bookie=None if cause is None else cause.bookie,
         outcome_unknown=False if cause is None else cause.outcome_unknown,
     )
+    error.writer = writer
+    return error
 
 
 class LogAppends:
@@ -73,6 +81,7 @@ class LogAppends:
         "batcher",
         "error",
         "state",
+        "successor",
         "window",
     )
 
@@ -90,6 +99,7 @@ class LogAppends:
         self.window: AppendWindow
         self.state = LogWriterState.SERVING
         self.error: BookKeeperError | None = None
+        self.successor: ClientInfo | None = None  # the next writer of the log, once it is known
 
     @property
     def next_position(self) -> int:
@@ -125,13 +135,7 @@ class LogAppends:
         """A fresh copy of the error; as it is, for what was never sent."""
         error = self.error
         assert error is not None
-        return type(error)(
-            error.message,
-            ledger_id=error.ledger_id,
-            bookie=error.bookie,
-            retriable=error.retriable,
-            outcome_unknown=outcome_unknown,
-        )
+        return error.renewed(entry_id=None, outcome_unknown=outcome_unknown)
 
     def _flush_failure(self) -> BookKeeperError:
         """Of a call that comes after the failure: unknown, unless all that was appended is acknowledged."""
@@ -169,6 +173,14 @@ class LogAppends:
             if self.error is not None:  # meanwhile
                 raise self._flush_failure()
         await last.flush()
+
+    def succeeded_by(self, writer: ClientInfo) -> None:
+        """Another client is known to have become the log's writer: errors name it from now on."""
+        self.successor = writer
+        if self.error is None:
+            self.fail(log_fenced(self._name, writer=writer))
+        elif isinstance(self.error, LogFencedError) and self.error.writer is None:
+            self.error = log_fenced(self._name, self.error, writer)
 
     # --- the owner of the window ------------------------------------------------------------------------------------
 

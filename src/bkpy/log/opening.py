@@ -29,6 +29,7 @@ from bkpy.metadata.logs.catalog import HeldBy, Taken
 from bkpy.metadata.logs.deletions import LogDeletions
 from bkpy.metadata.logs.maintenance import LOG_NAME, LOG_UID
 from bkpy.metadata.store.outcome import Changed, Done, Missing, NotDone, Superseded, Unknown, to_error
+from bkpy.protocol.log.client_info import client_info
 from bkpy.protocol.log.log_opening import (
     AFTER_OPENING,
     ListState,
@@ -190,7 +191,9 @@ class Opening:
             case HeldBy():
                 begun = datetime.fromtimestamp(outcome.since_ms / 1000, UTC).isoformat(timespec="seconds")
                 since = f" since {begun}" if outcome.since_ms else ""
-                raise LogLockedError(f"log {self._name} has a writer{since}: {outcome.label}")
+                error = LogLockedError(f"log {self._name} has a writer{since}: {outcome.label}")
+                error.writer = client_info(outcome.label, outcome.since_ms)
+                raise error
             case NotDone() | Unknown():
                 raise to_error(outcome)
             case _:

@@ -18,6 +18,7 @@ from bkpy.log.consumer import registered
 from bkpy.log.entries import LogBlock, past_the_end
 from bkpy.log.scan import SegmentScan
 from bkpy.log.tail import LogTail
+from bkpy.protocol.log.client_info import writer_of
 from bkpy.protocol.log.log_reading import index_before, ranges_of
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from bkpy.client.read.reader import LedgerReader
     from bkpy.config.client import ClientSettings
+    from bkpy.errors import ClientInfo
     from bkpy.log.consumer import LogConsumer
     from bkpy.log.entries import LogEntry
     from bkpy.log.segments import Segments
@@ -82,6 +84,14 @@ class LogReader:
     def next_position(self) -> int:
         """The position behind the last entry that may be read, as of the last look."""
         return max(self._snapshot.next_position, self.first_position)
+
+    @property
+    def writer_info(self) -> ClientInfo | None:
+        """The client that has opened the log for writing, as of the last look; None if no client has it open.
+
+        A writer that was killed is named until the next one has come.
+        """
+        return writer_of(self._snapshot.list)
 
     def __repr__(self) -> str:
         return f"<LogReader log={self.name} first_position={self.first_position} next_position={self.next_position}>"

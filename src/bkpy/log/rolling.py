@@ -20,6 +20,7 @@ from bkpy.errors import (
     BookKeeperError,
     ClientClosedError,
     ConfigError,
+    LogFencedError,
     MetadataConflictError,
     MetadataUnavailableError,
     NoSuchLogError,
@@ -28,6 +29,7 @@ from bkpy.log.appends import LogAppends, log_fenced
 from bkpy.log.opening import discard, drop_lease, list_write_of, new_ledger
 from bkpy.metadata.logs.maintenance import LogMaintenance
 from bkpy.metadata.store.outcome import Changed, Done, Missing, NotDone, Superseded, Unknown, escalate_unknown, to_error
+from bkpy.protocol.log.client_info import writer_of
 from bkpy.protocol.log.log_opening import (
     AFTER_ROLLING,
     ListState,
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bkpy.client.write.writer import LedgerWriter
+    from bkpy.errors import ClientInfo
     from bkpy.log.opening import Opened
     from bkpy.log.parts import LogParts
     from bkpy.metadata.ledgers.catalog import Created
@@ -261,7 +264,7 @@ class Roller:
                         raise to_error(outcome)
                     raise MetadataConflictError("somebody has changed the next ledger of the log", ledger_id=ledger_id)
                 case OpeningStep.FENCED:
-                    raise self._failed(log_fenced(self._name))
+                    raise self._failed_by(found)
                 case OpeningStep.NO_LOG:
                     raise self._failed(NoSuchLogError(f"log {self._name} was deleted"))
                 case OpeningStep.WAIT | OpeningStep.LOOK | OpeningStep.RESTART | OpeningStep.FAIL:
@@ -299,6 +302,13 @@ class Roller:
     def _failed(self, error: BookKeeperError) -> BookKeeperError:
         self.appends.fail(error)
         return error
+
+    def _failed_by(self, log_list: LogList) -> BookKeeperError:
+        """The list has another writer, or none."""
+        writer = writer_of(log_list)
+        if writer is not None:
+            self.appends.succeeded_by(writer)
+        return self._failed(log_fenced(self._name, writer=writer))
 
     def _sealed(self, log_list: LogList) -> LogList:
         """With what is known of the ends of ledgers."""
@@ -361,7 +371,7 @@ class Roller:
                 case Changed() | Superseded():
                     log_list, version = await self._logs.read(self._name, fresh=True)
                     if log_list.writer != self._token:
-                        raise self._failed(log_fenced(self._name))
+                        raise self._failed_by(log_list)
                     self.log_list, self._version = log_list, version
                 case _:
                     assert_never(outcome)
@@ -412,10 +422,22 @@ class Roller:
         if log_list.uid != self.log_list.uid:
             self._failed(NoSuchLogError(f"log {self._name} was deleted, and there is another one of that name"))
         elif log_list.writer != self._token:
-            self._failed(log_fenced(self._name))
-        return self.appends.error is not None
+            self._failed_by(log_list)
+        else:  # a writer that was fenced waits until the list says by which client
+            return False
+        return True
+
+    @property
+    def writer(self) -> ClientInfo | None:
+        """See `LogWriter.writer_info`."""
+        return writer_of(self.log_list) if self.appends.state.takes_appends else self.appends.successor
 
     # --- the end ----------------------------------------------------------------------------------------------------
+
+    def abandon(self) -> None:
+        """See `LogWriter.abandon`."""
+        self.appends.abandon()
+        self._stop_rolling()
 
     async def close(self) -> None:
         """Close the present ledger, and give up the log. See `LogWriter.close`."""
@@ -452,16 +474,30 @@ class Roller:
 
     def _stop(self) -> None:
         """The writer has failed, or was abandoned."""
-        self._stop_rolling()
+        error = self.appends.error
+        if isinstance(error, LogFencedError) and error.writer is None:
+            # A ledger was fenced. Soon the list names the client that did it, which later errors then name.
+            self._stop_keeping()
+            self._timer = asyncio.get_running_loop().call_later(
+                self._settings.add_quorum_timeout_s, self._stop_listening
+            )
+        else:
+            self._stop_rolling()
         dropping = drop_lease(self._name, self.log_list.uid, self._token, self._logs)
         self._runtime.spawn(dropping, name=f"lease of log {self._name}")
         asyncio.get_running_loop().call_soon(self._let_go)  # not in the midst of what has failed
 
     def _stop_rolling(self) -> None:
+        self._stop_keeping()
+        self._stop_listening()
+
+    def _stop_keeping(self) -> None:
         self._keeping.cancel()
+        self._timer.cancel()
+
+    def _stop_listening(self) -> None:
         self._hearing.cancel()
         self._watch.close()
-        self._timer.cancel()
 
     def _let_go(self) -> None:
         for writer in (self._former, self._present):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Sequence
 
+    from bkpy.errors import ClientInfo
     from bkpy.log.consumer import LogConsumer
     from bkpy.log.opening import Opened
     from bkpy.log.parts import LogParts
@@ -61,6 +62,11 @@ class LogWriter:
     def usable(self) -> bool:
         """Whether appends can go on: it was neither closed nor abandoned, and has not failed."""
         return self._appends.state.takes_appends
+
+    @property
+    def writer_info(self) -> ClientInfo | None:
+        """The client that writes the log: this one, and once it was fenced the next one, None while that is unknown."""
+        return self._roller.writer
 
     def __repr__(self) -> str:
         return f"<LogWriter log={self._name} next_position={self.next_position}>"
@@ -162,7 +168,7 @@ class LogWriter:
 
     def abandon(self) -> None:
         """Stop without closing anything: what is pending fails, and the next writer finds out where the log ends."""
-        self._appends.abandon()
+        self._roller.abandon()
 
     async def __aenter__(self) -> LogWriter:
         return self

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.hooks import tasks_of
+
 from bkpy.client.client import log_parts
 from bkpy.protocol.wire.records import STAMP_BYTES
 
@@ -30,3 +32,9 @@ async def contents(client: Client, name: str) -> list[bytes]:
         assert segment.first_position == len(found)
         found += entries
     return found
+
+
+def left_running(client: Client) -> list[str]:
+    """Of what belongs to one call, or to a log."""
+    lasting = ("connection to", "bookie directory", "leaving bookies", "lease of", "drop a lease", "delete an unused")
+    return sorted(task.get_name() for task in tasks_of(client) if not task.get_name().startswith(lasting))

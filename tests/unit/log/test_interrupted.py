@@ -10,10 +10,10 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.hooks import cluster_of, roller_of, steps_of_tail, tasks_of
+from tests.hooks import cluster_of, roller_of, steps_of_tail
 from tests.in_process import DEADLINE_S
 from tests.stepping import naming, run_to
-from tests.unit.log.support import contents
+from tests.unit.log.support import contents, left_running
 from tests.unit.log.test_takeovers import FAST
 from tests.waiting import eventually
 
@@ -38,12 +38,6 @@ def ending(client: Client, how: str) -> Callable[[], Any] | None:
     session = cluster_of(client).store
     assert isinstance(session, MemorySession)
     return session.expire if how == "session lost" else None
-
-
-def left_running(client: Client) -> list[str]:
-    """Of what belongs to one call, or to a log."""
-    lasting = ("connection to", "bookie directory", "leaving bookies", "lease of", "drop a lease", "delete an unused")
-    return sorted(task.get_name() for task in tasks_of(client) if not task.get_name().startswith(lasting))
 
 
 async def with_entries(client: Client, name: str) -> LogWriter:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
-from tests.hooks import roller_of
+from tests.hooks import cluster_of, roller_of
 from tests.in_process import DEADLINE_S
-from tests.unit.log.support import contents
+from tests.unit.log.support import contents, left_running
 from tests.unit.log.test_between_steps import before_the_list_is_written, opened_without_news
 from tests.unit.log.test_takeovers import FAST, GONE, faulty_client
 from tests.waiting import eventually
@@ -328,10 +328,68 @@ async def test_a_log_that_is_open_names_its_writer(cluster: InProcess) -> None:
     billing, other = await cluster.client(**FAST, client_name="billing-1"), await cluster.client(**FAST)
     log = await billing.open_log("orders", create=True)
     process = replication_context(billing).parts.runtime.process
-    with pytest.raises(LogLockedError, match=rf"^log orders has a writer since 2\d.*: client billing-1 on {process}$"):
+    with pytest.raises(
+        LogLockedError, match=rf"^log orders has a writer since 2\d.*: client billing-1 on {process}$"
+    ) as refused:
         await other.open_log("orders", wait=False)
+    locked = refused.value.writer
+    reader = await other.read_log("orders")
+    assert log.writer_info == reader.writer_info
+    assert log.writer_info is not None
+    assert locked is not None
+    assert locked[:3] == log.writer_info[:3]
+    assert (log.writer_info.name, 0 < log.writer_info.since <= locked.since) == ("billing-1", True)
     assert await log.append(b"0") == 0
     await log.close()
+    await reader.refresh()
+    assert (log.writer_info, reader.writer_info) == (None, None)
+
+
+@pytest.mark.parametrize("idle", [True, False], ids=["idle", "appending"])
+async def test_a_fenced_writer_names_its_successor(cluster: InProcess, idle: bool) -> None:
+    """At once if the list notifies it; if a ledger's fence came first, as soon as the list says it."""
+    first, other = await cluster.client(**FAST), await cluster.client(**FAST, client_name="billing-2")
+    log = await first.open_log("orders", create=True)
+    await log.append(b"0")
+    if not idle:
+        list_is_read = asyncio.Event()
+
+        async def append_noticed() -> None:
+            await list_is_read.wait()
+
+        async def append_until_fenced() -> None:
+            while True:
+                await log.append(b"x")
+
+        async def append() -> None:
+            with pytest.raises(LogFencedError) as unknown:
+                await append_until_fenced()
+            assert unknown.value.writer is None
+            assert log.writer_info is None
+            list_is_read.set()
+
+        session: Any = cluster_of(other).store
+        appending = asyncio.create_task(append())
+        with before_the_list_is_written(session, append_noticed):
+            following = await other.open_log("orders")
+        await appending
+    else:
+        following = await other.open_log("orders")
+    await eventually(lambda: log.writer_info is not None)
+    with pytest.raises(LogFencedError, match="has become the writer of log orders: client billing-2 on") as caught:
+        await log.append(b"1")
+    assert caught.value.writer == log.writer_info == following.writer_info
+    log.abandon()
+    await eventually(lambda: not left_running(first))
+    await following.close()
+
+
+async def test_a_fenced_writer_waits_for_its_successor_no_longer_than_a_call_may_take(cluster: InProcess) -> None:
+    first = await cluster.client(**FAST | {"add_quorum_timeout_s": 1.0})
+    log = await first.open_log("orders", create=True)
+    roller_of(log).appends.fail(LogFencedError("somebody has fenced its ledger"))
+    await eventually(lambda: not left_running(first))
+    assert log.writer_info is None
 
 
 @pytest.mark.parametrize("rolls", [False, True])

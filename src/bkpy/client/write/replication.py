@@ -167,19 +167,12 @@ class Replication:
             self.source.on_failed(error)
 
     def failure(self, entry_id: int | None = None, *, outcome_unknown: bool | None = None) -> BookKeeperError:
-        """A fresh copy of the error, so that tracebacks don't pile up on a shared one."""
+        """A fresh copy of the error."""
         error = self.error
         assert error is not None
         if outcome_unknown is None:
             outcome_unknown = error.outcome_unknown if entry_id is not None else False
-        return type(error)(
-            error.message,
-            ledger_id=self.ledger_id,
-            entry_id=entry_id,
-            bookie=error.bookie,
-            retriable=error.retriable,
-            outcome_unknown=outcome_unknown,
-        )
+        return error.renewed(ledger_id=self.ledger_id, entry_id=entry_id, outcome_unknown=outcome_unknown)
 
     def abandon(self, error: BookKeeperError) -> None:
         """End with this error, unless it has ended, and leave nothing that runs."""

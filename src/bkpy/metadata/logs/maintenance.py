@@ -241,7 +241,14 @@ class LogMaintenance:
             log_list, version = await self._logs.read(name, fresh=True)
             pending_delete = log_list.pending_delete + tuple(segment.ledger_id for segment in log_list.segments)
             gone = dataclasses.replace(
-                log_list, deleted=True, segments=(), pending_delete=pending_delete, writer="", writer_label="", sinks={}
+                log_list,
+                deleted=True,
+                segments=(),
+                pending_delete=pending_delete,
+                writer="",
+                writer_label="",
+                writer_since_ms=0,
+                sinks={},
             )
             if await self._written(name, gone, version):
                 return

@@ -87,11 +87,12 @@ class LogList:
     """What is stored about a log.
 
     `uid` is unlike that of any other log, also of a deleted one of the same name. `writer` is the token of the one who
-    may add segments, "" for nobody; `writer_label` says who that is, for people. `write_token` is unlike that of any
-    other write. Entries below `first_position` are gone. `sinks`: by writer id, the last batch that was committed, the
-    one committed last at the end. Retention keeps for `retention_s` seconds and `retention_bytes` bytes; None is for
-    ever. A consumer holds entries back for at most `consumer_lag_max_s` seconds beyond that; None is for ever. Of each
-    of the `gaps`, the first position and the one behind the last.
+    may add segments, "" for nobody; `writer_label` says who that is, for people, and `writer_since_ms` since when (0:
+    unknown). `write_token` is unlike that of any other write. Entries below `first_position` are gone. `sinks`: by
+    writer id, the last batch that was committed, the one committed last at the end. Retention keeps for `retention_s`
+    seconds and `retention_bytes` bytes; None is for ever. A consumer holds entries back for at most
+    `consumer_lag_max_s` seconds beyond that, and until it has been idle for `consumer_expiry_s` seconds; None is for
+    ever. Of each of the `gaps`, the first position and the one behind the last.
     """
 
     uid: str
@@ -104,6 +105,7 @@ class LogList:
     write_token: str = ""
     writer: str = ""
     writer_label: str = ""
+    writer_since_ms: int = 0
     first_position: int = 0
     segments: tuple[Segment, ...] = ()
     pending_delete: tuple[int, ...] = ()
@@ -111,6 +113,7 @@ class LogList:
     retention_s: float | None = None
     retention_bytes: int | None = None
     consumer_lag_max_s: float | None = None
+    consumer_expiry_s: float | None = None
     sinks: Mapping[str, int] = field(default_factory=dict, hash=False)
     gaps: tuple[tuple[int, int], ...] = ()
     unknown: Mapping[str, Any] = field(default_factory=dict, hash=False, repr=False)
@@ -228,6 +231,10 @@ class LogList:
         }
         if self.gaps:
             known["gaps"] = [list(gap) for gap in self.gaps]
+        if self.writer_since_ms:
+            known["writer_since_ms"] = self.writer_since_ms
+        if self.consumer_expiry_s is not None:
+            known["consumer_expiry_s"] = float(self.consumer_expiry_s)
         others = {key: self.unknown[key] for key in sorted(self.unknown)}
         return json.dumps(known | others, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
 
@@ -266,6 +273,8 @@ class LogList:
             ledger_key=bytes.fromhex(take("ledger_key")),
             retention_s=_seconds(take("retention_s")),
             consumer_lag_max_s=_seconds(take("consumer_lag_max_s")),
+            consumer_expiry_s=_seconds(take("consumer_expiry_s", None)),
+            writer_since_ms=_of(int, take("writer_since_ms", 0)),
             deleted=_of(bool, take("deleted")),
             retention_bytes=None if retention_bytes is None else _of(int, retention_bytes),
             sinks={_of(str, writer): _of(int, batch) for writer, batch in take("sinks").items()},

@@ -125,7 +125,14 @@ def begun(log_list: LogList, ledger_id: int, position: int, now_ms: int, token: 
     """The list with one more segment, which its writer appends to from now on; all before the last must be sealed."""
     begun_ms = max(now_ms, log_list.last_ms)
     segment = Segment(ledger_id, position, begun_ms)
-    return dataclasses.replace(log_list, segments=(*log_list.segments, segment), writer=token, writer_label=label)
+    since_ms = log_list.writer_since_ms if log_list.writer == token else now_ms
+    return dataclasses.replace(
+        log_list,
+        segments=(*log_list.segments, segment),
+        writer=token,
+        writer_label=label,
+        writer_since_ms=since_ms,
+    )
 
 
 def with_room(log_list: LogList, position: int, now_ms: int, token: str, label: str) -> LogList:
@@ -160,7 +167,7 @@ def ended(log_list: LogList, ledger_id: int) -> LogList:
 
     Not if all before it has been truncated: then nothing but when it began tells how late those entries were.
     """
-    log_list = dataclasses.replace(log_list, writer="", writer_label="")
+    log_list = dataclasses.replace(log_list, writer="", writer_label="", writer_since_ms=0)
     if not log_list.segments or log_list.segments[-1].ledger_id != ledger_id or log_list.segments[-1].entries:
         return log_list
     if len(log_list.segments) == 1 and log_list.first_position:

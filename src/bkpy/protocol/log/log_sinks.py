@@ -72,5 +72,10 @@ def with_batch(
         position += part.entries
     others = {other: number for other, number in log_list.sinks.items() if other != writer_id}
     return dataclasses.replace(
-        log_list, segments=tuple(segments), writer="", writer_label="", sinks={**others, writer_id: batch}
+        log_list,
+        segments=tuple(segments),
+        writer="",
+        writer_label="",
+        writer_since_ms=0,
+        sinks={**others, writer_id: batch},
     )
