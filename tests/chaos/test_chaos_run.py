@@ -14,7 +14,7 @@ import pytest
 from tests.waiting import eventually_here
 
 ROOT = Path(__file__).parents[2]
-COMMAND = [sys.executable, "-m", "tests.chaos", "--minutes", "0.35", "--seed"]
+COMMAND = [sys.executable, "-m", "tests.chaos", "--minutes", "0.35", "--no-stream", "--seed"]
 
 pytestmark = pytest.mark.exhaustive
 
