@@ -32,7 +32,6 @@ class Stream:
         self._job = Job(options, str(directory / "stream-checkpoint"), str(directory / "stream"))
         self._log = directory / "stream.log"
         self._driver: subprocess.Popen[bytes] | None = None
-        self.ended = 0  # drivers that came to their end
 
     def start(self) -> None:
         command = [sys.executable, "-m", "tests.spark.kill_driver", json.dumps(self._job.__dict__)]
@@ -52,11 +51,9 @@ class Stream:
             self.start()
         driver = self._driver
         assert driver is not None
-        while driver.poll() is None:
-            await asyncio.sleep(0.2)
+        await asyncio.to_thread(driver.wait)
         if self._driver is driver:
             self._driver = None
-        self.ended += driver.returncode == 0
         return driver.returncode
 
     def kill(self) -> None:
