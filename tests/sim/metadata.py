@@ -1,21 +1,136 @@
-"""A host's session with the world's metadata store: `MemorySession` with the latency of a network in between.
+"""The world's metadata store, its followers that lag, and sessions with the latency of a network in between.
 
-Calls of one session take effect, and are answered, in the order in which they were made, as ZooKeeper promises.
+Calls of one session take effect, and are answered, in the order in which they were made, as ZooKeeper promises. A host
+may be connected to a follower: what it reads and watches there is older than what the leader has, but never older than
+its own writes, nor than its last `sync`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, TypeVar
+import dataclasses
+from collections import deque
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bkpy.errors import MetadataUnavailableError, UnauthorizedError
 from bkpy.metadata.store.memory import MemorySession, MemoryStore
+from bkpy.metadata.store.store import Check, NoNode, parent_of
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
+
+    from bkpy.metadata.store.store import Operation, Watch
+    from bkpy.runtime.interfaces import Runtime
+
+    from .loop import SimLoop
 
 T = TypeVar("T")
+
+
+class SimMetadata(MemoryStore):
+    """The leader's tree. Each change goes to the followers."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__(runtime)
+        self.followers: list[Follower] = []
+        self._in_transaction = False
+
+    def apply(self, operation: Operation, session_id: int, sequential: bool = False) -> str | int | None:
+        result = super().apply(operation, session_id, sequential)
+        if self.followers and not self._in_transaction:
+            self._publish([result if isinstance(result, str) else operation.path])
+        return result
+
+    def apply_all(self, operations: Sequence[Operation], session_id: int) -> list[str | int | None]:
+        self._in_transaction = True
+        try:
+            results = super().apply_all(operations, session_id)
+        finally:
+            self._in_transaction = False
+        self._publish([operation.path for operation in operations if not isinstance(operation, Check)])
+        return results
+
+    def end_session(self, session_id: int) -> None:
+        before = self.paths if self.followers else []
+        super().end_session(session_id)
+        if before:
+            left = set(self.paths)
+            self._publish([path for path in before if path not in left])
+
+    def _publish(self, paths: Sequence[str]) -> None:
+        for follower in self.followers:
+            follower.hear(paths)
+
+
+class Follower:
+    """What one server of the store has of the leader's tree: everything up to `lag_s` ago, in order."""
+
+    def __init__(self, leader: SimMetadata, loop: SimLoop, lag_s: float) -> None:
+        self.lag_s = lag_s
+        self._leader = leader
+        self._loop = loop
+        self._held: dict[str, Any] = {path: self._as_it_is(path) for path in leader.paths}
+        self._heard: deque[dict[str, Any]] = deque()  # what the leader has made of nodes
+        self._watching: dict[tuple[str, bool], list[Watch]] = {}
+        leader.followers.append(self)
+
+    def _as_it_is(self, path: str) -> Any:
+        """A copy of the leader's node; None if there is none."""
+        try:
+            node = self._leader.node(path)
+        except NoNode:
+            return None
+        return dataclasses.replace(node, children=set(node.children))
+
+    # --- for sessions -------------------------------------------------------------------------------------------------
+
+    def node(self, path: str) -> Any:
+        if path not in self._held:
+            raise NoNode(path)
+        return self._held[path]
+
+    def arm(self, watch: Watch) -> None:
+        self.disarm(watch)
+        self._watching.setdefault((watch.path, watch.children), []).append(watch)
+
+    def disarm(self, watch: Watch) -> None:
+        watches = self._watching.get((watch.path, watch.children), [])
+        if watch in watches:
+            watches.remove(watch)
+
+    # --- following ----------------------------------------------------------------------------------------------------
+
+    def hear(self, paths: Sequence[str]) -> None:
+        """The leader has changed these nodes, in one transaction."""
+        touched = sorted({one for path in paths for one in (path, parent_of(path))})
+        self._heard.append({path: self._as_it_is(path) for path in touched})
+        if self.lag_s:
+            self._loop.call_later(self.lag_s, self._follow, context=self._loop.outside)
+        else:
+            self.catch_up()
+
+    def _follow(self) -> None:
+        if self._heard:  # else it has caught up
+            self._take(self._heard.popleft())
+
+    def catch_up(self) -> None:
+        while self._heard:
+            self._take(self._heard.popleft())
+
+    def _take(self, nodes: Mapping[str, Any]) -> None:
+        for path, node in nodes.items():
+            before = self._held.pop(path, None)
+            if node is not None:
+                self._held[path] = node
+            if before is None or node is None or before.version != node.version:
+                self._wake(path, children=False)
+            if before is None or node is None or before.children != node.children:
+                self._wake(path, children=True)
+
+    def _wake(self, path: str, *, children: bool) -> None:
+        for watch in self._watching.pop((path, children), []):
+            watch.wake()
 
 
 class SimSession(MemorySession):
@@ -36,13 +151,65 @@ class SimSession(MemorySession):
         self._asked_at = self._answered_at = 0.0
         self._losing: asyncio.Future[None] | None = None
         self._calls_left: int | None = None
+        self.follower: Follower | None = None  # to which it is connected; None for the leader
+        self._set: dict[Watch, None] = {}
         self.forbidden: set[str] = set()  # nodes that access control keeps from this session
 
+    # --- reads, by the server that the session is connected to --------------------------------------------------------
+
+    async def _look(self, path: str, of: Callable[[Any], T]) -> T:
+        return await self._call(lambda: of((self.follower or self.tree).node(path)), write=False)
+
     async def get(self, path: str) -> tuple[bytes, int]:
-        data = await super().get(path)
+        data = await self._look(path, lambda node: (node.data, node.version))
         if path in self.forbidden:
             raise UnauthorizedError(f"access control forbids this on {path}")
         return data
+
+    async def children(self, path: str) -> list[str]:
+        return await self._look(path, lambda node: sorted(node.children))
+
+    async def children_made(self, path: str) -> int:
+        return await self._look(path, lambda node: int(node.created))
+
+    async def written_ms(self, path: str) -> int:
+        return await self._look(path, lambda node: int(node.written_ms))
+
+    async def exists(self, path: str) -> bool:
+        try:
+            return await self._look(path, lambda node: True)
+        except NoNode:
+            return False
+
+    async def sync(self, path: str) -> None:
+        await super().sync(path)
+        if self.follower is not None:
+            self.follower.catch_up()
+
+    def watch(self, path: str, *, children: bool = False) -> Watch:
+        watch = super().watch(path, children=children)
+        self._set[watch] = None
+        return watch
+
+    async def _arm(self, watch: Watch) -> None:
+        await super()._arm(watch)
+        if self.follower is not None and not watch.closed:
+            self.tree.disarm(watch)
+            self.follower.arm(watch)
+
+    def _forget(self, watch: Watch) -> None:
+        super()._forget(watch)
+        self._set.pop(watch, None)
+        if self.follower is not None:
+            self.follower.disarm(watch)
+
+    # --- faults -------------------------------------------------------------------------------------------------------
+
+    def move_to(self, follower: Follower) -> None:
+        """Connect to a server that has all that this session has seen; watches are set there anew."""
+        self.follower = follower
+        for watch in list(self._set):
+            watch.wake()
 
     def lose_reply(self, calls: int) -> asyncio.Future[None]:
         """Lose the reply to the next write; answer `calls` calls more, and then lose the connection until `resume`.
@@ -68,6 +235,8 @@ class SimSession(MemorySession):
                 raise MetadataUnavailableError("the connection was lost during a write", outcome_unknown=True)
             return result
         finally:
+            if write and self.follower is not None:
+                self.follower.catch_up()  # a server answers when it has the write itself
             self._count()
             self._answered_at = max(self._answered_at, loop.time() + self._rng.uniform(*self.latency_s))
             await _sleep(loop, self._answered_at - loop.time())

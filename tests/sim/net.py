@@ -19,7 +19,7 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from .loop import CURRENT, EscapeError, Incarnation, SimLoop
-from .transport import SimTransport
+from .transport import Shadow, SimTransport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +43,7 @@ class SimNet:
         self.observer: Callable[[str, str], None] | None = None
         self.connections: dict[SimTransport, None] = {}  # every end that is not closed yet, in order of creation
         self._slow: dict[tuple[str, str], float] = {}
+        self._duplicated: dict[tuple[str, str], float] = {}  # source and target, and how late the second copy is
         self._listeners: dict[tuple[str, int], SimServer] = {}
         self._ports: dict[str, int] = {}
         self._blocked: set[tuple[str, str]] = set()
@@ -62,22 +63,36 @@ class SimNet:
         self.block(other, one)
 
     def heal(self) -> None:
-        """End all blocks, refusals and slowness."""
+        """End all blocks, refusals, slowness and duplicates."""
         self._blocked.clear()
         self._refusing.clear()
         self._slow.clear()
+        for source, target in list(self._duplicated):
+            self._end_duplicates(source, target)
         self._send_held()
 
     def mend(self, one: str, other: str) -> None:
-        """End blocks and slowness between two hosts."""
+        """End blocks, slowness and duplicates between two hosts."""
         for link in ((one, other), (other, one)):
             self._blocked.discard(link)
             self._slow.pop(link, None)
+            if link in self._duplicated:
+                self._end_duplicates(*link)
         self._send_held()
 
     def slow(self, source: str, target: str, extra_s: float) -> None:
         """Add to the latency of the packets from `source` to `target`."""
         self._slow[source, target] = extra_s
+
+    def duplicate(self, source: str, target: str, late_s: float) -> None:
+        """Let each new connection reach the target twice, the second time with all bytes `late_s` late."""
+        self._duplicated[source, target] = late_s
+
+    def _end_duplicates(self, source: str, target: str) -> None:
+        del self._duplicated[source, target]
+        for end in [end for end in self.connections if isinstance(end, Shadow)]:
+            if (end.address, end.peer_address) == (source, target):
+                end.abort()
 
     def refuse(self, address: str) -> None:
         """Refuse new connections to the host."""
@@ -221,6 +236,10 @@ class SimNet:
         self.note("accept", far)
         self.post(target, source, lambda: settle(None))
         far.open(far.owner.run(server.factory))
+        if (source, target) in self._duplicated and not isinstance(near, Shadow):
+            late_s = self._duplicated[source, target]
+            near.shadow = shadow = Shadow(self, near, self._port(source), late_s)
+            self.post(source, target, lambda: self._syn(shadow, shadow.begin), late_s)
 
     def listening(self, server: SimServer) -> None:
         if server.sockname in self._listeners:

@@ -356,6 +356,34 @@ def test_refusal_and_slowness() -> None:
     pair.run(main())
 
 
+def test_a_duplicated_connection_brings_all_bytes_once_more_and_late() -> None:
+    pair = Pair()
+
+    async def main() -> None:
+        await pair.up()
+        net = pair.world.net
+        net.duplicate(pair.a.address, pair.b.address, 0.5)
+        near = await pair.a.start(pair.connect())
+        pair.a.do(near.transport.write, b"add")
+        await asyncio.sleep(0.1)
+        assert [bytes(peer.received) for peer in pair.accepted] == [b"", b"add"]
+        pair.b.do(pair.far.transport.write, b"done")
+        await asyncio.sleep(0.1)
+        pair.a.power_cut()  # what is under way doesn't care
+        await asyncio.sleep(0.6)
+        first, original, duplicate = pair.accepted
+        assert (bytes(first.received), bytes(original.received), bytes(duplicate.received)) == (b"", b"add", b"add")
+        assert bytes(near.received) == b"done"
+        pair.b.do(duplicate.transport.write, b"done")
+        await asyncio.sleep(0.1)
+        assert duplicate.events == ["made"]
+        net.mend(pair.a.address, pair.b.address)
+        await duplicate.lost
+        assert bytes(near.received) == b"done"
+
+    pair.run(main())
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_the_kernel_closes_the_connections_of_a_dead_process(seed: int) -> None:
     pair = Pair(seed)

@@ -7,13 +7,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from bkpy.metadata.store.store import NoNode
+from bkpy.metadata.store.store import Create, NoNode
 
 from .loop import StuckError
 from .world import Host, HostDied, UnhandledError, World
+
+if TYPE_CHECKING:
+    from bkpy.metadata.store.store import MetadataStore
 
 
 async def log_forever(host: Host, acknowledged: list[int], *, synced: bool) -> None:
@@ -270,6 +274,49 @@ def noisy_run(seed: int) -> str:
     world.run(main())
     assert len(world.trace) > 1000
     return world.trace_hash()
+
+
+def test_a_follower_is_behind_but_not_behind_its_own_writes_nor_a_sync() -> None:
+    world = World(0)
+    near, far = world.add_host("near"), world.add_host("far")
+    seen: list[list[str]] = []
+
+    async def watching(store: MetadataStore) -> None:
+        async for _ in store.watch("/a", children=True):
+            seen.append(await store.children("/a"))
+
+    async def main() -> None:
+        near.boot()
+        far.boot()
+        leader, store = near.session(), far.session()
+        await near.start(leader.create("/a", b"1"))
+        far.start(watching(store))
+        await asyncio.sleep(0.1)
+        far.follow(1.0)
+        await near.start(leader.put("/a", b"2", 0))
+        await near.start(leader.multi([Create("/a/b", b""), Create("/a/c", b"")]))
+        await asyncio.sleep(0.1)
+        assert (await far.start(store.get("/a")), await near.start(leader.get("/a"))) == ((b"1", 0), (b"2", 1))
+        assert not await far.start(store.exists("/a/b"))
+        assert seen[-1] == []
+        await far.start(store.create("/d", b""))  # which comes behind the others
+        assert await far.start(store.get("/a")) == (b"2", 1)
+        await near.start(leader.delete("/a/b"))
+        await asyncio.sleep(0.1)
+        assert seen[-1] == ["b", "c"]
+        await far.start(store.sync("/a"))
+        assert not await far.start(store.exists("/a/b"))
+        await near.start(leader.create("/a/e", b"", ephemeral=True))
+        await asyncio.sleep(0.5)
+        assert seen[-1] == ["c"]
+        await asyncio.sleep(1.0)
+        assert seen[-1] == ["c", "e"]
+        await near.start(leader.close())
+        far.follow(0.0)
+        await asyncio.sleep(0.1)
+        assert seen[-1] == ["c"]
+
+    world.run(main())
 
 
 def test_a_seed_repeats_in_every_process() -> None:

@@ -60,6 +60,7 @@ class SimTransport(transports._FlowControlMixin, asyncio.Transport):
         self._eof_received = False
         self._dropped_unread = False
         self._written_too_late = 0
+        self.shadow: Shadow | None = None  # which repeats what this end sends
 
     @property
     def dead(self) -> bool:
@@ -193,6 +194,8 @@ class SimTransport(transports._FlowControlMixin, asyncio.Transport):
     def _launch(self, segment: bytes) -> None:
         """Send a segment; it never overtakes the one before."""
         assert self.peer is not None
+        if self.shadow is not None:
+            self.shadow.repeat(segment)
         incoming = self.peer._incoming
         at = self._loop.time() + self._net.delay(self.address, self.peer_address)
         incoming.append((max(at, incoming[-1][0]) if incoming else at, segment))
@@ -340,3 +343,31 @@ class SimTransport(transports._FlowControlMixin, asyncio.Transport):
             kept = self._net.rng.randrange(len(self.peer._incoming) + 1)
             while len(self.peer._incoming) > kept:
                 self.peer._incoming.pop()
+
+
+class Shadow(SimTransport):
+    """The near end of a duplicated connection: all that the original sends arrives once more, `late_s` later.
+
+    What the far end answers is lost. The original doesn't know of it, and may be gone before it.
+    """
+
+    def __init__(self, net: SimNet, original: SimTransport, port: int, late_s: float) -> None:
+        super().__init__(net, (original.address, port), original.peername, None)
+        self._late_s = late_s
+
+    def begin(self, error: OSError | None) -> None:
+        """The far end has accepted, or refused."""
+        if error is not None:
+            self.abort()
+            return
+        self.open(asyncio.Protocol())
+        self._soon(self._send)
+
+    def repeat(self, segment: bytes) -> None:
+        self._net.at(self._late_s, lambda: self._repeat_now(segment))
+
+    def _repeat_now(self, segment: bytes) -> None:
+        if not segment:
+            self.close()
+        elif not self._closing:
+            self.write(segment)

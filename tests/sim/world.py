@@ -13,11 +13,9 @@ import random
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from bkpy.metadata.store.memory import MemoryStore
-
 from .disk import SimDisk, SimulatedCrash
 from .loop import CURRENT, Incarnation, SimLoop
-from .metadata import SimSession
+from .metadata import Follower, SimMetadata, SimSession
 from .net import SimNet
 from .runtime import SimClock, SimFaults, sim_runtime
 
@@ -79,7 +77,7 @@ class World:
         self.rots = False  # bytes of a disk do, or can't be read: the scrub tells of damage
         self.marks: Counter[str] = Counter()  # what happened, of what a suite of runs has to go through
         runtime = sim_runtime(self.loop, SimDisk(f"world-{seed}"), f"world-{seed}", faults=SimFaults(f"world-{seed}"))
-        self.metadata = MemoryStore(runtime)
+        self.metadata = SimMetadata(runtime)
         self.metadata_rng = self.stream("metadata")
 
     def stream(self, concern: str) -> random.Random:
@@ -149,6 +147,7 @@ class Host:
         self._runtime: DiskRuntime | None = None
         self._calls: dict[asyncio.Future[Any], None] = {}  # what others wait for on this host
         self.sessions: list[SimSession] = []  # of the current process
+        self.follower: Follower | None = None  # the server of the metadata store that it connects to; None: the leader
 
     def record(self, what: str, detail: str = "") -> None:
         self.world.record(self.name, what, detail)
@@ -225,8 +224,19 @@ class Host:
             call_timeout_s=world.metadata_timeout_s,
         )
         session.runtime = self.runtime  # whose fault points are the host's
+        session.follower = self.follower
         self.sessions.append(session)
         return session
+
+    def follow(self, lag_s: float) -> None:
+        """From now on its sessions are connected to a follower of the metadata store, which lags."""
+        if self.follower is None:
+            self.follower = Follower(self.world.metadata, self.world.loop, lag_s)
+            for session in self.sessions:
+                session.move_to(self.follower)
+        self.follower.lag_s = lag_s
+        if not lag_s:
+            self.follower.catch_up()
 
     def crash(self) -> None:
         """Kill the process: what it wrote stays in the page cache."""

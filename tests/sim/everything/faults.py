@@ -148,6 +148,18 @@ async def _link(stage: Stage, fault: Fault, rng: Random) -> None:
     net.mend(here, there)
 
 
+async def _duplicated_connections(stage: Stage, fault: Fault, rng: Random) -> None:
+    """The host connects again to all bookies, and all that it sends reaches them twice."""
+    net, here = stage.world.net, stage.world.hosts[fault.options["host"]].address
+    others = [bookie.host.address for bookie in stage.cluster.bookies if bookie.host.address != here]
+    for there in others:
+        net.duplicate(here, there, fault.options["late_s"])
+        net.reset(here, there)
+    await asyncio.sleep(fault.options["late_s"] + fault.lasts_s)
+    for there in others:
+        net.mend(here, there)
+
+
 # --- the metadata store -----------------------------------------------------------------------------------------------
 
 
@@ -176,6 +188,14 @@ async def _replies_lost(stage: Stage, fault: Fault, rng: Random) -> None:
     host.faults.chances = {"metadata.request_lost": 0.2, "metadata.reply_lost": 0.2}
     await asyncio.sleep(fault.lasts_s)
     host.faults.chances = {}
+
+
+async def _lagging_follower(stage: Stage, fault: Fault, rng: Random) -> None:
+    """The host, in this life and the next ones, is connected to a server of the store that is behind the others."""
+    host = stage.world.hosts[fault.options["host"]]
+    host.follow(fault.options["lag_s"])
+    await asyncio.sleep(fault.lasts_s)
+    host.follow(0.0)
 
 
 async def _reply_lost_then_away(stage: Stage, fault: Fault, rng: Random) -> None:
@@ -236,6 +256,7 @@ async def _cancelled_calls(stage: Stage, fault: Fault, rng: Random) -> None:
 
 
 _OTHERS = {
+    "duplicated connections": _duplicated_connections,
     "blackout": _blackout,
     "slow disk": _slow_disk,
     "full disk": _full_disk,
@@ -245,6 +266,7 @@ _OTHERS = {
     "disks lost": _disks_lost,
     "store away": _store_away,
     "session lost": _session_lost,
+    "lagging follower": _lagging_follower,
     "replies lost": _replies_lost,
     "reply lost, then away": _reply_lost_then_away,
     "client dies": _host_dies,

@@ -12,7 +12,7 @@ from .drawing import Drawing, Feature
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .plan import Plan
+    from .plan import JSON, Plan
 
 FEATURES: dict[str, Feature] = {}
 
@@ -91,6 +91,28 @@ def _rot(drawing: Drawing) -> None:
     rng = drawing.stream("rot")
     for n in range(rng.choice((1, 3))):
         drawing.add_fault(f"rot-{n + 1}", "rot", rng)
+
+
+@feature("duplicated connections", 0.12)
+def _duplicated_connections(drawing: Drawing) -> None:
+    rng = drawing.stream("duplicated connections")
+    for n in range(rng.choice((1, 2))):
+        options: dict[str, JSON] = {
+            "host": drawing.host(rng, ("client", "client", "worker", "bookie")),
+            "late_s": rng.choice((0.001, 0.1, 1.0, 5.0)),
+        }
+        drawing.add_fault(f"duplicates-{n + 1}", "duplicated connections", rng, longest_s=3.0, options=options)
+
+
+@feature("lagging followers", 0.15)
+def _lagging_followers(drawing: Drawing) -> None:
+    rng = drawing.stream("lagging followers")
+    for n in range(rng.choice((1, 2, 3))):
+        options: dict[str, JSON] = {
+            "host": drawing.host(rng, ("client", "worker", "bookie")),
+            "lag_s": rng.choice((0.01, 0.2, 1.0, 5.0)),
+        }
+        drawing.add_fault(f"lag-{n + 1}", "lagging follower", rng, longest_s=8.0, options=options)
 
 
 def draw_plan(seed: int, size: str) -> Plan:
