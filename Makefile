@@ -33,7 +33,7 @@ help:
 	@echo "make check      format, lint, types, direction of imports, words and links"
 	@echo "make golden     write the golden files anew (a change of them is a change of a stored format)"
 	@echo "make scenarios  write the page of behaviours and the tests that hold them anew"
-	@echo "make settings   write the page of all settings anew, and the signatures in that of the API"
+	@echo "make settings   write the pages of all settings and of the API anew"
 	@echo "make sim SEED=7 one simulated run of bookies and client, with its trace (SCENARIO=failover: of dying writers, crowd: of many ledgers; SEEDS=200: so many seeds)"
 	@echo "make soak SEEDS=1000  so many seeds on all cores, with their coverage marks (MINUTES=60: for so long; RUN=quick, FIRST=5000)"
 	@echo "make chaos MINUTES=5  a real cluster under kills, suspensions, cuts and lost disks, then every entry compared (SEED=7)"

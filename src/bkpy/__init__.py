@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from bkpy.admin.client import AdminClient
     from bkpy.client.client import Client
-    from bkpy.client.connecting import connect
+    from bkpy.client.connecting import connect, threadsafe
     from bkpy.client.read.block import Block, Entry
     from bkpy.client.read.reader import LedgerReader
     from bkpy.client.write.writer import LedgerWriter
@@ -46,12 +46,14 @@ if TYPE_CHECKING:
         TruncatedError,
         UnauthorizedError,
         WouldBlock,
+        WrongEventLoopError,
     )
     from bkpy.log.consumer import LogConsumer
     from bkpy.log.entries import LogBlock, LogEntry
     from bkpy.log.reader import LogReader
     from bkpy.log.writer import LogWriter
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
+    from bkpy.runtime.threadsafe import ThreadsafeCalls
 
     __version__: str
 
@@ -92,13 +94,16 @@ __all__ = [
     "ProtocolError",
     "QuorumTimeoutError",
     "ReadOnlyBookieError",
+    "ThreadsafeCalls",
     "TlsError",
     "TooManyRequestsError",
     "TruncatedError",
     "UnauthorizedError",
     "WouldBlock",
+    "WrongEventLoopError",
     "__version__",
     "connect",
+    "threadsafe",
 ]
 
 
@@ -116,7 +121,9 @@ _MODULES = {
     "LogEntry": "bkpy.log.entries",
     "LogReader": "bkpy.log.reader",
     "LogWriter": "bkpy.log.writer",
+    "ThreadsafeCalls": "bkpy.runtime.threadsafe",
     "connect": "bkpy.client.connecting",
+    "threadsafe": "bkpy.client.connecting",
 }
 
 

@@ -12,15 +12,16 @@ from typing import Any, NamedTuple, Self
 
 
 class ClientInfo(NamedTuple):
-    """A client: its host and process, its `client_name` ("" without one), and since when, in seconds since the epoch.
-
-    `pid` and `since` are 0 where they are unknown.
-    """
+    """A client that writes a log, or holds a consumer's lease."""
 
     host: str
+    """Its host."""
     pid: int
+    """Its process; 0 where that is unknown."""
     name: str
+    """Its `client_name`; "" without one."""
     since: float
+    """Since when, in seconds since the epoch; 0 where that is unknown."""
 
     def __str__(self) -> str:
         who = f"{self.host}, pid {self.pid}" if self.pid else self.host
@@ -128,6 +129,10 @@ class FrameTooLargeError(CallerError):
 
 class ClientClosedError(CallerError):
     """The client, writer or reader was closed before or during the call."""
+
+
+class WrongEventLoopError(CallerError, RuntimeError):
+    """The call came from another thread, event loop or process than the client's, and has done nothing."""
 
 
 class LedgerClosedError(CallerError):

@@ -6,7 +6,7 @@ import ast
 import inspect
 import re
 import textwrap
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from tests import api_page
@@ -14,38 +14,9 @@ from tests import api_page
 import bkpy
 from bkpy.local import LocalCluster
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "api.md"
-CLASSES = [
-    bkpy.Client,
-    bkpy.AdminClient,
-    bkpy.LedgerWriter,
-    bkpy.LedgerReader,
-    bkpy.LogReader,
-    bkpy.LogConsumer,
-    bkpy.LogEntry,
-    bkpy.LogBlock,
-    bkpy.LogWriter,
-    bkpy.Block,
-    bkpy.Entry,
-    bkpy.LedgerMetadata,
-    LocalCluster,
-]
-CALLS = {
-    "create_ledger": bkpy.Client.create_ledger,
-    "open_log": bkpy.Client.open_log,
-    "LocalCluster": LocalCluster.__init__,
-}
-ARGUMENTS_OF = "Arguments of `{}`"
-
-
-def documented(text: str) -> dict[str, list[str]]:
-    """By section, the names in the first column of its table. Every row has to say something of them."""
-    found: dict[str, list[str]] = {}
-    for section in re.split(r"^###? ", text, flags=re.MULTILINE)[1:]:
-        title, _, body = section.partition("\n")
-        rows = re.findall(r"^\| (`[^|]*`) \| (.+) \|$", body, re.MULTILINE)
-        found[title] = [name for names, _ in rows for name in re.findall(r"`(\w+)`", names)]
-    return found
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import AsyncGenerator
 
 
 def assigned(cls: type) -> set[str]:
@@ -65,47 +36,38 @@ def public(cls: type) -> set[str]:
     return {name for name in names if not name.startswith("_")}
 
 
-@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
-def test_the_public_names_of_a_class_are_those_in_the_documentation(cls: type) -> None:
-    names = documented(PAGE.read_text(encoding="utf-8"))[cls.__name__]
-    assert len(names) == len(set(names))
-    assert public(cls) == set(names), "make it private, or list it in docs/reference/api.md"
+def test_the_page_is_current() -> None:
+    text = api_page.PAGE.read_text(encoding="utf-8")
+    assert api_page.page(text) == text, "make settings writes it again"
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_the_arguments_of_a_call_and_their_defaults_are_those_in_the_documentation(name: str) -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    taken = {n: p for n, p in inspect.signature(CALLS[name]).parameters.items() if n != "self"}
-    assert documented(text)[ARGUMENTS_OF.format(name)] == list(taken)
-    _, _, table = text.partition(f"### {ARGUMENTS_OF.format(name)}\n")
-    for argument, parameter in taken.items():
-        row = re.search(rf"^\| `{argument}` \| ([^|]*)\| ", table, re.MULTILINE)
-        assert row is not None
-        default = "" if parameter.default is parameter.empty else f"`{parameter.default!r}`".replace("'", '"')
-        assert row[1].strip() == default
+@pytest.mark.parametrize("cls", api_page.CLASSES, ids=lambda cls: cls.__name__)
+def test_the_page_has_every_public_name_and_what_it_is(cls: type) -> None:
+    described = api_page.attributes(cls) | {name: inspect.getdoc(function) for name, function in api_page.calls(cls)}
+    assert [name for name, doc in described.items() if not doc] == [], "write a docstring, or a text below the field"
+    assert public(cls) == described.keys() | api_page.HIDDEN.get(cls, set()), "make it private, or hide it"
 
 
-@pytest.mark.parametrize(
-    "cls",
-    [bkpy.Client, bkpy.AdminClient, bkpy.LedgerWriter, bkpy.LedgerReader, bkpy.LogWriter, bkpy.LogReader],
-    ids=lambda cls: cls.__name__,
-)
-def test_every_public_name_is_explained(cls: type) -> None:
-    assert [name for name in sorted(public(cls)) if not inspect.getdoc(getattr(cls, name, None))] == []
+def test_the_page_has_everything_that_the_package_offers() -> None:
+    offered = {getattr(bkpy, name) for name in bkpy.__all__ if name != "__version__"}
+    errors = {it for it in offered if inspect.isclass(it) and issubclass(it, bkpy.BookKeeperError)}
+    assert offered - errors == {*api_page.CLASSES, *api_page.FUNCTIONS} - {LocalCluster}
+    text = api_page.PAGE.read_text(encoding="utf-8").partition("\n## Errors\n")[2]
+    assert {error.__name__ for error in errors} == set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
 
 
-def test_every_exported_class_has_a_table_or_is_in_that_of_errors() -> None:
-    exported = [getattr(bkpy, name) for name in bkpy.__all__]
-    classes = {cls.__name__ for cls in exported if inspect.isclass(cls) and not issubclass(cls, BaseException)}
-    sections = {title: names for title, names in documented(PAGE.read_text(encoding="utf-8")).items() if names}
-    arguments = {ARGUMENTS_OF.format(name) for name in CALLS}
-    assert sections.keys() == classes | {LocalCluster.__name__, "Errors"} | arguments
-    assert set(sections["Errors"]) == {cls.__name__ for cls in exported if inspect.isclass(cls)} - classes
+def test_every_call_that_changes_something_says_what_a_cancelled_one_may_have_done() -> None:
+    assert api_page.silent() == [], "say it in the docstring, or name a call that only reads in READS"
 
 
-def test_the_page_has_the_signatures_as_they_are() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    assert api_page.with_signatures(text) == text, "make settings writes them anew"
+def test_what_only_reads_is_there() -> None:
+    there = {
+        name
+        for cls in api_page.CLASSES
+        for method, _ in api_page.calls(cls)
+        for name in (method, f"{cls.__name__}.{method}")
+    }
+    assert api_page.READS - there == set()
 
 
 class Base:
@@ -128,8 +90,34 @@ def test_public_names_are_found() -> None:
     assert public(Derived) == {"inherited", "method", "by_a_method", "slot", "CONSTANT", "value"}
 
 
-def test_documented_names_are_found() -> None:
-    text = (
-        "# Page\n| `not_here` | x |\n## One\n| name | what |\n| --- | --- |\n| `a`, `b` | x |\n| `c` | `d` |\n## Two\n"
-    )
-    assert documented(text) == {"One": ["a", "b", "c"], "Two": []}
+class Described:
+    field: int
+    """What it is."""
+    silent: int
+
+    @property
+    def value(self) -> int:
+        """A property."""
+        return 1
+
+    async def awaited(self, first: int, /, *rest: int, named: bool = True, **more: int) -> None: ...
+
+    def iterated(self) -> AsyncGenerator[int, None]: ...
+
+    def acts(self) -> None: ...
+
+    def asks(self) -> int: ...
+
+    def future(self) -> asyncio.Future[int]: ...
+
+
+def test_what_is_known_of_a_class_is_found() -> None:
+    assert api_page.attributes(Described) == {"field": "What it is.", "silent": "", "value": "A property."}
+    kinds = {name: api_page.kind(function).name for name, function in api_page.calls(Described)}
+    assert kinds == {
+        "awaited": "AWAITED",
+        "iterated": "ITERATED",
+        "acts": "PLAIN",
+        "asks": "ANYWHERE",
+        "future": "AWAITED",
+    }

@@ -12,7 +12,7 @@ from bkpy.admin.decommission import Decommission, answers
 from bkpy.admin.drain import BookieDrain
 from bkpy.admin.rebalance import Rebalancer
 from bkpy.client.arguments import check_ledger_id, check_password
-from bkpy.client.client import last_entries, log_parts, replication_context
+from bkpy.client.client import last_entries, log_parts, loop_guard, replication_context
 from bkpy.client.iteration import ResumableIterator, Stepwise, alone
 from bkpy.config.recovery import RecoverySettings
 from bkpy.log.client import NewLog, create_log
@@ -86,6 +86,7 @@ class AdminClient:
         self._settings = settings or RecoverySettings()
         self._context = replication_context(client)
         self._log_parts = log_parts(client)
+        self._guard = loop_guard(client)
         self._cluster = self._context.cluster
         self._store, self._root = self._cluster.store, self._cluster.root
         self._runtime = self._store.runtime
@@ -102,34 +103,40 @@ class AdminClient:
 
         Reads all under-replication records and the metadata of their ledgers. The values are not of one moment.
         """
+        self._guard.check()
         return await overview(self._cluster, self._settings)
 
     async def auditor(self) -> dict[str, Any] | None:
         """The `name` of the process that is the auditor, and since when (`since_ms`, of the epoch); None for none."""
+        self._guard.check()
         return await auditor_of(self._store, self._root)
 
     async def set_auto_recovery(self, enabled: bool) -> None:
         """Enable or disable re-replication in the whole cluster, until the next call.
 
         While it is disabled, the auditor records nothing and workers copy nothing; `recover_bookie`, `wait_for_drain`
-        and `rebalance` work all the same. If it fails with `outcome_unknown`, call it again.
+        and `rebalance` work all the same. If it is cancelled, or fails with `outcome_unknown`, call it
+        again.
         """
+        self._guard.check()
         outcome = await self._under_replicated().set_enabled(enabled)
         if isinstance(outcome, NotDone | Unknown):
             raise to_error(outcome)
 
     def list_under_replicated(self) -> AsyncGenerator[int, None]:
         """The ids of the ledgers that have an under-replication record, ascending."""
-        found = self._under_replicated().list()
-        return ResumableIterator(Stepwise(found, self._runtime, name="under-replicated ledgers"), alone)
+        found = Stepwise(self._under_replicated().list(), self._runtime, name="under-replicated ledgers")
+        return ResumableIterator(found, alone, self._guard)
 
     async def under_replication(self, ledger_id: int) -> UnderreplicationRecord | None:
         """The ledger's under-replication record: which bookies it misses, since when and why. None if it has none."""
+        self._guard.check()
         check_ledger_id(ledger_id)
         return await self._under_replicated().read(ledger_id)
 
     async def list_locks(self) -> list[HeldLock]:
         """The re-replication locks that are held now, by ledger id; each names its holder."""
+        self._guard.check()
         return await held_locks(self._store, self._root)
 
     async def describe_replication(self, ledger_id: int) -> LedgerReplication:
@@ -137,6 +144,7 @@ class AdminClient:
 
         This is what the metadata say. `unreadable_entries` asks the bookies.
         """
+        self._guard.check()
         metadata = await self._client.ledger_metadata(ledger_id)
         record = await self._under_replicated().read(ledger_id)
         lock = await lock_holder(self._store, self._root, ledger_id)
@@ -154,6 +162,7 @@ class AdminClient:
         Reads all of the copy's share; `on_read` is called with the highest entry id so far. Raises
         `BookieUnavailableError` if a bookie gives no answer.
         """
+        self._guard.check()
         return await unreadable(
             self._context,
             metadata,
@@ -174,21 +183,25 @@ class AdminClient:
         In place of that, the error for a bookie that doesn't answer within `read_timeout_s` or can't say. A bookie may
         miss entries below its last one.
         """
+        self._guard.check()
         return await last_entries(self._context, metadata)
 
     async def close_ledger(self, ledger_id: int) -> LedgerMetadata:
         """Recover a ledger without its password, and return its CLOSED metadata.
 
-        As `Client.recover_ledger`, but entries are verified by their checksums alone.
+        As `Client.recover_ledger`, also when cancelled, but entries are verified by their checksums alone.
         """
+        self._guard.check()
         check_ledger_id(ledger_id)
         return await self._context.recover(ledger_id)
 
     async def survey_ledger(self, ledger_id: int, *, password: bytes = b"") -> Survey:
         """What `accept_loss` would keep of a ledger that `Client.recover_ledger` can't close.
 
-        Fences the ledger, and closes nothing. Raises `NoSuchLedgerError`, `UnauthorizedError` for a wrong password.
+        Fences the ledger, perhaps also when cancelled, and closes nothing. Raises `NoSuchLedgerError`,
+        `UnauthorizedError` for a wrong password.
         """
+        self._guard.check()
         check_ledger_id(ledger_id)
         check_password(password)
         recovery = await self._context.recovery_giving_up(ledger_id, password, -1)
@@ -198,9 +211,10 @@ class AdminClient:
         """Close a ledger without the bookies that are not registered now, and return its CLOSED metadata.
 
         Acknowledged entries that only those bookies hold are lost, for good: ask `survey_ledger` first, and pass its
-        `last_entry`. The ledger keeps at least the entries up to there. Raises `LedgerRecoveryError` if they can't be
-        read any more.
+        `last_entry`. The ledger keeps at least the entries up to there. A cancelled call may have closed it. Raises
+        `LedgerRecoveryError` if they can't be read any more.
         """
+        self._guard.check()
         check_ledger_id(ledger_id)
         check_password(password)
         return await (await self._context.recovery_giving_up(ledger_id, password, last_entry)).run()
@@ -217,6 +231,7 @@ class AdminClient:
 
         Waits at most `2 * connect_timeout_s`.
         """
+        self._guard.check()
         return await answers(self._context, bookie_id)
 
     async def recover_bookie(
@@ -234,6 +249,7 @@ class AdminClient:
         and called again: then it continues. `on_scanned` gets the number of ledgers scanned. Raises `ConfigError` if
         the bookie is registered or comes back, `BookieUnavailableError` for a target that takes no entries.
         """
+        self._guard.check()
         recovery = BookieRecovery(self._context, bookie_id, self._settings, target=target)
         recovery.check()
         named, without_metadata = await recovery.scan(on_scanned or _ignore)
@@ -244,17 +260,23 @@ class AdminClient:
     async def start_drain(self, bookie_id: str) -> None:
         """Begin to drain a bookie, unless it is draining: it refuses new entries, and its ledgers are re-replicated.
 
-        Returns at once. The cluster's workers do the work, if there are any; else see `wait_for_drain`. Raises
-        `BookieUnavailableError` for a bookie that the cluster doesn't know.
+        Returns at once. The cluster's workers do the work, if there are any; else see `wait_for_drain`. A cancelled
+        call may have begun it. Raises `BookieUnavailableError` for a bookie that the cluster doesn't know.
         """
+        self._guard.check()
         await self._drain(bookie_id).begin()
 
     async def cancel_drain(self, bookie_id: str) -> bool:
-        """End the draining; returns whether the bookie was draining. Copies that were moved stay where they are."""
+        """End the draining; returns whether the bookie was draining. Copies that were moved stay where they are.
+
+        A cancelled call may have ended it.
+        """
+        self._guard.check()
         return await self._drain(bookie_id).cancel()
 
     async def drain_progress(self, bookie_id: str, *, on_scanned: Callable[[int], None] | None = None) -> DrainProgress:
         """How many ledgers and bytes are left on a bookie, and what blocks them. Reads the metadata of all ledgers."""
+        self._guard.check()
         return await self._drain(bookie_id).look(on_scanned or _ignore)
 
     async def wait_for_drain(
@@ -265,6 +287,7 @@ class AdminClient:
         Where the cluster has no workers, or they are disabled, this call re-replicates. Cancelling the call doesn't end
         the draining.
         """
+        self._guard.check()
         return await self._drain(bookie_id).run(on_progress or _ignore)
 
     def _drain(self, bookie_id: str) -> BookieDrain:
@@ -281,10 +304,11 @@ class AdminClient:
         """Remove a drained bookie from the cluster for good, if no ledger needs it.
 
         The bookie is removed exactly if the result's `scan.clear` is true; else nothing was changed. `lost`: the bookie
-        is not running and never will be. `confirm` is called before the removal, and may raise to prevent it. Raises
-        `ConfigError` for a bookie that isn't drained, or that is `lost` and answers; `MetadataConflictError` if the
-        bookie changes meanwhile.
+        is not running and never will be. `confirm` is called before the removal, and may raise to prevent it. A
+        cancelled call may have removed the bookie. Raises `ConfigError` for a bookie that isn't drained, or that is
+        `lost` and answers; `MetadataConflictError` if the bookie changes meanwhile.
         """
+        self._guard.check()
         one = Decommission(self._context, bookie_id, self._settings, lost=lost)
         return await one.run(confirm or _ignore, on_scanned or _ignore)
 
@@ -300,6 +324,7 @@ class AdminClient:
         `on_scanned` gets the number of ledgers scanned, `on_moved` the bytes moved and those planned. Copies are
         verified before they replace others. If the call is cancelled, close the client: its session may hold locks.
         """
+        self._guard.check()
         name = "bkpy cluster rebalance"
         locks = LedgerLocks(self._store, self._root, name, self._runtime, self._settings)
         one = Rebalancer(
@@ -336,8 +361,10 @@ class AdminClient:
     ) -> bool:
         """Create a log without opening it. Returns False if there is a log of that name, which stays as it is.
 
-        The arguments are those of `Client.open_log`. Raises `ConfigError` for bad ones.
+        The arguments are those of `Client.open_log`. A cancelled call may have created it. Raises `ConfigError` for bad
+        arguments.
         """
+        self._guard.check()
         new = NewLog(ensemble_size, write_quorum, ack_quorum, digest, retention_s, retention_bytes, consumer_lag_max_s)
         return await create_log(self._log_parts.logs, name, password, new)
 
@@ -346,6 +373,7 @@ class AdminClient:
 
         Without `fresh`, the answer may lag behind the latest change, and costs less.
         """
+        self._guard.check()
         log_list, _ = await self._log_parts.logs.read(name, fresh=fresh)
         return LogDescription(log_list, await self._log_parts.logs.lease_holder(name, log_list.uid))
 
@@ -354,9 +382,10 @@ class AdminClient:
     ) -> LogList:
         """Delete the entries below position `before`, and return the log's list after that.
 
-        Raises `NoSuchLogError`, `UnauthorizedError`, and `ConfigError` for a position past the end, or that a consumer
-        has yet to read unless `ignore_consumers`.
+        A cancelled call may have deleted them. Raises `NoSuchLogError`, `UnauthorizedError`, and `ConfigError` for a
+        position past the end, or that a consumer has yet to read unless `ignore_consumers`.
         """
+        self._guard.check()
         async with await self._client.read_log(name, password=password) as reader:
             return await self._log_maintenance().truncate(
                 name, before, end=reader.next_position, uid=reader.uid, ignore_consumers=ignore_consumers
@@ -364,13 +393,15 @@ class AdminClient:
 
     async def log_consumers(self, name: str) -> Mapping[str, ConsumerState]:
         """The consumers of a log by name, each with the position that it reads next. Raises `NoSuchLogError`."""
+        self._guard.check()
         return (await (await self._consumers(name)).registered()).states
 
     async def delete_log_consumer(self, name: str, consumer: str) -> bool:
         """Delete a consumer; retention doesn't wait for it any more. Returns False if there is none of that name.
 
-        Raises `NoSuchLogError`.
+        A cancelled call may have deleted it. Raises `NoSuchLogError`.
         """
+        self._guard.check()
         return await (await self._consumers(name)).delete(consumer)
 
     async def _consumers(self, name: str) -> LogConsumers:
@@ -379,13 +410,15 @@ class AdminClient:
 
     async def log_sinks(self, name: str) -> dict[str, int]:
         """By writer id of a sink, the number of the last batch that it committed to a log. Raises `NoSuchLogError`."""
+        self._guard.check()
         return dict((await self._log_parts.logs.read(name, fresh=True))[0].sinks)
 
     async def delete_log_sink(self, name: str, writer_id: str) -> bool:
         """Forget a sink's last batch: one that the sink repeats is then written twice. Returns False if it is unknown.
 
-        Raises `NoSuchLogError`.
+        A cancelled call may have done it. Raises `NoSuchLogError`.
         """
+        self._guard.check()
         return await self._log_maintenance().forget_sink(name, writer_id)
 
     def _log_maintenance(self) -> LogMaintenance:

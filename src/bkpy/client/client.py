@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from bkpy.protocol.log.log_list import LogList
     from bkpy.recovery.write_back import WriteBack
     from bkpy.runtime.interfaces import Runtime
+    from bkpy.runtime.loop_guard import LoopGuard
     from bkpy.runtime.tls import TlsContext
 
 _SHOWN_MAX: Final = 10  # ledgers named in one warning
@@ -270,7 +271,7 @@ class Client:
         Its writer, if there still is one, can't append any more. No acknowledged entry is lost. A CLOSED ledger is only
         opened. Raises `NoSuchLedgerError`, `UnauthorizedError` for a wrong password, and
         `LedgerRecoveryError` if too few bookies could say where it ends: then it stays IN_RECOVERY, and a later call
-        may succeed.
+        may succeed. A cancelled call may have fenced the ledger, and a later one goes on.
         """
         check_ledger_id(ledger_id)
         check_password(password)
@@ -304,7 +305,8 @@ class Client:
     async def delete_ledger(self, ledger_id: int) -> None:
         """Delete a ledger, whatever its state.
 
-        Raises `NoSuchLedgerError`, and `ConfigError` for a ledger that is a part of a log.
+        A cancelled call may have deleted it. Raises `NoSuchLedgerError`, and `ConfigError` for a ledger that is a part
+        of a log.
         """
         check_ledger_id(ledger_id)
         self._check_open()
@@ -313,7 +315,8 @@ class Client:
     def list_logs(self) -> AsyncGenerator[str, None]:
         """The names of all logs, sorted; those created or deleted meanwhile may be among them or not."""
         self._check_open()
-        return ResumableIterator(Stepwise(self._logs.living_names(), self._runtime, name="list of logs"), alone)
+        names = Stepwise(self._logs.living_names(), self._runtime, name="list of logs")
+        return ResumableIterator(names, alone, self._pool.guard)
 
     async def delete_log(self, name: str) -> None:
         """Delete a log, with all its entries and consumers. Its writer and its readers fail. Raises `NoSuchLogError`.
@@ -321,7 +324,8 @@ class Client:
         When it returns, the log's last ledgers are fenced: no append of its writer is acknowledged any more. Where too
         few of their bookies can be reached, it logs a warning, and the writer ends when it is notified of the deletion.
 
-        If it fails later, as when the metadata store is away, the log may be deleted or not. A second call finds out.
+        If it is cancelled, or fails as when the metadata store is away, the log may be deleted or not. A second call
+        finds out.
         """
         self._check_open()
         await LogMaintenance(self._logs, self._cluster.catalog).delete(name, self._recoveries.fence)
@@ -329,7 +333,8 @@ class Client:
     def list_ledgers(self) -> AsyncGenerator[int, None]:
         """The ids of all ledgers, ascending; those created or deleted meanwhile may be in it or not."""
         self._check_open()
-        return ResumableIterator(Stepwise(self._cluster.catalog.partitions(), self._runtime, name="list of ledgers"))
+        ids = Stepwise(self._cluster.catalog.partitions(), self._runtime, name="list of ledgers")
+        return ResumableIterator(ids, guard=self._pool.guard)
 
     # --- named logs -------------------------------------------------------------------------------------------------
 
@@ -381,7 +386,8 @@ class Client:
         deletes entries that are older than `retention_s` seconds and lie before the last `retention_bytes` bytes (with
         one limit, by that alone). It waits for consumers, for at most `consumer_lag_max_s` seconds. `roll_*`: in place
         of the settings `log_roll_bytes`, `log_roll_entries` and `log_roll_s`. Without `wait`, raises `LogLockedError`
-        if another client has the log open, and fences no writer. If the call fails, it removes a log that it created.
+        if another client has the log open, and fences no writer. If the call fails, it removes a log that it created;
+        if it is cancelled, it may have fenced the previous writer.
         Raises `NoSuchLogError`, `UnauthorizedError` for a wrong password, `LedgerRecoveryError` if too few
         bookies can say where the log ends, and what `create_ledger` raises; `ConfigError`, before it fences a writer,
         if the log's list has no room for another ledger.
@@ -394,14 +400,17 @@ class Client:
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
+        self._pool.guard.check()
         if self._closed:
             raise ClientClosedError("the client is closed")
 
     async def close(self) -> None:
         """Close connections and session. Open writers fail what is pending; their ledgers stay open for recovery.
 
+        A cancelled call has closed the client all the same.
         Emits a `ResourceWarning` about writers that were neither closed nor abandoned and have not failed.
         """
+        self._pool.guard.check()
         left_open = [writer.ledger_id for writer in self._writers]
         if left_open and not self._closed:
             ledgers = ", ".join(map(str, left_open[:_SHOWN_MAX])) + ", ..." * (len(left_open) > _SHOWN_MAX)
@@ -416,6 +425,7 @@ class Client:
     async def _close(self) -> None:
         if self._closed:
             return
+        self._pool.guard.check()
         self._closed = True
         if self._watching is not None:
             self._watching.cancel()
@@ -457,6 +467,11 @@ def _warn_moved(name: str) -> None:
 def replication_context(client: Client) -> ReplicationContext:
     """The parts of a client that re-replication and administration use, in the client's session."""
     return client._replication_context
+
+
+def loop_guard(client: Client) -> LoopGuard:
+    """What refuses calls that come from elsewhere than the client's event loop."""
+    return client._pool.guard
 
 
 def log_parts(client: Client) -> LogParts:

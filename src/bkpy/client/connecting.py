@@ -1,4 +1,4 @@
-"""`connect`: from a URI to a `Client` that owns its session."""
+"""`connect`: from a URI to a `Client` that owns its session; and `threadsafe`, for threads that share it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import warnings
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from bkpy.client.client import Client, open_client
+from bkpy.client.client import Client, loop_guard, open_client
 from bkpy.config.checking import current_names
 from bkpy.config.client import ClientSettings, client_settings
 from bkpy.metadata.connect import connect_store
 from bkpy.runtime.process import process_runtime
+from bkpy.runtime.threadsafe import ThreadsafeCalls
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -122,3 +123,8 @@ def connect(
 def connect_tuned(uri: str, **settings: Any) -> Connecting:
     """`connect` for parts of this package and for tests: it takes tuning values as well, and knows no former names."""
     return Connecting(uri, client_settings(**settings))
+
+
+def threadsafe(client: Client) -> ThreadsafeCalls:
+    """The calls of `client`, and of all that it made, for threads other than its event loop's."""
+    return ThreadsafeCalls(loop_guard(client))

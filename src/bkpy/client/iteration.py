@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from bkpy.runtime.interfaces import Runtime
+    from bkpy.runtime.loop_guard import LoopGuard
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -49,8 +50,14 @@ class ResumableIterator(AsyncGenerator[T, None]):
     no task and no suspension for an element of a batch that has arrived.
     """
 
-    def __init__(self, source: BatchSource[Any], elements: Callable[[Any], Iterator[T]] = iter) -> None:
+    def __init__(
+        self,
+        source: BatchSource[Any],
+        elements: Callable[[Any], Iterator[T]] = iter,
+        guard: LoopGuard | None = None,
+    ) -> None:
         self._source = source
+        self._guard = guard  # of an iterator that users get
         self._elements = elements
         self._next: Callable[[], T] = iter(()).__next__
         self._awaited = False
@@ -71,6 +78,8 @@ class ResumableIterator(AsyncGenerator[T, None]):
             raise
 
     async def _first_of_following(self) -> T:
+        if self._guard is not None:
+            self._guard.check()
         while self._ended is None:
             if self._awaited:
                 raise RuntimeError("another task awaits the next element of this iterator already")
@@ -97,6 +106,8 @@ class ResumableIterator(AsyncGenerator[T, None]):
 
     async def aclose(self) -> None:
         """End everything that was begun. Further calls of `__anext__` raise `StopAsyncIteration`."""
+        if self._guard is not None:
+            self._guard.check()
         self._end(StopAsyncIteration())
         await self._source.close()
 

@@ -195,6 +195,17 @@ class LocalCluster:
     loop, and its bookies are the same objects when it is stopped and started again.
     """
 
+    directory: Path
+    """Data and logs of the cluster."""
+    zookeeper: ZooKeeperServer
+    """Its ZooKeeper: `start`, `stop`, `kill`, `port`, `log_path`."""
+    bookies: list[LocalBookie]
+    """Its bookies: each with `id`, `address`, `pid`, `start`, `stop`, `kill`, `suspend`, `resume` and `log_path`."""
+    retired: list[str]
+    """Ids of decommissioned bookies, which are no part of the cluster any more."""
+    moved: dict[str, int]
+    """By name, the former port of a process that had to take another one."""
+
     def __init__(
         self,
         directory: str | os.PathLike[str],
@@ -207,10 +218,10 @@ class LocalCluster:
         self.rebuild = rebuild
         self.directory = Path(directory).absolute()
         self.zookeeper = ZooKeeperServer(self.directory / "zookeeper", port=0)
-        self.bookies: list[LocalBookie] = []
-        self.retired: list[str] = []  # ids of bookies that were decommissioned, and are no part of the cluster any more
+        self.bookies = []
+        self.retired = []
         self.lock_fds: tuple[int, ...] = ()
-        self.moved: dict[str, int] = {}  # by name, the former port of a process that had to take another one
+        self.moved = {}
         self._port = port
         self._bookies_wanted = bookies
         self._config = dict(config or {})
@@ -232,8 +243,8 @@ class LocalCluster:
         """Start whatever does not run, and return when all of it serves.
 
         Raises `ConfigError` if the directory is in use or Java is missing, and `BookieUnavailableError` or
-        `MetadataUnavailableError` with the last lines of a log if a process does not come up. Then it leaves nothing
-        running.
+        `MetadataUnavailableError` with the last lines of a log if a process does not come up. Then, and when it is
+        cancelled, it leaves nothing running.
         """
         try:
             if not self.lock_fds:
@@ -254,7 +265,10 @@ class LocalCluster:
             raise
 
     async def stop(self) -> None:
-        """Stop the bookies, then ZooKeeper; what does not stop in time is killed. The data stay."""
+        """Stop the bookies, then ZooKeeper; what does not stop in time is killed, all if it is cancelled.
+
+        The data stay.
+        """
         try:
             await _all(*(bookie.stop() for bookie in self.bookies))
             await self.zookeeper.stop()
@@ -262,14 +276,17 @@ class LocalCluster:
             await self.kill()
 
     async def kill(self) -> None:
-        """SIGKILL to everything. The data stay, and `start` finds them."""
+        """SIGKILL to everything, also if it is cancelled. The data stay, and `start` finds them."""
         await _all(*(bookie.kill() for bookie in self.bookies), self.zookeeper.kill())
         for fd in self.lock_fds:
             os.close(fd)
         self.lock_fds = ()
 
     async def add_bookie(self) -> LocalBookie:
-        """One more bookie, started; it stays part of the cluster when that is started again."""
+        """One more bookie, started; it stays part of the cluster when that is started again.
+
+        Also if the call is cancelled.
+        """
         bookie = self._new_bookie()
         self._save()
         await bookie.start()

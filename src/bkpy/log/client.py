@@ -156,6 +156,7 @@ async def read_log(parts: LogParts, name: str, password: bytes) -> LogReader:
         segments=_segments(parts),
         settings=parts.shared.settings,
         runtime=parts.shared.runtime,
+        guard=parts.shared.pool.guard,
     )
     await reader.refresh()
     return reader

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from bkpy.metadata.logs.catalog import LogStore
     from bkpy.metadata.logs.consumers import ConsumerState
+    from bkpy.runtime.loop_guard import LoopGuard
 
 
 class LogConsumer:
@@ -27,7 +28,8 @@ class LogConsumer:
 
     __reduce__ = refuse_pickling
 
-    def __init__(self, consumers: LogConsumers, log: str, name: str, state: ConsumerState) -> None:
+    def __init__(self, consumers: LogConsumers, log: str, name: str, state: ConsumerState, guard: LoopGuard) -> None:
+        self._guard = guard
         self._consumers = consumers
         self._log = log
         self._name = name
@@ -49,15 +51,21 @@ class LogConsumer:
     async def commit(self, position: int) -> None:
         """Say that everything below `position` has been dealt with. It may lie before the present one, to read again.
 
-        Raises `MetadataConflictError` if another process uses the name, `TruncatedError` for a step back to what is
-        not there any more, `ConfigError` for a position past the log's end, `NoSuchLogError`,
-        `MetadataUnavailableError`. What its reader doesn't know yet costs a `refresh`, with the errors of that.
+        A cancelled call may have recorded it, and another call may follow. Raises `MetadataConflictError` if another
+        process uses the name, `TruncatedError` for a step back to what is not there any more, `ConfigError` for a
+        position past the log's end, `NoSuchLogError`, `MetadataUnavailableError`. What its reader doesn't know yet
+        costs a `refresh`, with the errors of that.
         """
+        self._guard.check()
         check_position("position", position)
         self._state = await self._consumers.commit(self._name, position, self._state)
 
     async def delete(self) -> None:
-        """Forget the consumer: nothing is kept for it any more. Raises `NoSuchLogError`, `MetadataUnavailableError`."""
+        """Forget the consumer: nothing is kept for it any more. A cancelled call may have done it.
+
+        Raises `NoSuchLogError`, `MetadataUnavailableError`.
+        """
+        self._guard.check()
         await self._consumers.delete(self._name)
 
 
@@ -68,6 +76,7 @@ async def registered(
     name: str,
     position: int | None,
     known_end: Callable[[int], Awaitable[int]],
+    guard: LoopGuard,
 ) -> LogConsumer:
     """The consumer of that name of the log with this `uid`; a new one begins at `position`, or where the log does.
 
@@ -78,4 +87,4 @@ async def registered(
     if position is not None:
         check_position("position", position)
     consumers = LogConsumers(logs, log, uid, known_end)
-    return LogConsumer(consumers, log, name, await consumers.register(name, position))
+    return LogConsumer(consumers, log, name, await consumers.register(name, position), guard)

@@ -22,13 +22,18 @@ def past_the_end(name: str, position: int, next_position: int) -> NoSuchEntryErr
 
 
 class LogEntry(NamedTuple):
-    """One entry of a log. `time`: when it was appended, by the writer's clock, in seconds since the epoch."""
+    """One entry of a log."""
 
     position: int
+    """The entry's place in the log."""
     ledger_id: int
+    """The ledger that the entry is in."""
     entry_id: int
+    """The entry's place in that ledger."""
     data: bytes
+    """The payload."""
     time: float
+    """When it was appended, by the writer's clock, in seconds since the epoch; it never falls in a log."""
 
     @property
     def length(self) -> int:
@@ -45,17 +50,24 @@ class LogBlock:
 
     __slots__ = ("begun_ms", "block", "first_position")
 
+    block: Block
+    """The entries' bytes."""
+    first_position: int
+    """The position of the first entry."""
+    begun_ms: int
+    """No entry of the ledger has an earlier time; in milliseconds since the epoch."""
+
     def __init__(self, block: Block, first_position: int, begun_ms: int) -> None:
         self.block = block
         self.first_position = first_position
-        self.begun_ms = begun_ms  # no entry of the ledger has an earlier time
+        self.begun_ms = begun_ms
 
     def __len__(self) -> int:
         return len(self.block)
 
     @property
     def positions(self) -> range:
-        """Those of the entries."""
+        """The positions of the entries."""
         return range(self.first_position, self.first_position + len(self.block))
 
     @property

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from bkpy.metadata.logs.catalog import LogStore
     from bkpy.protocol.log.log_reading import SegmentRange
     from bkpy.runtime.interfaces import Runtime
+    from bkpy.runtime.loop_guard import LoopGuard
 
 T = TypeVar("T")
 
@@ -52,8 +53,10 @@ class LogReader:
         segments: Segments,
         settings: ClientSettings,
         runtime: Runtime,
+        guard: LoopGuard,
     ) -> None:
         self._snapshot = snapshot
+        self._guard = guard
         self._password = password
         self._logs = logs
         self._segments = segments
@@ -137,6 +140,7 @@ class LogReader:
 
     async def close(self) -> None:
         """The reader can't be used any more, and what tails with it ends. The log isn't touched."""
+        self._guard.check()
         self._closed = True
         self._readers.clear()
         for tail in self._tails:
@@ -149,6 +153,7 @@ class LogReader:
         await self.close()
 
     def _check_open(self) -> None:
+        self._guard.check()
         if self._closed:
             raise self._closed_error()
 
@@ -196,12 +201,12 @@ class LogReader:
         the end, `NoSuchLogError` for a log that was deleted meanwhile, and else what `LedgerReader.read` does.
         """
         self._check_positions(first, last)
-        return ResumableIterator(self._scan(first, last))
+        return ResumableIterator(self._scan(first, last), guard=self._guard)
 
     def read_blocks(self, first: int | None = None, last: int | None = None) -> AsyncGenerator[LogBlock, None]:
         """Like `read`, many entries at once, with no object per entry."""
         self._check_positions(first, last)
-        return ResumableIterator(self._scan(first, last), alone)
+        return ResumableIterator(self._scan(first, last), alone, self._guard)
 
     def _scan(self, first: int | None, last: int | None) -> PositionScan:
         def begin() -> tuple[int, SegmentScan]:
@@ -237,12 +242,12 @@ class LogReader:
         bookies, or the metadata store, are away.
         """
         self._check_positions(first)
-        return ResumableIterator(self._following(first))
+        return ResumableIterator(self._following(first), guard=self._guard)
 
     def tail_blocks(self, first: int | None = None) -> AsyncGenerator[LogBlock, None]:
         """Like `tail`, as many entries at once as have come, with no object per entry."""
         self._check_positions(first)
-        return ResumableIterator(self._following(first), alone)
+        return ResumableIterator(self._following(first), alone, self._guard)
 
     def _following(self, first: int | None) -> Stepwise:
         return Stepwise(self._tail_blocks(first), self._runtime, name=f"tail of log {self.name}")
@@ -271,11 +276,11 @@ class LogReader:
     async def consumer(self, name: str, *, position: int | None = None) -> LogConsumer:
         """The consumer of that name. A new one is registered at `position`, or where the log begins.
 
-        What it has yet to read is kept from then on. Raises `TruncatedError` for a position that is gone,
-        `ConfigError` for one past the end, `NoSuchLogError`, `MetadataUnavailableError`.
+        What it has yet to read is kept from then on. A cancelled call may have registered it. Raises `TruncatedError`
+        for a position that is gone, `ConfigError` for one past the end, `NoSuchLogError`, `MetadataUnavailableError`.
         """
         self._check_open()
-        return await registered(self._logs, self.name, self.uid, name, position, self._end_at)
+        return await registered(self._logs, self.name, self.uid, name, position, self._end_at, self._guard)
 
     async def _end_at(self, position: int) -> int:
         """`next_position`, after a `refresh` if that is short of `position`."""

@@ -12,6 +12,7 @@ from bkpy.client.lifetime import refuse_pickling
 from bkpy.log.consumer import registered
 from bkpy.log.rolling import Roller
 from bkpy.protocol.wire.records import STAMP_BYTES
+from bkpy.runtime.loop_guard import this_thread
 
 if TYPE_CHECKING:
     import asyncio
@@ -88,8 +89,8 @@ class LogWriter:
             data = payload_of(data)
         size, appends = len(data) + STAMP_BYTES, self._appends
         batcher, window = appends.batcher, appends.window
-        if batcher.open_batch is None:
-            batcher.check_loop()
+        if batcher.open_batch is None or this_thread() != batcher.guard.thread:
+            batcher.guard.check()
         if (
             batcher.next_id >= window.ids_end
             or batcher.added_bytes + size > window.bytes_end
@@ -100,7 +101,7 @@ class LogWriter:
         return await batcher.add(data, size)
 
     def append_nowait(self, data: bytes) -> asyncio.Future[int]:
-        """Like `append`, but returns the future of the entry's position.
+        """Like `append`, but returns the future of the entry's position; cancelling that withdraws nothing.
 
         Raises `WouldBlock` if the window is full or the log is rolling.
         """
@@ -108,8 +109,8 @@ class LogWriter:
             data = payload_of(data)
         size, appends = len(data) + STAMP_BYTES, self._appends
         batcher, window = appends.batcher, appends.window
-        if batcher.open_batch is None:
-            batcher.check_loop()
+        if batcher.open_batch is None or this_thread() != batcher.guard.thread:
+            batcher.guard.check()
         if (
             batcher.next_id >= window.ids_end
             or batcher.added_bytes + size > window.bytes_end
@@ -124,7 +125,7 @@ class LogWriter:
         """Append many entries, with consecutive positions; returns the range of them. The guarantee is `append`'s.
 
         An empty sequence is an empty range. The batch is admitted to the window as a whole, and never lies in two
-        ledgers.
+        ledgers. Cancelling the call withdraws nothing.
         """
         payloads = [data if type(data) is bytes else payload_of(data) for data in entries]
         count = len(payloads)
@@ -132,7 +133,7 @@ class LogWriter:
         largest = max(map(len, payloads), default=0) + STAMP_BYTES
         appends = self._appends
         batcher = appends.batcher
-        batcher.check_loop()
+        batcher.guard.check()
         if largest > batcher.replication.entry_bytes_max or not appends.window.enter(size, count):
             await appends.admit(largest, size, count)
             batcher = appends.batcher
@@ -143,31 +144,41 @@ class LogWriter:
     async def truncate(self, before: int, *, ignore_consumers: bool = False) -> None:
         """Delete the entries below the position `before`. Entries that share a ledger with later ones go with these.
 
-        Raises `ConfigError`, with nothing deleted, for a position past what is acknowledged, or one that a consumer has
-        yet to reach unless they are ignored; `MetadataUnavailableError`.
+        A cancelled call may have deleted them. Raises `ConfigError`, with nothing deleted, for a position past what is
+        acknowledged, or one that a consumer has yet to reach unless they are ignored; `MetadataUnavailableError`.
         """
+        self._appends.batcher.guard.check()
         await self._roller.truncate(before, ignore_consumers=ignore_consumers)
 
     async def consumer(self, name: str, *, position: int | None = None) -> LogConsumer:
-        """The consumer of that name, see `LogReader.consumer`."""
-        return await registered(self._logs, self._name, self._roller.log_list.uid, name, position, self._end)
+        """The consumer of that name, as `LogReader.consumer`. A cancelled call may have registered it."""
+        guard, uid = self._appends.batcher.guard, self._roller.log_list.uid
+        guard.check()
+        return await registered(self._logs, self._name, uid, name, position, self._end, guard)
 
     async def _end(self, _: int) -> int:
         return self._appends.acknowledged
 
     async def flush(self) -> None:
-        """Return when everything appended so far is durable on the ack quorum; raises the writer's error."""
+        """Return when everything appended so far is durable on the ack quorum; raises the writer's error.
+
+        Cancelling the call withdraws nothing.
+        """
+        self._appends.batcher.guard.check()
         await self._appends.flush()
 
     async def close(self) -> None:
         """Wait for what is pending, then close the log's last ledger. Closing twice is once.
 
-        Raises the writer's error if it has failed. If the metadata store can't be reached, it may be tried again.
+        After a cancelled call, call it again: nothing can be appended any more. Raises the writer's error if it has
+        failed. If the metadata store can't be reached, it may be tried again.
         """
+        self._appends.batcher.guard.check()
         await self._roller.close()
 
     def abandon(self) -> None:
         """Stop without closing anything: what is pending fails, and the next writer finds out where the log ends."""
+        self._appends.batcher.guard.check()
         self._roller.abandon()
 
     async def __aenter__(self) -> LogWriter:

@@ -11,6 +11,7 @@ from bkpy.client.bookies.channel import BookieChannel
 from bkpy.client.bookies.latency import ReadLatency
 from bkpy.errors import ClientClosedError
 from bkpy.protocol.wire.receive_buffer import ChunkPool
+from bkpy.runtime.loop_guard import LoopGuard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,6 +37,7 @@ class BookiePool:
         instance_id: str,
         software: str,
     ) -> None:
+        self.guard = LoopGuard()  # of the client, and of all that it makes
         self._directory = directory
         self._settings = settings
         self._runtime = runtime

@@ -15,8 +15,11 @@ class Entry(NamedTuple):
     """One entry of a ledger."""
 
     ledger_id: int
+    """The ledger."""
     entry_id: int
+    """The entry's place in the ledger, from 0."""
     data: bytes
+    """The payload."""
 
     @property
     def length(self) -> int:
@@ -33,6 +36,17 @@ class Block:
 
     __slots__ = ("buffer", "ends", "first_entry", "ledger_id", "starts")
 
+    ledger_id: int
+    """The ledger."""
+    first_entry: int
+    """The id of the first entry."""
+    buffer: memoryview
+    """The memory that payloads are in."""
+    starts: array[int]
+    """Where each payload begins in `buffer`."""
+    ends: array[int]
+    """Where each payload ends in `buffer`."""
+
     def __init__(
         self, ledger_id: int, first_entry: int, buffer: memoryview, starts: array[int], ends: array[int]
     ) -> None:
@@ -47,10 +61,12 @@ class Block:
 
     @property
     def last_entry(self) -> int:
+        """The id of the last entry."""
         return self.first_entry + len(self.starts) - 1
 
     @property
     def payload_bytes(self) -> int:
+        """Bytes of all payloads."""
         return sum(self.ends) - sum(self.starts)
 
     def __iter__(self) -> Iterator[Entry]:

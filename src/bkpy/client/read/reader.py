@@ -106,6 +106,7 @@ class LedgerReader:
 
     async def close(self) -> None:
         """End the reader and its tails. Doesn't touch the ledger."""
+        self._pool.guard.check()
         self._closed = True
         for tail in self._tails:
             tail.fail(ClientClosedError("the reader is closed", ledger_id=self.ledger_id))
@@ -117,6 +118,7 @@ class LedgerReader:
         await self.close()
 
     def _check_open(self) -> None:
+        self._pool.guard.check()
         if self._closed:
             raise ClientClosedError("the reader is closed", ledger_id=self.ledger_id)
 
@@ -182,12 +184,12 @@ class LedgerReader:
         replicas can't be reached within `read_timeout_s`.
         """
         self._check_ids(first, last)
-        return ResumableIterator(ConfirmedEntries(lambda: self._scan(first, last)))
+        return ResumableIterator(ConfirmedEntries(lambda: self._scan(first, last)), guard=self._pool.guard)
 
     def read_blocks(self, first: int = 0, last: int | None = None) -> AsyncGenerator[Block, None]:
         """Like `read`, many entries at once, with no object per entry."""
         self._check_ids(first, last)
-        return ResumableIterator(ConfirmedEntries(lambda: self._scan(first, last)), alone)
+        return ResumableIterator(ConfirmedEntries(lambda: self._scan(first, last)), alone, self._pool.guard)
 
     def _scan(self, first: int, last: int | None) -> RangeScan[Block]:
         self._check_open()
@@ -203,7 +205,7 @@ class LedgerReader:
         ledger; else as `read`.
         """
         self._check_ids(first, last)
-        return ResumableIterator(self._stepwise(self._unconfirmed(first, last), "read"))
+        return ResumableIterator(self._stepwise(self._unconfirmed(first, last), "read"), guard=self._pool.guard)
 
     async def _unconfirmed(self, first: int, last: int) -> AsyncGenerator[Iterator[Entry], None]:
         self._check_open()
@@ -241,12 +243,12 @@ class LedgerReader:
         `NoSuchLedgerError` once the ledger is deleted, else as `read`.
         """
         check_first(first, self.ledger_id)
-        return ResumableIterator(self._stepwise(self._tail_blocks(first), "tail"))
+        return ResumableIterator(self._stepwise(self._tail_blocks(first), "tail"), guard=self._pool.guard)
 
     def tail_blocks(self, first: int = 0) -> AsyncGenerator[Block, None]:
         """Like `tail`, as many entries at once as have come, with no object per entry."""
         check_first(first, self.ledger_id)
-        return ResumableIterator(self._stepwise(self._tail_blocks(first), "tail"), alone)
+        return ResumableIterator(self._stepwise(self._tail_blocks(first), "tail"), alone, self._pool.guard)
 
     async def _tail_blocks(self, first: int) -> AsyncGenerator[Block, None]:
         self._check_open()

@@ -65,9 +65,9 @@ class AppendBatcher:
         "added_bytes",
         "base",
         "confirmed_entries",
+        "guard",
         "lac",
         "length",
-        "loop",
         "next_id",
         "open_batch",
         "replication",
@@ -100,7 +100,7 @@ class AppendBatcher:
         self._ledger_id = metadata.ledger_id
         self._codec = codec
         self._dispatcher = parts.dispatcher
-        self.loop = parts.dispatcher.loop
+        self.guard = parts.dispatcher.guard
         self._receiver = receiver
         self._new_future = asyncio.get_running_loop().create_future
         self._send_bytes = settings.flush_threshold_bytes
@@ -119,17 +119,6 @@ class AppendBatcher:
         self.length = 0  # payload bytes of the confirmed entries
 
     # --- adding -----------------------------------------------------------------------------------------------------
-
-    def check_loop(self) -> None:
-        """Raise `RuntimeError` outside the client's event loop, as in another thread, before anything is written.
-
-        Appends call it where no batch is open: once for each tick of the event loop.
-        """
-        if asyncio._get_running_loop() is not self.loop:
-            raise RuntimeError(
-                f"an append to ledger {self._ledger_id} was called outside the event loop of its client: nothing "
-                "was written; from another thread use asyncio.run_coroutine_threadsafe with that loop"
-            )
 
     def add(self, data: bytes, size: int, future: asyncio.Future[int] | None = None) -> asyncio.Future[int]:
         """The next entry; returns the future of its id."""

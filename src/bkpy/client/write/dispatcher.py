@@ -9,7 +9,6 @@ costs time and not memory.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakValueDictionary
 
@@ -19,6 +18,7 @@ from bkpy.client.write.write_set_queue import WriteSetQueue
 from bkpy.protocol.wire import messages as m
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Iterable
 
     from bkpy.client.bookies.pool import BookiePool
@@ -51,7 +51,8 @@ class AddDispatcher:
     """The write sets of one client, and the turn that feeds them."""
 
     def __init__(self, pool: BookiePool, settings: ClientSettings) -> None:
-        self.loop = asyncio.get_running_loop()  # appends outside it are refused
+        self.guard = pool.guard
+        self._loop = self.guard.loop
         self._pool = pool
         self._settings = settings
         self._tick_s = settings.explicit_lac_interval_s or settings.progress_check_interval_s
@@ -114,7 +115,7 @@ class AddDispatcher:
         self._scheduled.append(sender)
         if not self._turn_scheduled:
             self._turn_scheduled = True
-            self.loop.call_soon(self._turn)
+            self._loop.call_soon(self._turn)
 
     def loaded(self, queue: WriteSetQueue) -> None:
         self._loaded.append(queue)
@@ -128,7 +129,7 @@ class AddDispatcher:
         self.unsent_bytes = 0
         scheduled, self._scheduled = self._scheduled, []
         if self._ticker is None and scheduled:
-            self._ticker = self.loop.call_later(self._tick_s, self._tick)
+            self._ticker = self._loop.call_later(self._tick_s, self._tick)
         active = self._active
         if self._pool.congested:
             held = [sender for sender in scheduled if sender.blocked()]
@@ -149,7 +150,7 @@ class AddDispatcher:
             self._held.clear()
             if not self._turn_scheduled:
                 self._turn_scheduled = True
-                self.loop.call_soon(self._turn)
+                self._loop.call_soon(self._turn)
 
     # --- writers that pause -----------------------------------------------------------------------------------------
 
@@ -157,7 +158,7 @@ class AddDispatcher:
         """The sender is busy, or has something to publish, though it has sent nothing."""
         self._active[sender] = None
         if self._ticker is None:
-            self._ticker = self.loop.call_later(self._tick_s, self._tick)
+            self._ticker = self._loop.call_later(self._tick_s, self._tick)
 
     def watched(self) -> list[Sender]:
         """All senders that may be busy."""
@@ -173,7 +174,7 @@ class AddDispatcher:
                 continue
             sender.rest()
         if self._resting or self._active:
-            self._ticker = self.loop.call_later(self._tick_s, self._tick)
+            self._ticker = self._loop.call_later(self._tick_s, self._tick)
 
     def forget(self, sender: Sender) -> None:
         """The sender has ended."""

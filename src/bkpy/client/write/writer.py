@@ -26,6 +26,7 @@ from bkpy.errors import (
     QuorumTimeoutError,
 )
 from bkpy.protocol.ledger.writer_state import Event, WriterState
+from bkpy.runtime.loop_guard import this_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -149,8 +150,11 @@ class LedgerWriter:
         if type(data) is not bytes:
             data = payload_of(data)
         size, batcher, window = len(data), self._batcher, self._window
-        if batcher.open_batch is None and asyncio._get_running_loop() is not batcher.loop:
-            batcher.check_loop()
+        if batcher.open_batch is None:
+            if asyncio._get_running_loop() is not batcher.guard.loop:
+                batcher.guard.check()
+        elif this_thread() != batcher.guard.thread:
+            batcher.guard.check()
         if (
             batcher.next_id >= window.ids_end
             or batcher.added_bytes + size > window.bytes_end
@@ -163,12 +167,18 @@ class LedgerWriter:
         return await batcher.add(data, size)
 
     def append_nowait(self, data: bytes, *, entry_id: int | None = None) -> asyncio.Future[int]:
-        """Like `append`, but returns the future of the entry's id, and raises `WouldBlock` if the window is full."""
+        """Like `append`, but returns the future of the entry's id, and raises `WouldBlock` if the window is full.
+
+        Cancelling the future withdraws nothing.
+        """
         if type(data) is not bytes:
             data = payload_of(data)
         size, batcher, window = len(data), self._batcher, self._window
-        if batcher.open_batch is None and asyncio._get_running_loop() is not batcher.loop:
-            batcher.check_loop()
+        if batcher.open_batch is None:
+            if asyncio._get_running_loop() is not batcher.guard.loop:
+                batcher.guard.check()
+        elif this_thread() != batcher.guard.thread:
+            batcher.guard.check()
         if (
             batcher.next_id >= window.ids_end
             or batcher.added_bytes + size > window.bytes_end
@@ -187,12 +197,13 @@ class LedgerWriter:
     async def append_batch(self, entries: Sequence[bytes]) -> range:
         """Append many entries, with consecutive ids; returns the range of them. The guarantee is `append`'s, for all.
 
-        An empty sequence is an empty range. The batch is admitted to the window as a whole.
+        An empty sequence is an empty range. The batch is admitted to the window as a whole. Cancelling the call
+        withdraws nothing.
         """
+        self._batcher.guard.check()
         if self._appends.ids is not None:
             what = "a ledger created with caller_ids=True takes entries one by one"
             raise ConfigError(what, ledger_id=self._ledger_id)
-        self._batcher.check_loop()
         payloads = [data if type(data) is bytes else payload_of(data) for data in entries]
         size, count = sum(map(len, payloads)), len(payloads)
         largest = max(map(len, payloads), default=0)
@@ -203,7 +214,11 @@ class LedgerWriter:
         return await self._batcher.add_batch(payloads, size)
 
     async def flush(self) -> None:
-        """Return when everything appended so far is durable on the ack quorum; raises the writer's error."""
+        """Return when everything appended so far is durable on the ack quorum; raises the writer's error.
+
+        Cancelling the call withdraws nothing.
+        """
+        self._batcher.guard.check()
         if self._replication.error is not None:
             raise self._replication.failure(outcome_unknown=self._replication.confirmed < self._batcher.next_id - 1)
         await self._batcher.flush()
@@ -215,8 +230,10 @@ class LedgerWriter:
 
         For ledgers created with `deferred_sync=True`, where an append is acknowledged before it is on disk. Raises
         `BookieUnavailableError` if a bookie can't say so. If a connection was lost since the last call, what was sent
-        meanwhile may be lost: then the writer has failed, and its ledger ends where the last call left it.
+        meanwhile may be lost: then the writer has failed, and its ledger ends where the last call left it. After a
+        cancelled call, call it again.
         """
+        self._batcher.guard.check()
         if self._deferred_sync is None:
             raise ConfigError("force is for ledgers created with deferred_sync=True", ledger_id=self._ledger_id)
         if self._replication.error is not None:
@@ -229,10 +246,11 @@ class LedgerWriter:
         """Wait for what is pending, then close the ledger at last add confirmed. Closing twice is once.
 
         If appends have failed for want of bookies, the ledger is closed behind the last acknowledged one. With deferred
-        sync, everything is forced before, which needs the whole ensemble. Raises `LedgerFencedError` if another client
-        is recovering the ledger, `LedgerClosedError` if it was closed elsewhere at a different entry,
-        `ClientClosedError` if the writer was abandoned before, or its client closed.
+        sync, everything is forced before, which needs the whole ensemble. After a cancelled call, call it again. Raises
+        `LedgerFencedError` if another client is recovering the ledger, `LedgerClosedError` if it was closed elsewhere
+        at a different entry, `ClientClosedError` if the writer was abandoned before, or its client closed.
         """
+        self._batcher.guard.check()
         while (others := self._closing) is not None:
             await asyncio.wait([others])
             if not others.cancelled():  # else that call has gone, and this one takes its place
@@ -296,6 +314,7 @@ class LedgerWriter:
 
     def abandon(self) -> None:
         """Stop without closing the ledger: it stays open, for another client to recover."""
+        self._batcher.guard.check()
         if not self._replication.state.over:
             self._let_go()
 

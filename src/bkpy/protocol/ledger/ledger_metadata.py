@@ -85,31 +85,45 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True)
 class LedgerMetadata:
-    """Everything the cluster agrees on about a ledger. `length` is in bytes of payload, `created_ms` since the epoch.
+    """Everything the cluster agrees on about a ledger: an immutable value.
 
-    `ledger_id` is not part of the stored value, it is the node's path that says it. `owner_token` is unique to the
-    client and attempt that created the ledger. `accepted_loss`: the ledger was closed though bookies that are gone may
-    have had more. `unknown` holds fields of the stored value that this version doesn't
-    know; they survive a rewrite.
+    Methods that change it return another value and store nothing.
     """
 
     ledger_id: int
+    """The id, which the path of the stored value says."""
     state: LedgerState
+    """OPEN, IN_RECOVERY or CLOSED."""
     ensemble_size: int
+    """How many bookies entries are spread over."""
     write_quorum: int
+    """How many bookies get each entry."""
     ack_quorum: int
+    """How many bookies have an entry on disk when it is acknowledged."""
     digest: str
+    """What guards each entry: "crc32c" or "hmac-sha256"."""
     ledger_key: bytes = field(repr=False)
+    """What bookies ask writers for."""
     fragments: tuple[Fragment, ...]
+    """Ensembles, each with its first entry."""
     last_entry: int = -1
+    """The last entry of a CLOSED ledger; -1 if it is empty or not CLOSED."""
     length: int = 0
+    """Payload bytes of a CLOSED ledger."""
     created_ms: int = 0
+    """When it was created, in milliseconds since the epoch."""
     owner_token: str = ""
+    """Unique to the client and attempt that created it."""
     custom_metadata: Mapping[str, bytes] = field(default_factory=dict, hash=False)
+    """Names and bytes that were given at the creation."""
     caller_ids: bool = False
+    """Whether appends name their entries' ids."""
     deferred_sync: bool = False
+    """Whether entries are acknowledged before they are on disk."""
     accepted_loss: AcceptedLoss | None = field(default=None, hash=False)
+    """What was known when it was closed though bookies that are gone may have had more; None if it was not."""
     unknown: Mapping[str, Any] = field(default_factory=dict, hash=False, repr=False)
+    """Fields of a newer version, which survive a rewrite."""
 
     def __post_init__(self) -> None:
         # The value is immutable, so it must not share a dictionary that somebody can still change.

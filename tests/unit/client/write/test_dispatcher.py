@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from bkpy.client.write.dispatcher import AddDispatcher
 from bkpy.config.client import client_settings
+from bkpy.runtime.loop_guard import LoopGuard
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
 class Pool:
     congested = True
+
+    def __init__(self) -> None:
+        self.guard = LoopGuard()
 
     def next_id(self) -> int:
         return 1
