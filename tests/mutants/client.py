@@ -16,6 +16,7 @@ _CONNECTIONS: Final = _UNIT + "client/bookies/test_connections.py::"
 _IDLE: Final = _UNIT + "client/write/test_idle_writers.py::"
 _WINDOW: Final = _UNIT + "client/write/test_append_window.py::"
 _LIFETIME: Final = _UNIT + "client/test_lifetime.py::"
+_THREADS: Final = _UNIT + "client/test_threads.py::"
 _ARGUMENTS: Final = _UNIT + "client/test_bad_arguments.py::"
 _OUTCOMES: Final = _UNIT + "client/write/test_appends_in_doubt.py::"
 _LAC_REPLY: Final = "tests/unit/protocol/wire/test_lac_reply.py::"
@@ -86,12 +87,77 @@ MUTANTS: list[Mutant] = [
         "if len(view) < HEADER_BYTES:",
         (_BLOCKS + "test_a_ledger_with_macs_has_each_of_them_checked",),
     ),
+    # --- threads, loops and processes -------------------------------------------------------------------------------
     Mutant(
-        "appends are taken in any thread",
+        "calls are taken in any event loop",
         "the call raises, and the entry is in the ledger all the same",
         "        if asyncio._get_running_loop() is not self.loop:\n",
         "        if False:\n",
-        (_UNIT + "client/test_threads.py::test_an_append_in_another_thread_writes_nothing",),
+        (_THREADS + "test_every_call_in_another_thread_is_refused_and_does_nothing",),
+    ),
+    Mutant(
+        "a log takes appends of any thread while its own has a batch open",
+        "under load, an append that raises is in the log all the same",
+        "        if batcher.open_batch is None or this_thread() != batcher.guard.thread:\n"
+        "            batcher.guard.check()\n"
+        "        if (\n            batcher.next_id >= window.ids_end\n"
+        "            or batcher.added_bytes + size > window.bytes_end\n"
+        "            or size > batcher.replication.entry_bytes_max\n        ):\n            appends.check(size)\n",
+        "        if batcher.open_batch is None:\n            batcher.guard.check()\n"
+        "        if (\n            batcher.next_id >= window.ids_end\n"
+        "            or batcher.added_bytes + size > window.bytes_end\n"
+        "            or size > batcher.replication.entry_bytes_max\n        ):\n            appends.check(size)\n",
+        (_THREADS + "test_an_append_in_another_thread_beside_one_of_the_loop_writes_nothing",),
+    ),
+    Mutant(
+        "a forked process may use its parent's client",
+        "two processes write to the same connections",
+        "        guard.loop = _FORKED\n",
+        "        pass\n",
+        (_THREADS + "test_every_call_in_a_forked_process_is_refused_and_does_nothing",),
+    ),
+    Mutant(
+        "a closed event loop is taken for one of another thread",
+        "the error sends users of asyncio.run to threads",
+        "        if self.loop.is_closed():\n            return _CLOSED\n",
+        "",
+        (_THREADS + "test_every_call_after_its_event_loop_has_ended_says_so",),
+    ),
+    Mutant(
+        "an iterator is stepped in any thread",
+        "a task of the client's loop is made in another one",
+        "    async def _first_of_following(self) -> T:\n        if self._guard is not None:\n",
+        "    async def _first_of_following(self) -> T:\n        if False:\n",
+        (_THREADS + "test_every_call_in_a_second_event_loop_is_refused_and_does_nothing",),
+    ),
+    Mutant(
+        "a thread waits for the event loop that it runs itself",
+        "the program hangs",
+        "        if this_thread() == self.thread:\n",
+        "        if False:\n",
+        (_THREADS + "test_threads_append_and_read_by_threadsafe",),
+    ),
+    Mutant(
+        "a thread waits for a loop that has ended",
+        "the thread hangs",
+        "                    self._guard.loop_for_threads()\n",
+        "                    pass\n",
+        (_THREADS + "test_a_thread_that_waits_for_a_loop_that_ends_is_released",),
+    ),
+    Mutant(
+        "a thread's call that ends by a time-out of its own is waited for again",
+        "the thread hangs",
+        "                    if future.done():  # just now, or by a time-out of its own\n"
+        "                        return future.result()\n",
+        "",
+        (_THREADS + "test_an_error_of_time_of_the_call_itself_is_raised",),
+    ),
+    Mutant(
+        "an administrator's call is taken in any thread",
+        "a drain is begun though the call raises",
+        "        self._guard.check()\n        await self._drain(bookie_id).begin()\n",
+        "        await self._drain(bookie_id).begin()\n",
+        (_THREADS + "test_every_call_in_a_second_event_loop_is_refused_and_does_nothing",),
     ),
     # --- what counts --------------------------------------------------------------------------------------------------
     Mutant(

@@ -39,8 +39,8 @@ class ThreadsafeCalls:
                 try:
                     return future.result(_LOOK_S)
                 except TimeoutError:
-                    if future.done():
-                        raise  # the call's own
+                    if future.done():  # just now, or by a time-out of its own
+                        return future.result()
                     self._guard.loop_for_threads()
         finally:
             future.cancel()
