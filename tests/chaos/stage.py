@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from bkpy.metadata.store.store import MetadataStore
 
 SKIPPED = "skipped"
+_STARTED_S = 180.0
 _MIB = 1 << 20
 _SMALL_BYTES = 4096 * _MIB
 # What every version knows.
@@ -147,7 +148,9 @@ class Stage:
                 bookie.flags = ()
             return True
 
-        await eventually(started, f"bookie {bookie.id} starts", meanwhile=bkpy.BookKeeperError, pause_s=0.5)
+        # One that finds no metadata at its start ends, and is started again, as by any supervisor.
+        again = (bkpy.BookKeeperError, AssertionError)
+        await eventually(started, f"bookie {bookie.id} starts", meanwhile=again, pause_s=0.5, deadline_s=_STARTED_S)
 
     # --- faults -------------------------------------------------------------------------------------------------------
 
