@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from bkpy.admin.bookie_pages import ClusterPages
 from bkpy.admin.bookie_recovery import BookieRecovery
+from bkpy.admin.cluster_health import assess, seen
 from bkpy.admin.decommission import Decommission, answers
 from bkpy.admin.drain import BookieDrain
 from bkpy.admin.rebalance import Rebalancer
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
 
     from bkpy.admin.bookie_recovery import BookieRecoveryReport, RecoveryProgress
+    from bkpy.admin.cluster_health import ClusterHealth
     from bkpy.admin.drain import DrainProgress
     from bkpy.admin.rebalance import RebalanceReport
     from bkpy.client.client import Client
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
     from bkpy.protocol.log.log_list import LogList
     from bkpy.protocol.repair.rereplication import Copy, Plan
     from bkpy.recovery.ledger_recovery import Survey
+    from bkpy.runtime.tls import TlsContext
 
 
 def _ignore(*progress: object) -> None:
@@ -105,6 +109,15 @@ class AdminClient:
         """
         self._guard.check()
         return await overview(self._cluster, self._settings)
+
+    async def health(self, *, tls: TlsContext | None = None) -> ClusterHealth:
+        """Whether all is well with the cluster, or what isn't, worst first, as `bkpy cluster health` reports it.
+
+        Reads what `replication_status` reads, and the metrics pages of all bookies as far as this machine reaches them;
+        `tls` is for pages that have TLS. What can't be seen is among the findings.
+        """
+        async with ClusterPages(self._runtime.clock, self._settings, tls) as pages:
+            return assess(await seen(self._cluster, self._settings, pages))
 
     async def auditor(self) -> dict[str, Any] | None:
         """The `name` of the process that is the auditor, and since when (`since_ms`, of the epoch); None for none."""

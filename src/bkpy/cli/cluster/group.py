@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bkpy.cli.cluster.check import check
+from bkpy.cli.cluster.health import health
 from bkpy.cli.cluster.protect import protect
 from bkpy.cli.cluster.rebalance import rebalance
 from bkpy.cli.connecting import connect_option, metadata
@@ -25,9 +27,11 @@ _LAYOUTS = ("flat", "hierarchical", "long-hierarchical")
 
 @click.group()
 def cluster() -> None:
-    """Initialise, show, balance and protect a cluster."""
+    """Initialise, show, check, balance and protect a cluster."""
 
 
+cluster.add_command(check)
+cluster.add_command(health)
 cluster.add_command(rebalance)
 cluster.add_command(protect)
 

@@ -15,6 +15,13 @@ class RecoveryTuning(Settings):
         "oldest",
     )
 
+    # How programs that look at a whole cluster read the pages of its bookies.
+    pages_timeout_s: Seconds = Field(
+        default=3.0, description="seconds after which a bookie's page counts as out of reach"
+    )
+    pages_at_once: Size = Field(default=32, description="connections to bookies' pages at a time")
+    page_bytes_max: Size = Field(default=4 * MIB, description="bytes of a bookie's page that are read at most")
+
     # How the auditor finds lost bookies, and their ledgers.
     audit_look_interval_s: Seconds = Field(
         default=10.0,

@@ -1,0 +1,77 @@
+"""`bkpy cluster health` and `check` on real processes: all is well, a bookie is killed, ZooKeeper is away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+from tests.command import PRELOADED, environment
+from tests.waiting import eventually
+
+from bkpy.local import LocalCluster
+
+if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
+
+SETTINGS: dict[str, Any] = {
+    "metrics_port": 0,
+    "session_timeout_s": 4.0,
+    "lost_bookie_settle_s": 0.5,
+    "disk_free_bytes_min": 0,
+}
+
+
+def run(*words: str, uri: str) -> subprocess.CompletedProcess[bytes]:
+    return PRELOADED.run(["cluster", *words], stdin=b"", env=environment(uri), timeout_s=100.0)
+
+
+async def report(*words: str, uri: str) -> tuple[int, dict[str, Any]]:
+    done = await asyncio.to_thread(run, *words, "--json", uri=uri)
+    return done.returncode, json.loads(done.stdout) if done.stdout else {"error": done.stderr.decode()}
+
+
+def codes(found: dict[str, Any]) -> dict[str, str]:
+    return {finding["code"]: finding["subject"] for finding in found["findings"]}
+
+
+async def test_health_and_check_see_a_killed_bookie_and_a_lost_zookeeper(tmp_path: Path) -> None:
+    async with LocalCluster(tmp_path, 4, SETTINGS) as cluster:
+        uri = cluster.connect_string
+
+        async def well() -> tuple[int, dict[str, Any]]:
+            return await report("health", uri=uri)
+
+        status, found = await eventually(well, until=lambda seen: "no-auditor" not in codes(seen[1]), pause_s=0.5)
+        # A small disk of the machine that runs this is no failure of the cluster.
+        assert set(codes(found)) <= {"space"}, found
+        assert status == (1 if found["findings"] else 0)
+        assert (found["bookies"], found["bookies_writable"]) == (4, 4)
+        text = run("health", uri=uri).stdout.decode()
+        assert text.startswith(f"{found['status']}: 4 bookies, 4 of them take entries")
+
+        status, checked = await report("check", uri=uri)
+        assert (status, checked["ok"], checked["not_written"]) == (0, True, {}), checked
+        assert {name for one in checked["rounds"] for name in one["bookies"]} == {b.id for b in cluster.bookies}
+        assert all(one["deleted_s"] is not None for one in checked["rounds"])
+        assert "result" in run("check", uri=uri).stdout.decode()
+
+        victim = cluster.bookies[1]
+        await victim.kill()
+
+        async def missed() -> tuple[int, dict[str, Any]]:
+            return await report("health", uri=uri)
+
+        status, found = await eventually(missed, until=lambda seen: codes(seen[1]).get("absent"), pause_s=0.5)
+        assert status == 1
+        assert codes(found)["absent"] == victim.id
+        status, checked = await report("check", uri=uri)
+        assert (status, checked["ok"]) == (0, True), checked
+        assert checked["not_written"] == {victim.id: "it isn't registered"}
+
+        await cluster.zookeeper.kill()
+        done = await asyncio.to_thread(run, "health", uri=uri)
+        assert done.returncode == 3
+        assert done.stderr.startswith(b"bkpy: can't tell: ")
+        assert done.stderr.count(b"\n") == 1
