@@ -53,7 +53,7 @@ HIDDEN = {
 # it does.
 READS = {
     "LedgerReader.close", "LogReader.close",
-    "auditor", "describe_log", "describe_replication", "drain_progress", "is_reachable", "last_entries",
+    "auditor", "describe_log", "describe_replication", "drain_progress", "health", "is_reachable", "last_entries",
     "ledger_metadata", "list_locks", "log_consumers", "log_sinks", "open_ledger", "position_at",
     "read_last_add_confirmed", "read_log", "refresh", "replication_status", "under_replication", "unreadable_entries",
 }  # fmt: skip
