@@ -145,9 +145,9 @@ async def test_a_log_in_the_store(harness: Harness) -> None:
 async def test_the_longest_list_that_is_let_through_is_stored(harness: Harness) -> None:
     await init_cluster(await harness.open(), harness.root)
     bound = max(
-        limit.le for limit in MetadataSettings.model_fields["log_list_bytes_max"].metadata if hasattr(limit, "le")
+        limit.le for limit in MetadataSettings.model_fields["log_write_bytes_max"].metadata if hasattr(limit, "le")
     )
-    of = await Logs().open(harness, log_list_bytes_max=bound)
+    of = await Logs().open(harness, log_write_bytes_max=bound)
     assert await of.logs.create("orders", a_list(UIDS[0])) == Done(0)
     log_list, version = await of.logs.read("orders")
     filling = dataclasses.replace(log_list, writer_label="x" * (bound - len(log_list.encode())))

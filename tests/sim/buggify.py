@@ -153,6 +153,8 @@ BOOKIE: Mapping[str, Bound] = {
     "log_sinks_max": Bound((1, 3)),
     "log_consumer_reads_at_once": Bound((1, 2)),
     "log_deletes_at_once": Bound((1, 2)),
+    "log_page_rows": Bound((2, 3), 0.5),  # with one, pages of pages would never be fewer
+    "log_pages_cached_max": Bound((1, 2)),
     "log_retention_interval_s": Bound((0.1, 5.0)),
     "requests_in_flight_max": Bound((1, 3)),
     "long_polls_max": Bound((1, 3)),
@@ -229,6 +231,8 @@ CLIENT: Mapping[str, Bound] = {
     "log_open_pause_min_s": Bound((0.001,)),
     "log_open_pause_max_s": Bound((0.05,)),
     "log_deletes_at_once": Bound((1, 2)),
+    "log_page_rows": Bound((2, 3), 0.5),  # with one, pages of pages would never be fewer
+    "log_pages_cached_max": Bound((1, 2)),
     "log_retention_interval_s": Bound((0.1, 5.0)),
     "metadata_write_pause_s": Bound((0.001, 1.0)),
     "slow_bookie_s": Bound((0.001, 1.0)),
@@ -242,7 +246,7 @@ CLIENT: Mapping[str, Bound] = {
 NOT_DRAWN: Mapping[str, str] = {
     "log_orphan_grace_s": "patience with writers that are about to add a ledger, which runs choose",
     "log_consumers_max": "runs choose how many consumers their logs have",
-    "log_list_bytes_max": "a list that is too long stops the log, by design, until it is truncated",
+    "log_write_bytes_max": "a list that is too long stops the log, by design, until it is truncated",
     "metrics_port": "a port; there is no metrics page in a world",
     "metrics_connections_max": "of that page",
     "index_bytes_max": "a full index stops the bookie, by design and for good",

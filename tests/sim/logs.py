@@ -127,7 +127,7 @@ class Logs(Failover):
             "log_retention_interval_s": 0.2,
         }
         if self.room is not None:
-            settings["log_list_bytes_max"] = self.room
+            settings["log_write_bytes_max"] = self.room
         async with self.client(host, **settings) as client:
             for turn in itertools.count():
                 if self.healed:

@@ -71,7 +71,7 @@ def test_the_columns_name_may_be_in_capitals_and_its_type_one_of_large_values(lo
 def test_a_list_that_is_full_takes_nothing_of_a_batch_until_the_log_is_truncated(log: Written) -> None:
     writer = log.stream()
     writer.commit([attempt(writer, b"%d" % i) for i in range(10)], 0)
-    bound = {"log_list_bytes_max": len(log.list().encode()) + 550}
+    bound = {"log_write_bytes_max": len(log.list().encode()) + 550}
     writer = LogStreamWriter(SinkOptions(log.uri, log.name, "w", security=bound))  # type: ignore[arg-type]
     many = [attempt(writer, b"too many") for _ in range(10)]
     with pytest.raises(ConfigError, match=r"more than the limit of .*truncate"):
@@ -91,14 +91,14 @@ def test_a_list_that_is_full_takes_nothing_of_a_batch_until_the_log_is_truncated
 
 
 def test_a_sink_that_finds_no_room_leaves_the_logs_writer_alone(log: Written) -> None:
-    bound = {"log_list_bytes_max": 560}
+    bound = {"log_write_bytes_max": 560}
     sink = LogStreamWriter(SinkOptions(log.uri, log.name, "w", security=bound))  # type: ignore[arg-type]
     parts = [attempt(sink, b"%d" % i) for i in range(3)]
 
     async def write_beside() -> None:
         async with bkpy.connect(log.uri) as client, await client.open_log(log.name) as writer:
             await writer.append(b"before")
-            with pytest.raises(ConfigError, match="no room for more ledgers"):
+            with pytest.raises(ConfigError, match="no room for another ledger"):
                 await asyncio.to_thread(sink.commit, parts, 0)
             await writer.append(b"after")
 

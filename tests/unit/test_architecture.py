@@ -303,8 +303,10 @@ CONSTANTS = {
     },
     "metadata/logs/catalog.py": {
         "_TOKEN_BYTES": "is how unlike others a name is",
-        "_WARNED_PERCENT": "is a part of log_list_bytes_max",
+        "_PATH_BYTES": "is what a path and its framing take at most",
+        "_WARNED_PERCENT": "is a part of log_write_bytes_max",
     },
+    "metadata/logs/maintenance.py": {"_STUCK_MAX": "keeps a stored list far below log_write_bytes_max"},
     "metadata/replication/underreplication.py": {
         "_TOKEN_BYTES": "is how unlike others a name is",
     },
@@ -335,6 +337,7 @@ CONSTANTS = {
         "REPLY": ON_THE_WIRE,
         "KEEP_INTERPRETER": OF_THE_CPU,
     },
+    "protocol/log/log_pages.py": {"PAGE_VERSION": ON_DISK},
     "protocol/log/log_retention.py": {"_MS": "is a unit"},
     "protocol/log/log_opening.py": {
         "LABEL_CHARS_MAX": "is what the parts of a label may have together",

@@ -5,6 +5,7 @@ Invariant: it owns no session, no connection and no task that outlives a call: a
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bkpy.admin.bookie_pages import ClusterPages
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from bkpy.metadata.replication.locks import HeldLock
     from bkpy.metadata.replication.underreplication import UnderreplicationRecord
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
-    from bkpy.protocol.log.log_list import LogList
+    from bkpy.protocol.log.log_list import LogList, Segment
     from bkpy.protocol.repair.rereplication import Copy, Plan
     from bkpy.recovery.ledger_recovery import Survey
     from bkpy.runtime.tls import TlsContext
@@ -389,6 +390,13 @@ class AdminClient:
         self._guard.check()
         log_list, _ = await self._log_parts.logs.read(name, fresh=fresh)
         return LogDescription(log_list, await self._log_parts.logs.lease_holder(name, log_list.uid))
+
+    async def log_segments(self, name: str) -> AsyncGenerator[Segment, None]:
+        """A log's ledgers in order, those in pages of its list included. Raises `NoSuchLogError`."""
+        log_list, _ = await self._log_parts.logs.read(name, fresh=True)
+        async with aclosing(self._log_parts.logs.pages.segments(name, log_list)) as segments:
+            async for segment in segments:
+                yield segment
 
     async def truncate_log(
         self, name: str, before: int, *, password: bytes = b"", ignore_consumers: bool = False

@@ -28,7 +28,7 @@ from bkpy.errors import (
 from bkpy.metadata.logs.catalog import HeldBy, Taken
 from bkpy.metadata.logs.deletions import LogDeletions
 from bkpy.metadata.logs.maintenance import LOG_NAME, LOG_UID
-from bkpy.metadata.store.outcome import Changed, Done, Missing, NotDone, Superseded, Unknown, to_error
+from bkpy.metadata.store.outcome import Changed, Done, Gone, Missing, NotDone, Superseded, Unknown, to_error
 from bkpy.protocol.log.client_info import client_info
 from bkpy.protocol.log.log_opening import (
     AFTER_OPENING,
@@ -201,8 +201,11 @@ class Opening:
 
     async def _attempt(self, log_list: LogList, version: int) -> Opened | None:
         """None if the list has changed meanwhile."""
-        # Before anybody is fenced: without room for another ledger, the log's writer goes on.
+        # Before anybody is fenced: without room for another ledger, or bookies for it, the log's writer goes on.
         self._logs.check_fits(self._name, longest_opened(log_list, self._logs.now_ms()))
+        created = self._created or await self._parts.create(new_ledger(self._name, log_list))
+        self._created = created
+        ledger_id = created.metadata.ledger_id
         try:
             ends = {
                 segment.ledger_id: await closed_end(self._parts, self._password, segment)
@@ -217,9 +220,7 @@ class Opening:
         ready = settled(log_list, ends)
         self._tell_of_dropped(log_list, ends)
         self._tell_of_lost(log_list, ends, ready)
-        created = self._created or await self._parts.create(new_ledger(self._name, log_list))
-        self._created = created
-        ledger_id = created.metadata.ledger_id
+        ready = ready.without_pending_delete(await self._delete_some(log_list.pending_delete))
         # Not what is ready: of what was dropped, or is lost, readers may have seen the times.
         begun_ms = max(self._logs.now_ms(), log_list.last_ms)
         wanted = begun(ready, ledger_id, ready.sealed_end, begun_ms, self._token, self._parts.label)
@@ -233,7 +234,7 @@ class Opening:
             version = outcome.version
         match act := AFTER_OPENING[what, says]:
             case OpeningStep.SERVE:
-                return Opened(wanted, version, self._token, created)
+                return Opened(self._logs.stored_form(wanted), version, self._token, created)
             case OpeningStep.AGAIN:
                 self._created = created
             case OpeningStep.RESTART:
@@ -250,6 +251,17 @@ class Opening:
             case _:
                 assert_never(act)
         return None
+
+    async def _delete_some(self, pending: tuple[int, ...]) -> tuple[int, ...]:
+        """Delete some ledgers that former openings or truncations have left, and return the ones that are gone.
+
+        Otherwise openers that take the log from each other would add ledgers faster than a writer deletes them.
+        """
+        some = pending[: self._logs.settings.log_deletes_at_once]
+        outcomes = await asyncio.gather(*map(self._parts.catalog.delete, some))
+        return tuple(
+            ledger_id for ledger_id, outcome in zip(some, outcomes, strict=True) if isinstance(outcome, Gone | Missing)
+        )
 
     def _tell_of_dropped(self, log_list: LogList, ends: Mapping[int, SegmentEnd]) -> None:
         for before, after in pairwise(log_list.open_segments):

@@ -18,8 +18,9 @@ from bkpy.log.consumer import registered
 from bkpy.log.entries import LogBlock, past_the_end
 from bkpy.log.scan import SegmentScan
 from bkpy.log.tail import LogTail
+from bkpy.metadata.logs.pages import PageMissingError
 from bkpy.protocol.log.client_info import writer_of
-from bkpy.protocol.log.log_reading import index_before, ranges_of
+from bkpy.protocol.log.log_reading import range_in
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from bkpy.log.segments import Segments
     from bkpy.log.snapshot import LogSnapshot
     from bkpy.metadata.logs.catalog import LogStore
+    from bkpy.metadata.logs.pages import LogPages
     from bkpy.protocol.log.log_reading import SegmentRange
     from bkpy.runtime.interfaces import Runtime
     from bkpy.runtime.loop_guard import LoopGuard
@@ -133,9 +135,9 @@ class LogReader:
         while True:
             try:
                 return await act()
-            except NoSuchLedgerError as e:
+            except (NoSuchLedgerError, PageMissingError) as e:
                 await self._snapshot.refresh(self._logs, fresh=True)
-                if any(segment.ledger_id == e.ledger_id for segment in self._snapshot.list.segments):
+                if await self._snapshot.misses(e, self._logs.pages):
                     raise
 
     async def close(self) -> None:
@@ -174,10 +176,34 @@ class LogReader:
     def ranges(self, first: int | None = None, last: int | None = None) -> list[SegmentRange]:
         """The ledgers that the entries first..last are in, for programs that read them with several processes.
 
-        Raises `TruncatedError`, `NoSuchEntryError` as `read` does.
+        Raises `TruncatedError`, `NoSuchEntryError` as `read` does, and `ConfigError` if the list of the log has pages
+        there: `list_ranges` reads them.
         """
         self._check_positions(first, last)
-        return [self._measured(part) for part in ranges_of(self._snapshot.list, *self._bounds(first, last))]
+        walk = self._snapshot.ranges(self._logs.pages, *self._bounds(first, last))
+        if not walk.ready:
+            raise ConfigError(f"log {self.name} has too many ledgers for ranges(): use list_ranges()")
+        return [self._measured(part) for part in iter(walk.take, None)]
+
+    async def list_ranges(
+        self, first: int | None = None, last: int | None = None
+    ) -> AsyncGenerator[SegmentRange, None]:
+        """The same one by one, of a log with any number of ledgers. Raises `MetadataUnavailableError`, too."""
+        self._check_open()
+        self._check_positions(first, last)
+        position, end = self._bounds(first, last)
+        walk = self._snapshot.ranges(self._logs.pages, position, end)
+        while True:
+            try:
+                await walk.load()
+            except PageMissingError:
+                await self._check_present(position)
+                raise
+            if (part := walk.take()) is not None:
+                yield self._measured(part)
+                position = part.first_position + part.entries
+            elif walk.ready:
+                return
 
     def behind(self, position: int) -> int:
         """The same position, or the one behind the gap that it lies in.
@@ -212,10 +238,15 @@ class LogReader:
         def begin() -> tuple[int, SegmentScan]:
             self._check_open()
             position, end = self._bounds(first, last)
-            ranges = ranges_of(self._snapshot.list, position, end)
+            ranges = self._snapshot.ranges(self._logs.pages, position, end)
             return position, SegmentScan(ranges, self._open_range, self._settings, self._runtime)
 
-        return PositionScan(begin, self._check_open, self._snapshot, self._logs)
+        return PositionScan(begin, self._check_open, self._check_present, self._snapshot)
+
+    async def _check_present(self, position: int) -> None:
+        """Raise `NoSuchLogError` or `TruncatedError` if that is why a ledger or a page at `position` is not there."""
+        await self._snapshot.refresh(self._logs, fresh=True)
+        self._snapshot.check(position)
 
     def _check_positions(self, first: int | None, last: int | None = None) -> None:
         if first is not None:
@@ -298,7 +329,9 @@ class LogReader:
         """
         seconds = _seconds(time)
         await self.refresh()
-        return await self._on_the_present_list(lambda: _search(self._snapshot, seconds, self._open_range))
+        return await self._on_the_present_list(
+            lambda: _search(self._snapshot, seconds, self._open_range, self._logs.pages)
+        )
 
 
 class PositionScan:
@@ -311,13 +344,13 @@ class PositionScan:
         self,
         begin: Callable[[], tuple[int, SegmentScan]],
         check_open: Callable[[], None],
+        check_present: Callable[[int], Awaitable[None]],
         snapshot: LogSnapshot,
-        logs: LogStore,
     ) -> None:
         self._begin = begin
         self._check_open = check_open
+        self._check_present = check_present
         self._snapshot = snapshot
-        self._logs = logs
         self._position = 0
         self._scan: SegmentScan | None = None
 
@@ -326,9 +359,8 @@ class PositionScan:
             self._position, self._scan = self._begin()
         try:
             block = await self._scan.following()
-        except NoSuchLedgerError:
-            await self._snapshot.refresh(self._logs, fresh=True)
-            self._snapshot.check(self._position)
+        except (NoSuchLedgerError, PageMissingError):
+            await self._check_present(self._position)
             raise
         self._check_open()
         self._snapshot.behind(self._position)
@@ -341,31 +373,35 @@ class PositionScan:
 
 
 async def _search(
-    snapshot: LogSnapshot, time: float, open_range: Callable[[SegmentRange], Awaitable[LedgerReader]]
+    snapshot: LogSnapshot,
+    time: float,
+    open_range: Callable[[SegmentRange], Awaitable[LedgerReader]],
+    pages: LogPages,
 ) -> int:
     """The first readable position whose time is not earlier than `time`, in seconds since the epoch; else the end.
 
-    The list says in which ledger it must be; then entries of that one are read.
+    The list and its pages say in which ledger it must be; then entries of that one are read.
     """
     log_list, end = snapshot.list, max(snapshot.next_position, snapshot.list.first_position)
-    index = index_before(log_list, time)
-    if index < 0:
+    found = await pages.segment_before(snapshot.name, log_list, time)
+    if found is None:
         return log_list.first_position
-    segment = log_list.segments[index]
+    segment, following = found
     low = min(end, max(log_list.first_position, segment.first_position))
-    high = min(end, log_list.segments[index + 1].first_position) if index + 1 < len(log_list.segments) else end
+    high = end if following is None else min(end, following.first_position)
     if segment.sealed:
         high = min(high, segment.end_position)  # a gap may begin there
     if low >= high or (segment.sealed and segment.last_ms / 1000 < time):
         return log_list.behind(max(low, high))
-    wanted = next(ranges_of(log_list, low, high - 1))
+    wanted = range_in(segment, following, low, high - 1)
+    assert wanted is not None
     reader = await open_range(wanted)
     while low < high:
         middle = (low + high) // 2
         entry_id = middle - segment.first_position
         async with aclosing(reader.read_blocks(entry_id, entry_id)) as blocks:
-            found = LogBlock(await anext(blocks), middle, segment.begun_ms).times()[0]
-        if found < time:
+            found_time = LogBlock(await anext(blocks), middle, segment.begun_ms).times()[0]
+        if found_time < time:
             low = middle + 1
         else:
             high = middle

@@ -246,7 +246,9 @@ class Roller:
                 act = AFTER_ROLLING[list_write_of(outcome), ListState.NOTHING]
                 if act is OpeningStep.WAIT:
                     await self._pause(until)
-            found, version = wanted, outcome.version if isinstance(outcome, Done) else self._version
+            found, version = self._logs.stored_form(wanted), self._version
+            if isinstance(outcome, Done):
+                version = outcome.version
             if act is OpeningStep.LOOK:
                 found, version, says = await self._look(ledger_id, until)
                 act = AFTER_ROLLING[list_write_of(outcome), says]
@@ -362,7 +364,7 @@ class Roller:
             outcome = await self._logs.write_anyway(self._name, wanted, self._version)
             match outcome:
                 case Done():
-                    self.log_list, self._version, self._unsealed = wanted, outcome.version, {}
+                    self.log_list, self._version, self._unsealed = self._logs.stored_form(wanted), outcome.version, {}
                     return
                 case Missing():
                     raise self._failed(NoSuchLogError(f"log {self._name} was deleted"))

@@ -3,8 +3,8 @@
 A log that rolls often has many small ledgers: each costs a look at its metadata and a read, which would add up.
 
 Invariants: blocks come in the order of their positions, without gaps; of segments that aren't used yet at most
-`prefetch_depth` are begun, and only while what is begun comes to less than one segment would have in flight; nothing
-is left behind, however the scan ends.
+`prefetch_depth` are begun, and only while what is begun comes to less than one segment would have in flight; a page of
+the log's list is read when all segments before it are used up; nothing is left behind, however the scan ends.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from bkpy.client.iteration import cancel_dropped, ended, raised_where_awaited
 from bkpy.log.entries import LogBlock
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from bkpy.client.read.block import Block
     from bkpy.client.read.reader import LedgerReader
     from bkpy.config.client import ClientSettings
+    from bkpy.metadata.logs.pages import RangeWalk
     from bkpy.protocol.log.log_reading import SegmentRange
     from bkpy.runtime.interfaces import Runtime
 
@@ -34,7 +35,7 @@ class SegmentScan:
 
     def __init__(
         self,
-        ranges: Iterator[SegmentRange],
+        ranges: RangeWalk,
         open_range: Callable[[SegmentRange], Awaitable[LedgerReader]],
         settings: ClientSettings,
         runtime: Runtime,
@@ -47,6 +48,8 @@ class SegmentScan:
         self._closed = False
 
     async def following(self) -> LogBlock:
+        if not self._begun:
+            await self._ranges.load()
         self._begin_more()
         while self._begun:
             block = await self._begun[0].next_block()
@@ -54,6 +57,8 @@ class SegmentScan:
                 break
             if block is None:
                 await self._begun.popleft().close()
+                if not self._begun:
+                    await self._ranges.load()
             self._begin_more()
             if block is not None:
                 return block
@@ -68,7 +73,7 @@ class SegmentScan:
             and len(begun) <= settings.prefetch_depth
             and (not begun or in_flight < settings.read_bytes * settings.prefetch_depth)
         ):
-            if (following := next(self._ranges, None)) is None:
+            if (following := self._ranges.take()) is None:
                 return
             begun.append(_Begun(following, self._open_range, self._runtime))
             in_flight += begun[-1].bytes_left

@@ -10,10 +10,13 @@ import logging
 from typing import TYPE_CHECKING
 
 from bkpy.errors import NoSuchLogError, TruncatedError
+from bkpy.metadata.logs.pages import PageMissingError, RangeWalk
 from bkpy.protocol.log.log_reading import segment_for
 
 if TYPE_CHECKING:
+    from bkpy.errors import NoSuchLedgerError
     from bkpy.metadata.logs.catalog import LogStore
+    from bkpy.metadata.logs.pages import LogPages
     from bkpy.protocol.log.log_list import LogList, Segment
 
 log = logging.getLogger("bkpy.client")
@@ -63,8 +66,23 @@ class LogSnapshot:
             )
         return behind
 
+    def ranges(self, pages: LogPages, first: int, last: int) -> RangeWalk:
+        """Where the entries at positions first..last are, which must be readable."""
+        return RangeWalk(pages, self.name, self.list, first, last)
+
+    async def misses(self, error: NoSuchLedgerError | PageMissingError, pages: LogPages) -> bool:
+        """Whether the log, as the list says now, should have the ledger or the page that isn't there.
+
+        Raises `PageMissingError` if a page is missing that would tell.
+        """
+        if isinstance(error, PageMissingError):
+            return error.end_position > self.list.first_position
+        assert error.ledger_id is not None
+        segment = await pages.segment_of(self.name, self.list, error.ledger_id)
+        return segment is not None and not self.list.is_pending(segment)
+
     def names(self, segment: Segment) -> bool:
-        """Whether the list still has the segment, sealed meanwhile or not."""
+        """Whether the list itself still has the segment, sealed meanwhile or not."""
         index = self.list.index_of(segment.first_position)
         return index >= 0 and self.list.segments[index].ledger_id == segment.ledger_id
 

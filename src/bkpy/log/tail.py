@@ -19,7 +19,7 @@ from bkpy.client.iteration import ResumableIterator, alone
 from bkpy.errors import ClientClosedError, MetadataUnavailableError, NoSuchLedgerError
 from bkpy.log.entries import LogBlock
 from bkpy.log.scan import SegmentScan
-from bkpy.protocol.log.log_reading import ranges_of
+from bkpy.metadata.logs.pages import PageMissingError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -82,14 +82,14 @@ class LogTail:
                         yield block
             except MetadataUnavailableError:
                 await asyncio.sleep(self._settings.tail_poll_s)
-            except NoSuchLedgerError as e:
+            except (NoSuchLedgerError, PageMissingError) as e:
                 await self._explain(e)
 
     async def _some(self) -> AsyncGenerator[LogBlock, None]:
         """What there is at the position as the log is now known, as far as that leads; waits if there is nothing."""
         snapshot, position = self._snapshot, self._position
         if position < snapshot.list.sealed_end:
-            ranges = ranges_of(snapshot.list, position, snapshot.list.sealed_end - 1)
+            ranges = snapshot.ranges(self._logs.pages, position, snapshot.list.sealed_end - 1)
             scan = SegmentScan(ranges, self._open_range, self._settings, self._runtime)
             async with aclosing(ResumableIterator(scan, alone)) as blocks:
                 async for block in blocks:
@@ -126,12 +126,10 @@ class LogTail:
         snapshot = self._snapshot
         return self._error is not None or self._position < snapshot.list.first_position or not snapshot.names(segment)
 
-    async def _explain(self, error: NoSuchLedgerError) -> None:
-        """Return if the log no longer has the ledger; else the ledger is lost, and the error is raised."""
+    async def _explain(self, error: NoSuchLedgerError | PageMissingError) -> None:
+        """Return if the log no longer has the ledger or the page; else it is lost, and the error is raised."""
         await self._look(fresh=True)
-        if self._error is None and any(
-            segment.ledger_id == error.ledger_id for segment in self._snapshot.list.segments
-        ):
+        if self._error is None and await self._snapshot.misses(error, self._logs.pages):
             raise error
 
     def fail(self, error: BaseException) -> None:

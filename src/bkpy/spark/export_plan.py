@@ -175,8 +175,8 @@ async def _plan_log(
         batches: list[ExportBatch] = []
         first, position = done, start
         while position < end or first < position:
-            stop = end if bytes_max is None else view.end_within(position, end, bytes_max)
-            tasks = view.plan(position, stop)
+            stop = end if bytes_max is None else await view.end_within(position, end, bytes_max)
+            tasks = await view.plan(position, stop)
             read = Runs.spans(part.positions for task in tasks for part in task)
             batches.append(
                 ExportBatch(

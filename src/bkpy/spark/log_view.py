@@ -6,6 +6,7 @@ equal rows, whenever they are made.
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from bkpy.spark.options import EARLIEST, LATEST
 from bkpy.spark.planning import EntryRange, Origin, cut
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
 
     from bkpy.client.client import Client
     from bkpy.log.reader import LogReader
@@ -90,43 +91,46 @@ class LogView:
             )
         return min(max(start, first), end), end
 
-    def plan(self, start: int, end: int, narrow: Callable[[EntryRange], EntryRange | None] | None = None) -> list[Task]:
+    async def plan(
+        self, start: int, end: int, narrow: Callable[[EntryRange], EntryRange | None] | None = None
+    ) -> list[Task]:
         """What tasks read so that positions start..end, exclusive, are read. Nothing of what `narrow` leaves out."""
-        ranges = cut(self._ranges(start, end), self._options, narrow)
+        ranges = cut([part async for part in self._ranges(start, end)], self._options, narrow)
         return grouped(ranges, self._options.partition_bytes_max, self._options.partitions_min)
 
-    def _ranges(self, start: int, end: int) -> list[EntryRange]:
+    async def _ranges(self, start: int, end: int) -> AsyncGenerator[EntryRange, None]:
         assert self._options.log is not None
         if start >= end:
-            return []
-        return [
-            EntryRange(
-                part.ledger_id,
-                part.first_entry,
-                part.last_entry,
-                part.payload_bytes + part.entries * HEADER_BYTES,
-                Origin(self._options.log, part.first_position - part.first_entry, part.begun_ms),
-            )
-            for part in self._reader.ranges(start, end - 1)
-        ]
+            return
+        async with aclosing(self._reader.list_ranges(start, end - 1)) as parts:
+            async for part in parts:
+                yield EntryRange(
+                    part.ledger_id,
+                    part.first_entry,
+                    part.last_entry,
+                    part.payload_bytes + part.entries * HEADER_BYTES,
+                    Origin(self._options.log, part.first_position - part.first_entry, part.begun_ms),
+                )
 
-    def end_after(self, start: int, end: int, entries: int) -> int:
+    async def end_after(self, start: int, end: int, entries: int) -> int:
         """How far from `start` so many entries reach: further than their number where positions have a gap."""
-        for part in self._ranges(start, end):
-            assert part.origin is not None
-            if part.last + 1 - part.first >= entries:
-                return part.origin.position + part.first + entries
-            entries -= part.last + 1 - part.first
+        async with aclosing(self._ranges(start, end)) as parts:
+            async for part in parts:
+                assert part.origin is not None
+                if part.last + 1 - part.first >= entries:
+                    return part.origin.position + part.first + entries
+                entries -= part.last + 1 - part.first
         return end
 
-    def end_within(self, start: int, end: int, bytes_max: int) -> int:
+    async def end_within(self, start: int, end: int, bytes_max: int) -> int:
         """How far from `start` so many bytes reach, by the average entry of each ledger; at least one entry."""
         left = bytes_max
-        for part in self._ranges(start, end):
-            assert part.origin is not None
-            if part.bytes > left:
-                return max(part.origin.position + part.first + left * part.entries // part.bytes, start + 1)
-            left -= part.bytes
+        async with aclosing(self._ranges(start, end)) as parts:
+            async for part in parts:
+                assert part.origin is not None
+                if part.bytes > left:
+                    return max(part.origin.position + part.first + left * part.entries // part.bytes, start + 1)
+                left -= part.bytes
         return end
 
 
@@ -156,4 +160,4 @@ async def plan_batch(
     start, end = await view.position(options.log_start), await view.position(options.log_end)
     if end < start:
         raise ConfigError(f"the range to read of log {options.log} ends at position {end}, before its start {start}")
-    return view.plan(*view.clipped(start, end), narrow)
+    return await view.plan(*view.clipped(start, end), narrow)

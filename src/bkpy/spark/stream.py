@@ -106,9 +106,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if begun < self._offered:
             first, end = view.clipped(begun, self._offered)
             if isinstance(limit, ReadMaxRows):
-                end = view.end_after(first, end, limit.max_rows)
+                end = self._call(view.end_after(first, end, limit.max_rows))
             elif isinstance(limit, ReadMaxBytes):
-                end = view.end_within(first, end, limit.max_bytes)
+                end = self._call(view.end_within(first, end, limit.max_bytes))
             self._offered = end
         return self._offset(view, self._offered)
 
@@ -131,7 +131,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             view = await self._refreshed(end)
         for offset in (start, end):  # of a checkpoint, perhaps of a former log
             self._check_log(view, offset)
-        return view.plan(*view.clipped(start["position"], end["position"]))
+        return await view.plan(*view.clipped(start["position"], end["position"]))
 
     def stop(self) -> None:
         """Give up the connections of the driver."""

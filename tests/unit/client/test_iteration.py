@@ -20,7 +20,9 @@ from bkpy.client.read.range_pipeline import RangePipeline
 from bkpy.config.client import ClientSettings
 from bkpy.errors import ClientClosedError, NoSuchEntryError, TruncatedError
 from bkpy.log.scan import SegmentScan
-from bkpy.protocol.log.log_reading import SegmentRange
+from bkpy.metadata.logs.pages import LogPages, RangeWalk
+from bkpy.metadata.store.memory import MemoryStore
+from bkpy.protocol.log.log_list import LogList, Segment
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -222,6 +224,14 @@ async def test_a_call_that_waits_while_the_iterator_is_closed_ends() -> None:
         await waiting
 
 
+def a_range() -> RangeWalk:
+    """One entry of one ledger."""
+    log_list = LogList("u", 1, 1, 1, "crc32c", b"", segments=(Segment(0, 0, 0, 1, 10, 0),))
+    return RangeWalk(
+        LogPages(MemoryStore(runtime_here()).session(), "/ledgers", ClientSettings()), "log", log_list, 0, 0
+    )
+
+
 SOURCES: dict[str, Callable[[AsyncGenerator[int, None]], BatchSource[Any]]] = {
     "a generator": lambda elements: Stepwise(elements, runtime_here(), name="test"),
     "ranges": lambda elements: RangePipeline(
@@ -235,7 +245,7 @@ SOURCES: dict[str, Callable[[AsyncGenerator[int, None]], BatchSource[Any]]] = {
         runtime=runtime_here(),
     ).source(0, 9),
     "segments": lambda elements: SegmentScan(
-        iter([SegmentRange(*[0] * len(SegmentRange._fields))]),
+        a_range(),
         lambda _: anext(elements),  # type: ignore[arg-type, return-value]
         ClientSettings(),
         runtime_here(),

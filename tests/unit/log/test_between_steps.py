@@ -678,7 +678,7 @@ async def test_a_roll_that_meets_a_list_without_room_goes_back_unless_that_was_s
     cluster: InProcess, shortened: bool
 ) -> None:
     """Somebody has made the list longer after the writer had seen that there was room."""
-    client, session = await faulty_client(cluster, log_list_bytes_max=2000)
+    client, session = await faulty_client(cluster, log_write_bytes_max=2000)
     other = await cluster.client(**FAST)
     log = await client.open_log("orders", create=True)
     await log.append(b"0")

@@ -248,7 +248,7 @@ async def test_a_log_whose_list_is_too_long_goes_on_without_rolling(cluster: InP
         log = await steady.open_log(name, create=True)
         await log.append(b"0")
         log_list, _ = await log_parts(steady).logs.read(name)
-        client = await cluster.client(**FAST, log_list_bytes_max=len(log_list.encode()) + room)
+        client = await cluster.client(**FAST, log_write_bytes_max=len(log_list.encode()) + room)
         with contextlib.suppress(ConfigError):
             log = await client.open_log(name, roll_entries=2)
             opened.append(room)
@@ -267,7 +267,7 @@ async def test_a_log_whose_list_is_too_long_goes_on_without_rolling(cluster: InP
 @pytest.mark.parametrize("bound", range(900, 1100, 40))
 async def test_a_full_list_has_room_for_the_next_writer(cluster: InProcess, bound: int) -> None:
     """Also if the log has rolled while that one was opening it: the one that fenced the former writer can go on."""
-    client = await cluster.client(**FAST, log_list_bytes_max=bound)
+    client = await cluster.client(**FAST, log_write_bytes_max=bound)
     log = await client.open_log("orders", create=True, roll_entries=1)
     while not log.next_position or log.next_position < 2 * len(roller_of(log).log_list.segments):
         await log.append(b"%d" % log.next_position)
@@ -275,15 +275,15 @@ async def test_a_full_list_has_room_for_the_next_writer(cluster: InProcess, boun
     end = log.next_position
     following = await client.open_log("orders")
     assert await following.append(b"n") == end
-    standby = await cluster.client(**FAST, log_list_bytes_max=500)
-    with pytest.raises(ConfigError, match="no room for more ledgers"):
+    standby = await cluster.client(**FAST, log_write_bytes_max=500)
+    with pytest.raises(ConfigError, match="no room for another ledger"):
         await standby.open_log("orders")
     assert await following.append(b"m") == end + 1
     await following.close()
 
 
 async def test_a_log_whose_list_was_too_long_goes_on_when_it_is_truncated(cluster: InProcess) -> None:
-    client, steady = await cluster.client(**FAST, log_list_bytes_max=1000), await cluster.client(**FAST)
+    client, steady = await cluster.client(**FAST, log_write_bytes_max=1000), await cluster.client(**FAST)
     log = await client.open_log("orders", create=True, roll_entries=1)
     while not log.next_position or log.next_position < 2 * len(roller_of(log).log_list.segments):
         await log.append(b"%d" % log.next_position)
@@ -300,7 +300,7 @@ async def test_a_log_whose_list_was_too_long_goes_on_when_it_is_truncated(cluste
 async def test_a_log_whose_list_is_too_long_makes_no_ledgers(
     cluster: InProcess, caplog: pytest.LogCaptureFixture
 ) -> None:
-    client, steady = await cluster.client(**FAST, log_list_bytes_max=800), await cluster.client(**FAST)
+    client, steady = await cluster.client(**FAST, log_write_bytes_max=800), await cluster.client(**FAST)
     log = await client.open_log("orders", create=True, roll_entries=1)
 
     def refused() -> int:
@@ -311,8 +311,8 @@ async def test_a_log_whose_list_is_too_long_makes_no_ledgers(
         await asyncio.sleep(0.002)
     before, attempts = await steady.create_ledger(), refused()
     await eventually(lambda: refused() > attempts + 3)
-    standby = await cluster.client(**FAST, log_list_bytes_max=500)
-    with pytest.raises(ConfigError, match="truncate"):
+    standby = await cluster.client(**FAST, log_write_bytes_max=500)
+    with pytest.raises(ConfigError, match="no room for another ledger"):
         await standby.open_log("orders")
     after = await steady.create_ledger()
     assert after.ledger_id == before.ledger_id + 1

@@ -15,7 +15,7 @@ from bkpy.cli.output.tables import print_table
 from bkpy.cli.output.text import human_bytes, say
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from bkpy.metadata.logs.consumers import ConsumerState
     from bkpy.protocol.log.log_list import LogList, Segment
@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 _SUMMARY = ("log", "first_position", "known_end", "ledgers", "bytes", "writer")
 
 
-async def described(uri: str, name: str, password: bytes) -> dict[str, Any]:
-    """All that is known, for JSON. Fields that need a password are null without it."""
+async def described(uri: str, name: str, password: bytes, *, whole: bool) -> dict[str, Any]:
+    """What is known, for JSON. Fields that need a password are null without it.
+
+    Of a log with pages the ledgers in them are left out, unless `whole`.
+    """
     import bkpy
 
     async with connect_admin(uri) as admin:
@@ -39,6 +42,9 @@ async def described(uri: str, name: str, password: bytes) -> dict[str, Any]:
         log_list, writer = await admin.describe_log(name)
         if not log_list.open_segments:
             next_position = max(log_list.sealed_end, log_list.first_position)
+        segments: Sequence[Segment] = log_list.segments
+        if whole and log_list.pages:
+            segments = [segment async for segment in admin.log_segments(name)]
         return {
             **_summary(name, log_list, writer),
             "next_position": next_position,
@@ -52,7 +58,8 @@ async def described(uri: str, name: str, password: bytes) -> dict[str, Any]:
             "consumer_lag_max_s": log_list.consumer_lag_max_s,
             "sinks": dict(log_list.sinks),
             "gaps": [list(gap) for gap in log_list.gaps],
-            "segments": [_segment(segment) for segment in log_list.segments],
+            "segments": [_segment(segment) for segment in segments],
+            "older_ledgers": 0 if whole else log_list.ledgers - len(log_list.segments),
             "to_be_deleted": list(log_list.pending_delete),
             "consumers": consumer_rows(await admin.log_consumers(name)),
         }
@@ -81,8 +88,8 @@ def _summary(name: str, log_list: LogList, writer: str | None) -> dict[str, Any]
         "log": name,
         "first_position": log_list.first_position,
         "known_end": max(log_list.sealed_end, log_list.first_position),
-        "ledgers": len(log_list.segments),
-        "bytes": sum(segment.payload_bytes for segment in log_list.segments),
+        "ledgers": log_list.ledgers,
+        "bytes": log_list.payload_bytes,
         "writer": writer,
     }
 
@@ -125,6 +132,8 @@ def show(log: dict[str, Any]) -> None:
     ]
     if log["to_be_deleted"]:
         rows.append(("being deleted", f"{len(log['to_be_deleted'])} ledgers"))
+    if log["older_ledgers"]:
+        rows.append(("older ledgers", f"{log['older_ledgers']}, shown with --all"))
     print_table(("", ""), [(name, str(value)) for name, value in rows])
     click.echo()
     columns = ("ledger", "first position", "entries", "bytes", "begun", "last entry")

@@ -239,15 +239,17 @@ def tail(
 @connect_option
 @click.argument("name")
 @password_option
+@click.option("--all", "-a", "whole", is_flag=True, help="Show all ledgers of a log that has hundreds, too.")
 @json_option
-def show(uri: str, name: str, password: bytes, as_json: bool) -> None:
+def show(uri: str, name: str, password: bytes, whole: bool, as_json: bool) -> None:
     """Show where the log NAME begins and ends, who writes it, and its ledgers and consumers.
 
-    Without the password of a log that has one, the end of its open ledger is unknown.
+    Of a log with hundreds of ledgers it shows the newest. Without the password of a log that has one, the end of its
+    open ledger is unknown.
     """
     from bkpy.cli.log import describe as log_describe
 
-    described = run(log_describe.described(uri, name, password))
+    described = run(log_describe.described(uri, name, password, whole=whole))
     if as_json:
         print_json(described)
     else:
@@ -480,7 +482,7 @@ async def _names(uri: str) -> list[str]:
 async def _truncate(uri: str, name: str, before: int, ignore_consumers: bool, password: bytes) -> dict[str, Any]:
     async with connect_admin(uri) as admin:
         log_list = await admin.truncate_log(name, before, password=password, ignore_consumers=ignore_consumers)
-        return {"log": name, "first_position": log_list.first_position, "ledgers": len(log_list.segments)}
+        return {"log": name, "first_position": log_list.first_position, "ledgers": log_list.ledgers}
 
 
 async def _sinks(uri: str, name: str, deleted: str | None) -> dict[str, int]:

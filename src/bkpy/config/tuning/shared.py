@@ -39,12 +39,21 @@ class MetadataTuning(Settings):
     )
 
     # Named logs.
-    log_list_bytes_max: int = Field(
-        default=768 * KIB,
+    log_page_rows: int = Field(
+        default=128,
+        ge=2,
+        le=400,
+        description="ledgers in a page of a log's list, or pages in a page of pages; the list itself has twice as many "
+        "ledgers",
+    )
+    log_pages_cached_max: Size = Field(
+        default=64, description="pages of logs' lists to keep in memory, some 30 KB each"
+    )
+    log_write_bytes_max: int = Field(
+        default=256 * KIB,
         gt=0,
-        le=1000 * KIB,
-        description="bytes of the stored list of one log, some 70 for each ledger; ZooKeeper accepts no value of a "
-        "megabyte",
+        le=256 * KIB,
+        description="bytes of one write of a log's list and its new pages",
     )
     log_consumer_reads_at_once: Size = Field(default=32, description="consumers of a log to read concurrently")
     log_conflicts_max: Size = Field(

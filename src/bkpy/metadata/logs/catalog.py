@@ -4,22 +4,26 @@
     logs/<name>/<uid>           never changed, and never created again: the nodes below belong to this log, and not to
                                 another one that gets the name after its deletion
     logs/<name>/<uid>/consumers see `bkpy.metadata.logs.consumers`
+    logs/<name>/<uid>/pages     see `bkpy.metadata.logs.pages`
     logs/<name>/<uid>/lease     names the log's writer, for people and for openers that wait; ends with the session
 
-Invariants: a write replaces exactly the list that its caller has read, of this very log; no list gets a ledger that
-makes it too long for the store; only the list decides who may write, and never the lease.
+Invariants: a write replaces exactly the list that its caller has read, of this very log, together with the pages that
+it refers to first; a page is changed only while no list refers to it; no transaction has more than
+`log_write_bytes_max`; only the list decides who may write, and never the lease.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, assert_never
 
 from bkpy.config.shared import MetadataSettings
 from bkpy.errors import ConfigError, CorruptDataError, MetadataConflictError, NoSuchLogError, UnauthorizedError
 from bkpy.metadata import paths
+from bkpy.metadata.logs.pages import LogPages, pages_path
 from bkpy.metadata.store.outcome import (
     Changed,
     Done,
@@ -40,24 +44,32 @@ from bkpy.metadata.store.resolve import (
     ensure_path,
     put_certainly,
     read_certainly,
+    write_while,
 )
-from bkpy.metadata.store.store import Check, Create, Delete, MetadataStore, Watch
+from bkpy.metadata.store.store import Check, Create, Delete, MetadataStore, Put, Watch
 from bkpy.metadata.stored_record import StoredRecord, fields_of
 from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 from bkpy.protocol.log.log_list import LogList
+from bkpy.protocol.log.log_pages import paged
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Sequence
 
     from bkpy.metadata.ledgers.layout import Layout
+    from bkpy.protocol.log.log_pages import Page
     from bkpy.runtime.interfaces import Runtime
 
 log = logging.getLogger(__name__)
 
+
+def _size(operation: Create | Put | Check) -> int:
+    return _PATH_BYTES + (0 if isinstance(operation, Check) else len(operation.data))
+
+
 _LEASE: Final = StoredRecord("a lease", version=1)
 _TOKEN_BYTES: Final = 16
 _WARNED_PERCENT: Final = 80
-_SHORTEN: Final = "truncate the log, give it a retention, or let it roll later"
+_PATH_BYTES: Final = 512  # more than an operation has beside its value
 _DEFAULTS = MetadataSettings()
 
 
@@ -77,6 +89,15 @@ class HeldBy:
 LeaseOutcome = Taken | HeldBy | NotDone | Unknown
 
 
+def _contents(log_list: LogList) -> str:
+    """What takes room in a list, and what can be done about it."""
+    return (
+        f"it has {len(log_list.sinks)} writer ids of sinks (bkpy log sinks NAME --delete removes one), "
+        f"{len(log_list.gaps)} gaps, and {len(log_list.pending_delete)} ledgers pending deletion, which the auditor "
+        "deletes when it can"
+    )
+
+
 class LogStore:
     """The logs under `root`, whose ledgers are in `layout`. Reads raise `MetadataUnavailableError`."""
 
@@ -91,6 +112,7 @@ class LogStore:
         self.store = store
         self.root = root
         self.settings = settings
+        self.pages = LogPages(store, root, settings)
         self._layout = layout
         self._runtime = runtime
         self._attempts_max = settings.metadata_write_attempts_max
@@ -109,7 +131,9 @@ class LogStore:
         """Create a log. `Exists` if there is one of that name, even one whose deletion is under way."""
         path = paths.log(self.root, name)
         own = f"{path}/{log_list.uid}"
-        data = self._encoded(name, dataclasses.replace(log_list, write_token=self.new_token()))
+        written = dataclasses.replace(log_list, write_token=self.new_token())
+        data = written.encode()
+        self._check_length(name, written, data)
         nodes = Create(path, data), Create(own, b""), Create(f"{own}/consumers", b"")
         outcome = await create_certainly(self.store, *nodes, attempts_max=self._attempts_max)
         if isinstance(outcome, Missing):  # the first log of the cluster
@@ -182,34 +206,94 @@ class LogStore:
         anyway: bool = False,
     ) -> PutOutcome:
         path = paths.log(self.root, name)
-        written = dataclasses.replace(log_list, write_token=token or self.new_token())
-        data = written.encode() if anyway else self._encoded(name, written)
+        written, pages = paged(
+            dataclasses.replace(log_list, write_token=token or self.new_token()), self.settings.log_page_rows
+        )
+        data = written.encode()
+        if not anyway:
+            self._check_length(name, written, data)
         # Without this check, a delayed write could meet the same version of another log of that name.
         same = Check(f"{path}/{log_list.uid}", 0)
-        outcome = await put_certainly(
-            self.store, path, data, expected_version, same, *checks, attempts_max=self._attempts_max
-        )
-        if not isinstance(outcome, Missing) or not outcome.index:
-            return outcome
-        return Missing(path) if outcome.node == same.path else Missing(outcome.node, outcome.index)
+        for _ in range(self.settings.log_conflicts_max):
+            operations = await self._page_operations(name, pages)
+            room = self.settings.log_write_bytes_max - len(data)
+            if sum(map(_size, operations)) > room:
+                refused = await self._write_ahead(operations, Check(path, expected_version))
+                if refused is not None:
+                    return refused
+                operations = await self._page_operations(name, pages)
+            outcome = await put_certainly(
+                self.store, path, data, expected_version, same, *checks, *operations, attempts_max=self._attempts_max
+            )
+            if not isinstance(outcome, Missing) or not outcome.index:
+                return outcome
+            if outcome.node == same.path:
+                return Missing(path)
+            if any(outcome.node == check.path for check in checks):
+                return Missing(outcome.node, outcome.index)
+            # Another client has written a page meanwhile, for a list of the same version.
+        return Changed()
 
-    def _encoded(self, name: str, log_list: LogList) -> bytes:
-        data = log_list.encode()
-        bound = self.settings.log_list_bytes_max
-        said = f"the list of log {name} has {len(log_list.segments)} ledgers and {len(data)} bytes"
+    async def _page_operations(self, name: str, pages: Sequence[Page]) -> list[Create | Put | Check]:
+        """What writes the pages in the transaction that refers to them first.
+
+        No list refers to a page with such a number as yet. A page that is there was written ahead, by this client or
+        another.
+        """
+        if not pages:
+            return []
+        folder = pages_path(self.root, name, pages[0].uid)
+        operations: list[Create | Put | Check] = []
+        if await read_certainly(self.store, folder) is None:
+            operations.append(Create(folder, b""))
+        for page in pages:
+            path, data = f"{folder}/{page.number}", page.encode()
+            found = None if operations and operations[0].path == folder else await read_certainly(self.store, path)
+            if found is None:
+                operations.append(Create(path, data))
+            elif found[0] == data:
+                operations.append(Check(path, found[1]))
+            else:
+                operations.append(Put(path, data, found[1]))
+        return operations
+
+    async def _write_ahead(
+        self, operations: Sequence[Create | Put | Check], unchanged: Check
+    ) -> NotDone | Changed | None:
+        """Write pages before the list that refers to them, in small transactions; why that is in vain, or None.
+
+        Each checks that the list still has the version that it is to replace: a page is never changed once a list
+        refers to it. The caller looks at what is there.
+        """
+        left = deque(operation for operation in operations if not isinstance(operation, Check))
+        while left:
+            some = [left.popleft()]
+            while left and sum(map(_size, (*some, left[0]))) <= self.settings.log_write_bytes_max:
+                some.append(left.popleft())
+            outcome = await write_while(self.store, unchanged, some)
+            if not isinstance(outcome, Done):
+                return outcome
+        return None
+
+    def stored_form(self, log_list: LogList) -> LogList:
+        """What `write` stores of this list, but for the write token: its oldest segments go into pages."""
+        return paged(log_list, self.settings.log_page_rows)[0]
+
+    def _check_length(self, name: str, log_list: LogList, data: bytes) -> None:
+        bound = self.settings.log_write_bytes_max
+        said = f"the list of log {name} has {len(data)} bytes"
         if len(data) > bound:
-            raise ConfigError(f"{said}, more than the limit of {bound}: {_SHORTEN}")
+            raise ConfigError(f"{said}, more than the limit of {bound}: {_contents(log_list)}")
         if len(data) * 100 > bound * _WARNED_PERCENT:
-            log.warning("%s, near the limit of %d: %s", said, bound, _SHORTEN)
-        return data
+            log.warning("%s, near the limit of %d: %s", said, bound, _contents(log_list))
 
     def check_fits(self, name: str, log_list: LogList) -> None:
         """Raise `ConfigError` if a list to be made may be too long, before anything is done for it."""
-        size, bound = len(log_list.encode()), self.settings.log_list_bytes_max
+        size, bound = len(self.stored_form(log_list).encode()), self.settings.log_write_bytes_max
         if size > bound:
             raise ConfigError(
-                f"the list of log {name} has no room for more ledgers: with them it may need {size} bytes, more than "
-                f"the limit of {bound}: {_SHORTEN}"
+                f"the list of log {name} has no room for another ledger: with it the list may need {size} bytes, more "
+                f"than the limit of {bound}: {_contents(log_list)}"
             )
 
     async def names(self) -> list[str]:

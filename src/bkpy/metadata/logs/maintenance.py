@@ -1,18 +1,20 @@
 """Removes entries and ledgers from named logs: truncation, retention, deletion, and ledgers that no list names.
 
-    truncate, retain   one write of the list marks ledgers as pending delete; its transaction checks the consumers
-    finish             deletes the pending ledgers, then removes the deleted ones from the list: a ledger that can't be
-                       deleted keeps no other one there
+    truncate, retain   one write of the list marks ledgers and pages as pending delete; its transaction checks the
+                       consumers
+    finish             deletes the pending ledgers, then the pages that have no others, then removes them from the list:
+                       a ledger that can't be deleted keeps no other one there
     delete             one write marks all ledgers; the last ones are fenced; then as `finish`; then the nodes
     sweep              deletes a ledger that no list names: the transaction checks the list that might name it, or a
                        note says that its log was deleted
 
 The next call completes what an interrupted one leaves: a log's writer makes it, the auditor, or a command.
 
-Invariants: no ledger is deleted that a list names, or may come to name; a pending ledger never gets into a list again,
-so anybody may delete it, by knowledge of any age; a list is removed only when no ledger is pending and the deletion is
-noted, see `bkpy.metadata.logs.deletions`; a missing list is no reason to delete anything; a ledger that may be open is
-fenced before it is deleted with its log, unless nobody can fence it.
+Invariants: no ledger is deleted that a list or a page names, or a list may come to name; a page that can't be read
+names every ledger; a page is deleted after all its ledgers, and before the list forgets it; a pending ledger never
+gets into a list again, so anybody may delete it, by knowledge of any age; a list is removed only when no ledger is
+pending and the deletion is noted, see `bkpy.metadata.logs.deletions`; a missing list is no reason to delete anything; a
+ledger that may be open is fenced before it is deleted with its log, unless nobody can fence it.
 """
 
 from __future__ import annotations
@@ -37,12 +39,13 @@ from bkpy.errors import (
 from bkpy.metadata import paths
 from bkpy.metadata.logs.consumers import LogConsumers
 from bkpy.metadata.logs.deletions import LogDeletions
+from bkpy.metadata.logs.pages import PageMissingError, pages_path
 from bkpy.metadata.store.outcome import Changed, Done, Gone, Missing, NotDone, Superseded, Unknown, to_error
-from bkpy.metadata.store.resolve import children_if_there, delete_certainly, delete_together
+from bkpy.metadata.store.resolve import children_if_there, delete_certainly, delete_together, read_certainly
 from bkpy.metadata.store.store import Check, Delete
 from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
-from bkpy.protocol.log.log_list import OPEN_MAX, checked_name
-from bkpy.protocol.log.log_retention import Orphan, made_by_log, orphaned, retained_from, truncated
+from bkpy.protocol.log.log_list import OPEN_MAX, PageRef, Segment, checked_name
+from bkpy.protocol.log.log_retention import Orphan, made_by_log, orphaned, retained_from, retained_in, truncated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -58,6 +61,8 @@ log = logging.getLogger(__name__)
 # The custom metadata by which a ledger names its log.
 LOG_NAME: Final = "bkpy.log"
 LOG_UID: Final = "bkpy.log_uid"
+
+_STUCK_MAX: Final = 1000  # ledgers in a list that can't be deleted
 
 
 # Fences a ledger: its writer gets no acknowledgement any more, see `bkpy.replication.context`.
@@ -87,6 +92,8 @@ class LogMaintenance:
         self._catalog = catalog
         self._deletions = LogDeletions(logs)
         self._store = logs.store
+        self._pages = logs.pages
+        self._last_read: tuple[str, LogList] | None = None  # by `sweep`: a log's name and list
         self._settings = logs.settings
         self._attempts_max = logs.settings.metadata_write_attempts_max
 
@@ -100,11 +107,14 @@ class LogMaintenance:
         that a consumer has yet to read. Readers lose all these entries at once; a ledger is deleted with its last one.
         """
 
-        def change(log_list: LogList, consumers: Mapping[str, int]) -> LogList:
+        async def change(log_list: LogList, consumers: Mapping[str, int]) -> LogList:
             if uid and log_list.uid != uid:
                 raise NoSuchLogError(f"log {name} was deleted, and there is another one of that name")
             known = log_list.sealed_end if end is None else end
-            return truncated(name, log_list, before, known, consumers, self._logs.now_ms())
+            last_gone = None
+            if log_list.first_position < before <= max(known, log_list.sealed_end):
+                last_gone = await self._pages.segment_at(name, log_list, before - 1)
+            return truncated(name, log_list, before, known, consumers, self._logs.now_ms(), last_gone)
 
         await self._change(name, change, ignore_consumers=ignore_consumers)
         return await self.finish(name)
@@ -112,8 +122,13 @@ class LogMaintenance:
     async def retain(self, name: str) -> LogList:
         """Delete what the log's retention doesn't keep, and ledgers that were pending already; return the list."""
 
-        def change(log_list: LogList, consumers: Mapping[str, int]) -> LogList:
-            return log_list.truncated(retained_from(log_list, self._logs.now_ms(), consumers.values()))
+        async def change(log_list: LogList, consumers: Mapping[str, int]) -> LogList:
+            now_ms = self._logs.now_ms()
+            retained = retained_from(log_list, now_ms, consumers.values())
+            while retained.edge is not None:
+                page = await self._pages.read(name, log_list.uid, retained.edge)
+                retained = retained_in(log_list, page.rows, retained, now_ms, consumers.values())
+            return log_list.truncated(retained.position)
 
         log_list, _ = await self._logs.read(name)
         if log_list.retention_s is not None or log_list.retention_bytes is not None:
@@ -121,10 +136,15 @@ class LogMaintenance:
         return await self.finish(name)
 
     async def _change(
-        self, name: str, change: Callable[[LogList, Mapping[str, int]], LogList], *, ignore_consumers: bool = False
+        self,
+        name: str,
+        change: Callable[[LogList, Mapping[str, int]], Awaitable[LogList]],
+        *,
+        ignore_consumers: bool = False,
     ) -> None:
         """Write what `change` makes of the list and the consumers' positions; again if either changes meanwhile."""
         log_list, _ = await self._logs.read(name, fresh=True)
+        missing: PageMissingError | None = None
         for _ in range(self._settings.log_conflicts_max):
             positions: dict[str, int] = {}
             checks = []
@@ -137,10 +157,14 @@ class LogMaintenance:
             log_list, version = await self._logs.read(name, fresh=True)
             if log_list.uid != uid:
                 continue
-            changed = change(log_list, positions)
+            try:
+                changed = await change(log_list, positions)
+            except PageMissingError as error:  # the list is no longer the present one, or the page was lost
+                missing = error
+                continue
             if changed == log_list or await self._written(name, changed, version, *checks):
                 return
-        raise self._given_up(name)
+        raise missing or self._given_up(name)
 
     async def _written(self, name: str, log_list: LogList, version: int, *checks: Check) -> bool:
         """Whether it is written; if not, the caller reads the list again."""
@@ -159,7 +183,7 @@ class LogMaintenance:
         """Remove a writer id with its last batch; False if there is none. The writer can then store a batch twice."""
         was_there = False
 
-        def change(log_list: LogList, _: Mapping[str, int]) -> LogList:
+        async def change(log_list: LogList, _: Mapping[str, int]) -> LogList:
             nonlocal was_there
             was_there = was_there or writer_id in log_list.sinks
             return dataclasses.replace(
@@ -181,7 +205,7 @@ class LogMaintenance:
         gone: set[int] = set()
         for _ in range(self._settings.log_conflicts_max):
             log_list, version = await self._logs.read(name, fresh=True, include_deleted=fence is not None)
-            if not log_list.pending_delete:
+            if not log_list.pending_delete and not log_list.pages_pending:
                 return log_list
             # Delete each ledger once: a log that rolls meanwhile changes its list faster than all of them are deleted.
             left = [ledger_id for ledger_id in log_list.pending_delete if ledger_id not in gone]
@@ -189,10 +213,54 @@ class LogMaintenance:
                 await self._fence(name, tuple(left[-OPEN_MAX:]), fence)
             problem = await self._delete_ledgers(left, gone)
             removed = tuple(ledger_id for ledger_id in log_list.pending_delete if ledger_id in gone)
-            if not removed or await self._written(name, log_list.without_pending_delete(removed), version):
-                log.info("%d ledgers of log %s were deleted", len(removed), name)
+            finished = log_list.without_pending_delete(removed)
+            if log_list.pages_pending and (problem is None or isinstance(problem, MetadataConflictError)):
+                for ref in log_list.pages:
+                    if ref.first_position < log_list.pending_end:
+                        await self._delete_page(name, log_list, ref)
+                finished = finished.without_pending_pages()
+            if finished == log_list or await self._written(name, finished, version):
+                pages = len(log_list.pages) - len(finished.pages)
+                log.info("%d ledgers of log %s, and those of %d pages, were deleted", len(removed), name, pages)
                 if problem is not None:
                     raise problem
+        raise self._given_up(name)
+
+    async def _delete_page(self, name: str, log_list: LogList, ref: PageRef) -> None:
+        """Delete what is pending of the page: its ledgers, and then itself, unless some of it stays.
+
+        One that can't be deleted for a reason of its own is noted in the list first. Raises the error of a failure.
+        """
+        try:
+            page = await self._pages.read(name, log_list.uid, ref)
+        except PageMissingError:  # an earlier call has deleted it, after all its ledgers
+            return
+        end = log_list.pending_end
+        pending = [row for row in page.rows if row.first_position < end and row.end_position > log_list.reclaimed]
+        ledger_ids = [row.ledger_id for row in pending if isinstance(row, Segment) and row.end_position <= end]
+        gone: set[int] = set()
+        problem = await self._delete_ledgers(ledger_ids, gone)
+        if problem is not None:
+            if not isinstance(problem, MetadataConflictError):
+                raise problem
+            await self._note_stuck(name, log_list.uid, [i for i in ledger_ids if i not in gone], problem)
+        for row in pending:
+            if isinstance(row, PageRef):
+                await self._delete_page(name, log_list, row)
+        if ref.end_position <= end:
+            node = f"{pages_path(self._logs.root, name, log_list.uid)}/{ref.number}"
+            _check_done(await delete_certainly(self._store, node, attempts_max=self._attempts_max))
+
+    async def _note_stuck(self, name: str, uid: str, ledger_ids: Sequence[int], problem: BookKeeperError) -> None:
+        """Have the list itself name ledgers of a page that is about to be deleted. Too many raise the problem."""
+        for _ in range(self._settings.log_conflicts_max):
+            log_list, version = await self._logs.read(name, fresh=True, include_deleted=True)
+            pending = dict.fromkeys((*log_list.pending_delete, *ledger_ids))
+            if log_list.uid != uid or len(pending) > _STUCK_MAX:
+                raise problem
+            noted = dataclasses.replace(log_list, pending_delete=tuple(pending))
+            if noted == log_list or await self._written(name, noted, version):
+                return
         raise self._given_up(name)
 
     async def _delete_ledgers(self, ledger_ids: Sequence[int], gone: set[int]) -> BookKeeperError | None:
@@ -265,10 +333,14 @@ class LogMaintenance:
                 return
             path = paths.log(self._logs.root, name)
             own = f"{path}/{log_list.uid}"
-            for node in (f"{own}/lease", *await self._nodes_below(f"{own}/consumers")):
+            written_ahead = await self._nodes_below(pages_path(self._logs.root, name, log_list.uid))
+            for node in (f"{own}/lease", *await self._nodes_below(f"{own}/consumers"), *written_ahead):
                 _check_done(await delete_certainly(self._store, node, attempts_max=self._attempts_max))
             await self._deletions.note(name, log_list.uid)
-            nodes = Delete(f"{own}/consumers"), Delete(own), Delete(path)
+            nodes = [Delete(f"{own}/consumers"), Delete(own), Delete(path)]
+            folder = pages_path(self._logs.root, name, log_list.uid)
+            if await read_certainly(self._store, folder) is not None:
+                nodes.insert(1, Delete(folder))
             _check_done(await delete_together(self._store, *nodes, attempts_max=self._attempts_max))
         raise self._given_up(name)
 
@@ -292,24 +364,35 @@ class LogMaintenance:
         belongs = log_of(metadata)
         if belongs is None:
             return Swept.KEPT
+        ledger_id = metadata.ledger_id
+        # An older list will do for a ledger that it names: such a ledger is never an orphan.
+        known = None if self._last_read is None or self._last_read[0] != belongs.name else self._last_read[1]
+        if known is not None and known.uid == belongs.uid and await self._named(belongs.name, known, ledger_id):
+            return Swept.KEPT
         found = await self._list_of(belongs)
+        self._last_read = None if found is None else (belongs.name, found[0])
         log_list = None if found is None else found[0]
         if not made_by_log(metadata, belongs.uid, log_list):
             return Swept.KEPT
+        named = (
+            log_list is not None
+            and log_list.uid == belongs.uid
+            and await self._named(belongs.name, log_list, ledger_id)
+        )
         # After the list: the note is there before a list is removed, so this read can't miss it.
         deleted = (log_list is None or log_list.uid != belongs.uid) and await self._deletions.noted(belongs.uid)
         now_ms = self._logs.now_ms()
-        match orphaned(metadata.ledger_id, belongs.uid, log_list, deleted, metadata.created_ms, now_ms, grace_s):
+        match orphaned(belongs.uid, log_list, named, deleted, metadata.created_ms, now_ms, grace_s):
             case Orphan.KEEP:
                 return Swept.KEPT
             case Orphan.KEEP_FOR_LOST_LIST:
                 return Swept.KEPT_FOR_LOST_LIST
             case Orphan.DELETE:
-                outcome = await self._catalog.delete(metadata.ledger_id)
+                outcome = await self._catalog.delete(ledger_id)
             case Orphan.DELETE_IF_UNCHANGED:
                 assert found is not None
                 unchanged = self._logs.list_check(belongs.name, found[1])
-                outcome = await self._catalog.delete(metadata.ledger_id, unchanged)
+                outcome = await self._catalog.delete(ledger_id, unchanged)
             case _ as never:
                 assert_never(never)
         _check_done(outcome)
@@ -317,6 +400,12 @@ class LogMaintenance:
             return Swept.KEPT
         log.info("ledger %d was deleted: the list of log %s doesn't name it", metadata.ledger_id, belongs.name)
         return Swept.DELETED
+
+    async def _named(self, name: str, log_list: LogList, ledger_id: int) -> bool:
+        """Whether the list or a page has the ledger, pending deletion or not."""
+        return (
+            ledger_id in log_list.pending_delete or await self._pages.segment_of(name, log_list, ledger_id) is not None
+        )
 
     async def delete_ledger(self, metadata: LedgerMetadata) -> DeleteOutcome:
         """Delete the ledger unless a log has it. Raises `ConfigError`, which names the log, if one does."""
@@ -328,7 +417,8 @@ class LogMaintenance:
             found = await self._list_of(belongs)
             if found is None:
                 return await self._catalog.delete(ledger_id)
-            if any(segment.ledger_id == ledger_id for segment in found[0].segments):
+            segment = await self._pages.segment_of(belongs.name, found[0], ledger_id)
+            if segment is not None and not found[0].is_pending(segment):
                 raise ConfigError(
                     f"the ledger is a part of log {belongs.name}: truncate that, or delete all of it",
                     ledger_id=ledger_id,

@@ -118,9 +118,9 @@ async def put_certainly(
 ) -> PutOutcome:
     """Replace the value, if its version is the expected one, in one transaction with `others` if there are any.
 
-    `Missing` with an `index` names the node of one that was refused: it is gone, or has another version. What was
-    refused once must be refused for ever, so they are of nodes that are never made again, as one below a name that is
-    unlike any other. No node that they create may be there already.
+    `Missing` with an `index` names the node of one that was refused: it is gone, has another version, or is there and
+    was to be created. What was refused once must be refused for ever, or until the value has another version: they are
+    of nodes that are never made again, as one below a name that is unlike any other.
     """
     unknown: Unknown | None = None
     for _ in range(attempts_max):
@@ -128,7 +128,7 @@ async def put_certainly(
         match result:
             case Answer():
                 return Done(result.value)
-            case BadVersion() | NoNode() if result.index:
+            case BadVersion() | NoNode() | NodeExists() if result.index:
                 # The value was the expected one, and no attempt can take effect any more.
                 return Missing(result.node, result.index)
             case BadVersion():
@@ -153,6 +153,26 @@ async def _put(store: MetadataStore, put: Put, others: Sequence[Operation]) -> i
     version = (await store.multi([put, *others]))[0]
     assert isinstance(version, int)
     return version
+
+
+async def write_while(
+    store: MetadataStore, unchanged: Check, operations: Sequence[Create | Put]
+) -> Done | Changed | NotDone:
+    """Write nodes that nobody uses as yet, while another node has a version.
+
+    `Changed`: it has another one, and nothing is written. `Done`: they may be there, as the caller has to find out: the
+    reply may be lost, or another client may have written one of them.
+    """
+    result = await attempt(store.multi([unchanged, *operations]))
+    match result:
+        case BadVersion() | NoNode() if not result.index:
+            return Changed()
+        case NotDone():
+            return result
+        case Answer() | Unknown() | StoreRefusal():
+            return Done(0)
+        case _:
+            assert_never(result)
 
 
 async def whose_value(store: MetadataStore, path: str, data: bytes, expected_version: int) -> PutOutcome:

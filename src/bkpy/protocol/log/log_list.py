@@ -1,16 +1,20 @@
 """The list of a named log: which ledgers it is made of, in order, and what all who write to it have to agree on.
 
 A *segment* is a ledger of the log; its entry i has the position `first_position` + i. Positions ascend by one for each
-entry of the log and are never used twice. Each change of the list is one conditional write of its node.
+entry of the log and are never used twice. Each change of the list is one conditional write of its node. The list itself
+has the newest segments, and references to *pages* that have the older ones, see `bkpy.protocol.log.log_pages`.
 
-    segments   [ledger, first position, begun_ms, entries, length, last_ms], the last two of them perhaps open
+    pages      references, of the highest level first
+    segments   of each ledger, where it begins and ends; the last two of them perhaps open
     doomed     pending delete: ledgers that were taken out of the list, which is written before any is deleted
     gaps       positions that have no entries, where the loss of some was accepted; also the one before `first_position`
 
-Invariants: segments ascend in position without other gaps, each but the last two is *sealed* (known to be CLOSED, with
+Invariants: what pages and the list have ascends in position without other gaps, each segment but the last two is
+*sealed* (known to be CLOSED, with
 so many entries) and none but the last is empty; a segment that isn't the first is readable only if the one before it is
 closed where it begins, or a gap is between them; `first_position` never goes back; a sealed segment never changes; what
-is pending delete is no segment.
+is pending delete is no segment; a page that ends at or below `first_position` is pending delete, too, and so is each
+segment of a page that does; a page that the list has referred to is never changed, nor is its number used again.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ import re
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from bkpy.errors import ConfigError, CorruptDataError
 from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
@@ -31,7 +35,7 @@ from bkpy.stored_json import parsed
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-LIST_VERSION: Final = 1
+LIST_VERSION: Final = 2  # 1, up to 0.2.0, has no pages
 OPEN_MAX: Final = 2  # segments that are not sealed
 UNSEALED: Final = -1
 
@@ -81,6 +85,51 @@ class Segment:
         """The segment when its ledger is CLOSED."""
         return dataclasses.replace(self, entries=entries, length=length, last_ms=max(last_ms, self.begun_ms))
 
+    def row(self) -> list[int]:
+        """The stored form."""
+        return list(dataclasses.astuple(self))
+
+    @classmethod
+    def of_row(cls, row: list[Any]) -> Segment:
+        """The segment with this stored form. Raises `ValueError`, `TypeError`."""
+        return cls(*(_of(int, number) for number in row))
+
+
+@dataclass(frozen=True, slots=True)
+class PageRef:
+    """What is known of a page without reading it. Times are milliseconds since the epoch.
+
+    A page of level 1 has segments, a page of a higher level has references to pages of the level below. `entries`,
+    `payload_bytes` and `segments` are sums over all of them, `lowest_ledger` and `highest_ledger` bounds of their ids.
+    The first segment began at `begun_ms`, and no entry is later than `last_ms`.
+    """
+
+    level: int
+    number: int
+    first_position: int
+    end_position: int
+    begun_ms: int
+    last_ms: int
+    payload_bytes: int
+    entries: int
+    segments: int
+    lowest_ledger: int
+    highest_ledger: int
+
+    sealed: ClassVar[bool] = True
+
+    def row(self) -> list[int]:
+        """The stored form."""
+        return list(dataclasses.astuple(self))
+
+    @classmethod
+    def of_row(cls, row: list[Any]) -> PageRef:
+        """The reference with this stored form. Raises `ValueError`, `TypeError`."""
+        ref = cls(*(_of(int, number) for number in row))
+        if ref.level < 1 or ref.number < 0 or ref.first_position >= ref.end_position:
+            raise ValueError(f"{row} is no reference to a page")
+        return ref
+
 
 @dataclass(frozen=True, slots=True)
 class LogList:
@@ -88,11 +137,12 @@ class LogList:
 
     `uid` is unlike that of any other log, also of a deleted one of the same name. `writer` is the token of the one who
     may add segments, "" for nobody; `writer_label` says who that is, for people, and `writer_since_ms` since when (0:
-    unknown). `write_token` is unlike that of any other write. Entries below `first_position` are gone. `sinks`: by
-    writer id, the last batch that was committed, the one committed last at the end. Retention keeps for `retention_s`
-    seconds and `retention_bytes` bytes; None is for ever. A consumer holds entries back for at most
-    `consumer_lag_max_s` seconds beyond that, and until it has been idle for `consumer_expiry_s` seconds; None is for
-    ever. Of each of the `gaps`, the first position and the one behind the last.
+    unknown). `write_token` is unlike that of any other write. Entries below `first_position` are gone. Ledgers of pages
+    that end at or below `reclaimed` have been deleted. The next page gets the number `next_page`. `sinks`: by writer
+    id, the last batch that was committed, the one committed last at the end. Retention keeps for `retention_s` seconds
+    and `retention_bytes` bytes; None is for ever. A consumer holds entries back for at most `consumer_lag_max_s`
+    seconds beyond that, and until it has been idle for `consumer_expiry_s` seconds; None is for ever. Of each of the
+    `gaps`, the first position and the one behind the last.
     """
 
     uid: str
@@ -107,6 +157,9 @@ class LogList:
     writer_label: str = ""
     writer_since_ms: int = 0
     first_position: int = 0
+    reclaimed: int = 0
+    pages: tuple[PageRef, ...] = ()
+    next_page: int = 0
     segments: tuple[Segment, ...] = ()
     pending_delete: tuple[int, ...] = ()
     deleted: bool = False  # all of its ledgers are pending delete
@@ -133,11 +186,25 @@ class LogList:
             raise ConfigError(f"there can't be gaps at {self.gaps}")
         if any(not segment.sealed for segment in self.segments[:-OPEN_MAX]):
             raise ConfigError(f"more than {OPEN_MAX} segments are open")
-        if self.segments and self.first_position < self.segments[0].first_position:
+        self._check_pages()
+        if any(self.first_position < row.first_position for row in self.rows[:1]):
             raise ConfigError(f"there is no segment for position {self.first_position}")
         ids = {segment.ledger_id for segment in self.segments}
         if len(ids) != len(self.segments) or ids & set(self.pending_delete):
             raise ConfigError("a ledger is in the list twice")
+
+    def _check_pages(self) -> None:
+        for before, after in pairwise(self.pages):
+            if after.level > before.level or after.first_position < before.end_position:
+                raise ConfigError(f"page {after.number} can't follow page {before.number}")
+        if any(page.number >= self.next_page for page in self.pages):
+            raise ConfigError(f"there can't be a page with a number from {self.next_page} on")
+        if not self.pages or self.deleted:
+            return
+        end = self.pages[-1].end_position
+        following = [segment.first_position for segment in self.segments[:1]]
+        if any(begin < end for begin in following) or (end > self.first_position and following != [self.behind(end)]):
+            raise ConfigError(f"no segment begins at position {end}, behind page {self.pages[-1].number}")
 
     # --- what it says -----------------------------------------------------------------------------------------------
 
@@ -160,10 +227,38 @@ class LogList:
     @property
     def last_ms(self) -> int:
         """A time that no entry of a sealed segment is later than."""
-        return max((segment.last_ms or segment.begun_ms for segment in self.segments[-OPEN_MAX - 1 :]), default=0)
+        last: tuple[PageRef | Segment, ...] = self.pages[-1:] + self.segments[-OPEN_MAX - 1 :]
+        return max((row.last_ms or row.begun_ms for row in last), default=0)
+
+    @property
+    def rows(self) -> tuple[PageRef | Segment, ...]:
+        """The references to pages and the segments, in order."""
+        return self.pages + self.segments
+
+    @property
+    def ledgers(self) -> int:
+        """How many segments there are, with those of pages."""
+        return sum(page.segments for page in self.pages) + len(self.segments)
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of the users' entries in all sealed segments."""
+        return sum(row.payload_bytes for row in self.rows)
+
+    @property
+    def pending_end(self) -> int:
+        """Segments of pages are pending delete if they end at or below this position."""
+        return self.pages[-1].end_position if self.deleted and self.pages else self.first_position
+
+    @property
+    def pages_pending(self) -> bool:
+        """Whether segments of pages may be pending delete."""
+        return bool(self.pages) and max(self.reclaimed, self.pages[0].first_position) < min(
+            self.pending_end, self.pages[-1].end_position
+        )
 
     def index_of(self, position: int) -> int:
-        """The index of the segment that `position` lies in, or would lie in; -1 if it is below all."""
+        """The index of the segment of the list itself that `position` lies in, or would lie in; -1 if below all."""
         return bisect_right(self.segments, position, key=lambda segment: segment.first_position) - 1
 
     def behind(self, position: int) -> int:
@@ -195,10 +290,24 @@ class LogList:
             gone += 1
         pending_delete = self.pending_delete + tuple(segment.ledger_id for segment in self.segments[:gone])
         left = self.segments[gone:]
-        if left:
-            before = max(before, left[0].first_position)  # it was in a gap
+        if left and self.behind(before) <= left[-1].first_position:
+            before = self.behind(before)
         gaps = tuple(gap for gap in self.gaps if gap[1] >= before)
         return dataclasses.replace(self, first_position=before, segments=left, pending_delete=pending_delete, gaps=gaps)
+
+    def is_pending(self, segment: Segment) -> bool:
+        """Whether the segment, one of the list or of a page, is pending delete."""
+        return (
+            bool(self.pages)
+            and segment.sealed
+            and segment.end_position <= min(self.pending_end, self.pages[-1].end_position)
+        )
+
+    def without_pending_pages(self) -> LogList:
+        """When the segments of pages that were pending have been deleted, with the pages that had no others."""
+        end = self.pending_end
+        left = tuple(page for page in self.pages if page.end_position > end)
+        return dataclasses.replace(self, pages=left, reclaimed=max(self.reclaimed, end))
 
     def without_pending_delete(self, ledger_ids: tuple[int, ...]) -> LogList:
         """When these have been deleted."""
@@ -221,12 +330,15 @@ class LogList:
             "writer": self.writer,
             "writer_label": self.writer_label,
             "first_position": self.first_position,
+            "reclaimed": self.reclaimed,
             "deleted": self.deleted,
             "retention_s": _stored_seconds(self.retention_s),
             "retention_bytes": self.retention_bytes,
             "consumer_lag_max_s": _stored_seconds(self.consumer_lag_max_s),
             "sinks": dict(self.sinks),
-            "segments": [list(dataclasses.astuple(segment)) for segment in self.segments],
+            "pages": [page.row() for page in self.pages],
+            "next_page": self.next_page,
+            "segments": [segment.row() for segment in self.segments],
             "doomed": list(self.pending_delete),
         }
         if self.gaps:
@@ -254,6 +366,8 @@ class LogList:
                     f"the list of log {name} has format version {version}, this bkpy reads up to {LIST_VERSION}: "
                     "upgrade it"
                 )
+            if version == 1:
+                fields.update(reclaimed=0, pages=[], next_page=0)
             return cls._from_fields(fields)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CorruptDataError(f"the list of log {name} is unreadable: {error!r}") from error
@@ -264,7 +378,15 @@ class LogList:
         texts = {key: _of(str, take(key)) for key in ("uid", "digest", "write_token", "writer", "writer_label")}
         numbers = {
             key: _of(int, take(key))
-            for key in ("ensemble_size", "write_quorum", "ack_quorum", "created_ms", "first_position")
+            for key in (
+                "ensemble_size",
+                "write_quorum",
+                "ack_quorum",
+                "created_ms",
+                "first_position",
+                "reclaimed",
+                "next_page",
+            )
         }
         retention_bytes = take("retention_bytes")
         return cls(
@@ -278,7 +400,8 @@ class LogList:
             deleted=_of(bool, take("deleted")),
             retention_bytes=None if retention_bytes is None else _of(int, retention_bytes),
             sinks={_of(str, writer): _of(int, batch) for writer, batch in take("sinks").items()},
-            segments=tuple(Segment(*(_of(int, number) for number in row)) for row in take("segments")),
+            pages=tuple(PageRef.of_row(row) for row in take("pages")),
+            segments=tuple(Segment.of_row(row) for row in take("segments")),
             pending_delete=tuple(_of(int, ledger_id) for ledger_id in take("doomed")),
             gaps=tuple((_of(int, begin), _of(int, end)) for begin, end in take("gaps", ())),
             unknown=fields,

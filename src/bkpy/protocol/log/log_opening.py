@@ -90,7 +90,9 @@ def settled(log_list: LogList, ends: Mapping[int, SegmentEnd]) -> LogList:
         dropped += [segment.ledger_id for segment in kept]
         kept, end = [], log_list.first_position
     _add_gap(gaps, end, following)
-    begin = kept[0].first_position if kept else following
+    begin = (
+        log_list.pages[0].first_position if kept and log_list.pages else kept[0].first_position if kept else following
+    )
     first = max(log_list.first_position, begin)
     pending_delete = log_list.pending_delete + tuple(dropped)
     gaps = [gap for gap in gaps if gap[1] >= begin]  # also one between segments that are truncated, but not yet deleted

@@ -12,7 +12,6 @@ CLOSED with them, and they are no part of the log.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -43,24 +42,33 @@ class SegmentRange(NamedTuple):
         return self.last_entry - self.first_entry + 1
 
 
-def ranges_of(log_list: LogList, first: int, last: int) -> Iterator[SegmentRange]:
-    """Where the entries at positions first..last are, in order: all of them not truncated, and known to be readable.
+def range_in(segment: Segment, following: Segment | None, first: int, last: int) -> SegmentRange | None:
+    """Where those of the entries at positions first..last are that lie in the segment; None if none does.
 
-    In a gap are none.
+    Such entries must be known to be readable. `following` is the segment behind it, which may be left out behind one
+    that is sealed. In a gap are no entries.
     """
+    end = last if following is None else min(last, following.first_position - 1)
+    if segment.sealed:
+        end = min(end, segment.end_position - 1)  # a gap may begin there
+    begin = max(first, segment.first_position)
+    if begin > end:
+        return None
+    entries = end - begin + 1
+    payload_bytes = segment.length * entries // segment.entries if segment.sealed else 0
+    offset = begin - segment.first_position
+    return SegmentRange(segment.ledger_id, offset, offset + entries - 1, begin, segment.begun_ms, payload_bytes)
+
+
+def ranges_of(log_list: LogList, first: int, last: int) -> Iterator[SegmentRange]:
+    """The ranges of the list's own segments, without those of pages, in order."""
     start = max(0, log_list.index_of(first))
     for segment, following in zip_longest(log_list.segments[start:], log_list.segments[start + 1 :]):
-        end = last if following is None else min(last, following.first_position - 1)
-        if segment.sealed:
-            end = min(end, segment.end_position - 1)  # a gap may begin there
-        begin = max(first, segment.first_position)
-        if begin > last:
+        found = range_in(segment, following, first, last)
+        if found is not None:
+            yield found
+        elif segment.first_position > last:
             return
-        if begin <= end:
-            entries = end - begin + 1
-            payload_bytes = segment.length * entries // segment.entries if segment.sealed else 0
-            offset = begin - segment.first_position
-            yield SegmentRange(segment.ledger_id, offset, offset + entries - 1, begin, segment.begun_ms, payload_bytes)
 
 
 def segment_for(log_list: LogList, position: int, closed: Mapping[int, int]) -> Segment | None:
@@ -80,11 +88,3 @@ def segment_for(log_list: LogList, position: int, closed: Mapping[int, int]) -> 
         if following is None or following.first_position != log_list.behind(end):
             return None
     return None
-
-
-def index_before(log_list: LogList, time: float) -> int:
-    """The index of the last segment that began before `time`, in seconds since the epoch; -1 if none did.
-
-    Times never go back: no segment before it has an entry as late, and none behind it has an earlier one.
-    """
-    return bisect_left(log_list.segments, time, key=lambda segment: segment.begun_ms / 1000) - 1

@@ -14,62 +14,103 @@ from __future__ import annotations
 
 import enum
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.errors import ConfigError
+from bkpy.protocol.log.log_list import PageRef
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
     from bkpy.protocol.log.log_list import LogList, Segment
+    from bkpy.protocol.log.log_pages import Row
 
 _MS = 1000
 _UID = re.compile(r"[0-9a-f]{32}")
 
 
-def retained_from(log_list: LogList, now_ms: int, consumers: Iterable[int]) -> int:
-    """The position before which nothing is kept any more; it is the list's first one if everything is kept.
+class Retained(NamedTuple):
+    """Nothing before `position` is kept. Perhaps neither are the first segments of the page `edge`, if there is one.
 
-    `consumers` are the positions that they have yet to read.
+    `behind` are bytes of the users' entries behind that page.
+    """
+
+    position: int
+    edge: PageRef | None = None
+    behind: int = 0
+
+
+def retained_from(log_list: LogList, now_ms: int, consumers: Iterable[int]) -> Retained:
+    """What is kept, as far as the list tells without its pages. `consumers` are positions that they have yet to read.
+
+    The position is the list's first one if everything is kept.
+    """
+    return _retained(log_list, log_list.rows[:-1], log_list.first_position, log_list.payload_bytes, now_ms, consumers)
+
+
+def retained_in(
+    log_list: LogList, rows: Sequence[Row], so_far: Retained, now_ms: int, consumers: Iterable[int]
+) -> Retained:
+    """What is kept, as far as the page tells that was the edge `so_far`, and has these rows."""
+    assert so_far.edge is not None
+    behind = so_far.behind + so_far.edge.payload_bytes
+    return _retained(log_list, rows, so_far.position, behind, now_ms, consumers)
+
+
+def _retained(
+    log_list: LogList, rows: Sequence[Row], begin: int, behind: int, now_ms: int, consumers: Iterable[int]
+) -> Retained:
+    """`behind` are bytes of the rows and of what lies behind them. None but whole rows go.
+
+    As times ascend, a page's last segment goes last.
     """
     needed = min(consumers, default=None)
-    behind = sum(segment.payload_bytes for segment in log_list.segments)
-    begin = log_list.first_position
-    for segment in log_list.segments[:-1]:
-        behind -= segment.payload_bytes
-        if not segment.sealed or not _expired(log_list, segment, behind, now_ms):
-            break
-        if needed is not None and needed < segment.end_position and not _outwaited(log_list, segment, now_ms):
-            break
-        begin = max(begin, segment.end_position)
-    return begin
+    for row in rows:
+        behind -= row.payload_bytes
+        if row.sealed and row.end_position <= begin:
+            continue
+        if (
+            not row.sealed
+            or not _expired(log_list, row, behind, now_ms)
+            or (needed is not None and needed < row.end_position and not _outwaited(log_list, row, now_ms))
+        ):
+            return Retained(begin, row if isinstance(row, PageRef) else None, behind)
+        begin = row.end_position
+    return Retained(begin)
 
 
-def _expired(log_list: LogList, segment: Segment, behind: int, now_ms: int) -> bool:
-    """Whether none of the log's limits keeps the segment."""
+def _expired(log_list: LogList, row: Row, behind: int, now_ms: int) -> bool:
+    """Whether none of the log's limits keeps the row."""
     limits = []
     if log_list.retention_s is not None:
-        limits.append(segment.last_ms + log_list.retention_s * _MS <= now_ms)
+        limits.append(row.last_ms + log_list.retention_s * _MS <= now_ms)
     if log_list.retention_bytes is not None:
         limits.append(behind >= log_list.retention_bytes)
     return bool(limits) and all(limits)
 
 
-def _outwaited(log_list: LogList, segment: Segment, now_ms: int) -> bool:
-    """Whether no consumer may hold the segment back any more."""
-    if log_list.consumer_lag_max_s is None or not segment.sealed:
+def _outwaited(log_list: LogList, row: Row, now_ms: int) -> bool:
+    """Whether no consumer may hold it back any more."""
+    if log_list.consumer_lag_max_s is None or not row.sealed:
         return False
-    return segment.last_ms + ((log_list.retention_s or 0) + log_list.consumer_lag_max_s) * _MS <= now_ms
+    return row.last_ms + ((log_list.retention_s or 0) + log_list.consumer_lag_max_s) * _MS <= now_ms
 
 
 def truncated(
-    name: str, log_list: LogList, before: int, end: int, consumers: Mapping[str, int], now_ms: int
+    name: str,
+    log_list: LogList,
+    before: int,
+    end: int,
+    consumers: Mapping[str, int],
+    now_ms: int,
+    last_gone: Segment | None,
 ) -> LogList:
     """The list of log `name` without what lies below `before`; `end` is the position behind what is acknowledged.
 
-    `consumers` are positions by name. Raises `ConfigError` if one of them may still hold something of that back, or if
-    `before` lies past the end: what is appended there later would never be seen.
+    `last_gone` is the segment of the position below `before`, if that isn't gone already. `consumers` are positions by
+    name. Raises `ConfigError` if one of them may still hold something of that back, or if `before` lies past the end:
+    what is appended there later would never be seen.
     """
     end = max(end, log_list.sealed_end) if log_list.segments else log_list.first_position
     if before > end:
@@ -78,7 +119,7 @@ def truncated(
         )
     if before <= log_list.first_position:
         return log_list
-    if not _outwaited(log_list, log_list.segments[log_list.index_of(before - 1)], now_ms):
+    if last_gone is None or not _outwaited(log_list, last_gone, now_ms):
         holding = sorted(consumer for consumer, position in consumers.items() if log_list.behind(position) < before)
         if holding:
             least = min(consumers[consumer] for consumer in holding)
@@ -114,17 +155,18 @@ class Orphan(enum.Enum):
 
 
 def orphaned(
-    ledger_id: int, uid: str, log_list: LogList | None, deleted: bool, created_ms: int, now_ms: int, grace_s: float
+    uid: str, log_list: LogList | None, named: bool, deleted: bool, created_ms: int, now_ms: int, grace_s: float
 ) -> Orphan:
     """What to do with a ledger of the log with this uid.
 
-    `log_list` is the list that the log's name has now. `deleted` says whether a record of the log's deletion exists.
+    `log_list` is the list that the log's name has now, and `named` says whether it, or a page of it, has the ledger,
+    pending deletion or not. `deleted` says whether a record of the log's deletion exists.
     Without such a record a list that is missing was lost, and an operator may restore it.
 
     A ledger that is pending deletion is kept here. The client that recorded the deletion deletes it.
     """
     if log_list is None or log_list.uid != uid:
         return Orphan.DELETE if deleted else Orphan.KEEP_FOR_LOST_LIST
-    if ledger_id in log_list.pending_delete or any(segment.ledger_id == ledger_id for segment in log_list.segments):
+    if named:
         return Orphan.KEEP
     return Orphan.DELETE_IF_UNCHANGED if created_ms + grace_s * _MS <= now_ms else Orphan.KEEP

@@ -144,16 +144,16 @@ async def test_a_list_that_is_too_long_is_refused_in_time(tree: MemoryStore, cap
         log_list, segments=tuple(Segment(ledger_id, ledger_id, 0).seal(1, 1, 0) for ledger_id in range(30))
     )
     size = len(dataclasses.replace(longer, write_token="0" * 32).encode())
-    with pytest.raises(ConfigError, match=f"30 ledgers and {size} bytes.*truncate the log"):
-        await opened(tree, log_list_bytes_max=size - 1).write("orders", longer, version)
+    with pytest.raises(ConfigError, match=f"has {size} bytes, more than the limit of {size - 1}: it has 0 writer ids"):
+        await opened(tree, log_write_bytes_max=size - 1).write("orders", longer, version)
     assert (await opened(tree).read("orders"))[1] == version
     with caplog.at_level(logging.WARNING, "bkpy.metadata.logs.catalog"):
-        assert await opened(tree, log_list_bytes_max=size * 2).write("orders", longer, version) == Done(1)
+        assert await opened(tree, log_write_bytes_max=size * 2).write("orders", longer, version) == Done(1)
         assert not caplog.messages
-        assert await opened(tree, log_list_bytes_max=size).write("orders", longer, 1) == Done(2)
+        assert await opened(tree, log_write_bytes_max=size).write("orders", longer, 1) == Done(2)
         assert f"near the limit of {size}" in caplog.text
     # What makes it shorter is what it needs then.
-    assert await opened(tree, log_list_bytes_max=10).write_anyway("orders", longer.truncated(5), 2) == Done(3)
+    assert await opened(tree, log_write_bytes_max=10).write_anyway("orders", longer.truncated(5), 2) == Done(3)
 
 
 @pytest.mark.parametrize("trouble", [REQUEST_LOST, REPLY_LOST])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
 from bkpy.errors import ClientClosedError, MetadataUnavailableError, UnauthorizedError
@@ -20,7 +20,8 @@ class Troubled(MemorySession):
     """Each call takes the next turn of the script; when that has ended, all goes well.
 
     A turn that is a function is somebody else's act, right before the call. `calls` counts, `applied` holds the writes
-    of this session that took effect. Nodes in `forbidden` belong to others: this session may not read or list them.
+    of this session that took effect, `read` the nodes whose values it has asked for. Nodes in `forbidden` belong to
+    others: this session may not read or list them. `before_each` is somebody else's part as well, before each call.
     """
 
     def __init__(self, tree: MemoryStore, script: Iterable[str | OpeningStep | None] = ()) -> None:
@@ -28,9 +29,13 @@ class Troubled(MemorySession):
         self.script = deque(script)
         self.calls = 0
         self.applied: list[Operation] = []
+        self.read: list[str] = []
         self.forbidden: set[str] = set()
+        self.before_each: Callable[[], Awaitable[None]] | None = None
 
     async def _call(self, function: Callable[[], T], *, write: bool) -> T:
+        if self.before_each is not None:
+            await self.before_each()
         self.calls += 1
         trouble = self.script.popleft() if self.script else None
         if trouble == AWAY:
@@ -48,6 +53,7 @@ class Troubled(MemorySession):
 
     async def get(self, path: str) -> tuple[bytes, int]:
         self._check_access(path)
+        self.read.append(path)
         return await super().get(path)
 
     async def children(self, path: str) -> list[str]:

@@ -11,10 +11,11 @@ import pytest
 
 from bkpy.errors import ConfigError, CorruptDataError
 from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
-from bkpy.protocol.log.log_list import LogList, Segment, checked_name
+from bkpy.protocol.log.log_list import LogList, PageRef, Segment, checked_name
 
 KEY = bytes(range(16))
 GOLDEN = Path(__file__).parents[3] / "golden" / "metadata" / "log.json"
+FORMER = GOLDEN.with_name("log-1.json")  # as 0.2.0 has written it
 
 
 def sealed(ledger_id: int, first: int, entries: int, *, begun_ms: int = 1000, last_ms: int = 2000) -> Segment:
@@ -25,7 +26,10 @@ def a_list(*segments: Segment, **fields: Any) -> LogList:
     return LogList("u", 3, 3, 2, "crc32c", KEY, segments=segments, **fields)
 
 
-def full() -> LogList:
+PAGES = PageRef(2, 2, 0, 8, 10, 900, 60, 8, 4, 30, 35), PageRef(1, 3, 8, 10, 900, 1000, 20, 2, 2, 2, 4)
+
+
+def full(**fields: Any) -> LogList:
     return a_list(
         sealed(5, 10, 7),
         sealed(4, 17, 3),
@@ -42,12 +46,24 @@ def full() -> LogList:
         consumer_lag_max_s=60,
         sinks={"job": 4, "älter": 2},
         unknown={"later": [1], "another": None},
+        **fields,
     )
+
+
+def paged() -> LogList:
+    return full(pages=PAGES, next_page=4, reclaimed=8)
 
 
 @pytest.mark.parametrize(
     "log_list",
-    [a_list(), full(), a_list(deleted=True, pending_delete=(3,)), a_list(Segment(1, 0, 0)), a_list(sealed(1, 0, 0))],
+    [
+        a_list(),
+        full(),
+        paged(),
+        a_list(deleted=True, pending_delete=(3,)),
+        a_list(Segment(1, 0, 0)),
+        a_list(sealed(1, 0, 0)),
+    ],
 )
 def test_what_is_stored_is_read(log_list: LogList) -> None:
     data = log_list.encode()
@@ -57,8 +73,15 @@ def test_what_is_stored_is_read(log_list: LogList) -> None:
 
 def test_the_stored_form_is_the_golden_one() -> None:
     stored = GOLDEN.read_bytes()
-    assert full().encode() == stored
-    assert LogList.decode("orders", stored) == full()
+    assert paged().encode() == stored
+    assert LogList.decode("orders", stored) == paged()
+
+
+def test_a_list_of_the_former_format_is_read_and_written_in_the_present_one() -> None:
+    read = LogList.decode("orders", FORMER.read_bytes())
+    assert read == full()
+    fields = json.loads(read.encode())
+    assert (fields["version"], fields["pages"], fields["next_page"], fields["reclaimed"]) == (2, [], 0, 0)
 
 
 def test_unknown_fields_survive() -> None:
@@ -85,6 +108,24 @@ def test_the_key_is_not_shown() -> None:
         ((sealed(1, 0, 5), Segment(1, 5, 0)), {}, "in the list twice"),
         ((sealed(1, 0, 5),), {"pending_delete": (1,)}, "in the list twice"),
         ((), {"first_position": -1}, "can't begin at position -1"),
+        ((sealed(1, 10, 5),), {"pages": PAGES, "next_page": 3, "first_position": 9}, "number from 3 on"),
+        (
+            (sealed(1, 10, 5),),
+            {"pages": PAGES[::-1], "next_page": 4, "first_position": 9},
+            "page 2 can't follow page 3",
+        ),
+        (
+            (sealed(1, 11, 5),),
+            {"pages": PAGES, "next_page": 4, "first_position": 9},
+            "no segment begins at position 10",
+        ),
+        (
+            (sealed(1, 9, 5),),
+            {"pages": PAGES, "next_page": 4, "first_position": 12},
+            "no segment begins at position 10",
+        ),
+        ((), {"pages": PAGES, "next_page": 4, "first_position": 9}, "no segment begins at position 10"),
+        ((sealed(1, 8, 5),), {"pages": PAGES[1:], "next_page": 4, "first_position": 7}, "no segment"),
     ],
 )
 def test_what_can_not_be_is_refused(segments: tuple[Segment, ...], fields: dict[str, Any], message: str) -> None:
@@ -114,6 +155,10 @@ def test_what_can_not_be_is_refused(segments: tuple[Segment, ...], fields: dict[
         {"sinks": []},
         {"sinks": {"a": "1"}},
         {"segments": [[1, 0, 0, -1, 0, 0]] * 2},
+        {"pages": [[1, 2]]},
+        {"pages": [[1, 0, 4, 4, 0, 0, 0, 0, 0, 0, 0]]},
+        {"pages": [[0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0]]},
+        {"next_page": None},
     ],
 )
 def test_what_makes_no_sense_is_refused(change: dict[str, Any]) -> None:
@@ -122,9 +167,9 @@ def test_what_makes_no_sense_is_refused(change: dict[str, Any]) -> None:
         LogList.decode("orders", json.dumps(fields).encode())
 
 
-@pytest.mark.parametrize("key", sorted(json.loads(full().encode()).keys() - {"later", "another"}))
+@pytest.mark.parametrize("key", sorted(json.loads(paged().encode()).keys() - {"later", "another"}))
 def test_what_is_missing_is_noticed(key: str) -> None:
-    fields = json.loads(full().encode())
+    fields = json.loads(paged().encode())
     del fields[key]
     with pytest.raises(CorruptDataError):
         LogList.decode("orders", json.dumps(fields).encode())
@@ -137,7 +182,7 @@ def test_what_is_no_list_is_refused(data: bytes) -> None:
 
 
 def test_a_newer_format_is_not_guessed_at() -> None:
-    fields = {**json.loads(full().encode()), "version": 2}
+    fields = {**json.loads(full().encode()), "version": 3}
     with pytest.raises(UnsupportedVersionError, match="upgrade it"):
         LogList.decode("orders", json.dumps(fields).encode())
 

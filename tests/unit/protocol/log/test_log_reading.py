@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bkpy.protocol.log.log_list import LogList, Segment
-from bkpy.protocol.log.log_reading import SegmentRange, index_before, ranges_of, segment_for
+from bkpy.protocol.log.log_pages import index_before
+from bkpy.protocol.log.log_reading import SegmentRange, ranges_of, segment_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -136,5 +137,13 @@ def test_an_empty_segment_has_no_range() -> None:
 
 def test_the_segment_of_a_time() -> None:
     log_list = a_list(*(Segment(i, i, ms, entries=1) for i, ms in enumerate([1000, 2000, 2000, 3000])))
-    assert [index_before(log_list, time) for time in (0.5, 1.0, 1.5, 2.0, 2.001, 3.0, 9.0)] == [-1, -1, 0, 0, 2, 2, 3]
-    assert index_before(a_list(), 1.0) == -1
+    assert [index_before(log_list.segments, time) for time in (0.5, 1.0, 1.5, 2.0, 2.001, 3.0, 9.0)] == [
+        -1,
+        -1,
+        0,
+        0,
+        2,
+        2,
+        3,
+    ]
+    assert index_before(a_list().segments, 1.0) == -1
