@@ -76,6 +76,7 @@ INDEX_REBUILT = "an index was made anew"
 ROTTEN = "a stored byte rotted"
 SECOND_LIFE = "a ledger that was deleted was copied here again"
 THREE_FAULTS = "a quick run had three faults"
+WENT_BACK = "a bookie noticed that the metadata store is older"
 WHOLE_AGAIN = "the integrity check came to its end"
 
 

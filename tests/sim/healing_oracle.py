@@ -52,7 +52,7 @@ class HealingOracle:
         self.swaps = 0
         self._cluster = cluster
         self._world = cluster.world
-        self._grace_s = grace_s
+        self.grace_s = grace_s
         self._ledgers: dict[str, int] = {}  # by path
         self._marked_at: dict[int, float] = {}
         self._inside = False
@@ -96,7 +96,7 @@ class HealingOracle:
         for path, old in zip(written, before, strict=True):
             new = self.data(path)
             if path.startswith(AVAILABLE):
-                self._changed_at[path.rpartition("/")[2]] = self._world.loop.time()
+                self._changed_at[path.rpartition("/")[2]] = self._world.loop.now
             if path.startswith(MARKS):
                 self._mark(path, old, new)
             elif (ledger_id := self._ledger_of(path)) is not None:
@@ -186,7 +186,7 @@ class HealingOracle:
         elif not parent.rpartition("/")[2].startswith("L"):
             return  # a partition
         ledger_id = int(parent.removeprefix(MARKS).replace("/", "").replace("L", ""))
-        self._marked_at.setdefault(ledger_id, self._world.loop.time())
+        self._marked_at.setdefault(ledger_id, self._world.loop.now)
         if parent == path:
             return
         taken_off = _lost(old) - _lost(new)
@@ -208,7 +208,7 @@ class HealingOracle:
         if task is not None and " bkpy bookie " in task.get_name():
             return  # a command's own worker, which may have come upon it before it was marked
         marked_at = self._marked_at.get(ledger_id)
-        if marked_at is not None and self._world.loop.time() < marked_at + self._grace_s:
+        if marked_at is not None and self._world.loop.now < marked_at + self.grace_s:
             self._broken("I10", f"ledger {ledger_id} was recovered, and its writer still had time")
         if why := self._needless(ledger_id):
             self._broken("I10", f"ledger {ledger_id} was recovered, and {why}")
@@ -243,7 +243,7 @@ class HealingOracle:
     def _registered(self, within_s: float) -> tuple[set[str], set[str]]:
         """The bookies that have been registered, and in no limbo, for so long; and all that were writable since."""
         settled, writable = set(), set()
-        now = self._world.loop.time()
+        now = self._world.loop.now
         for bookie in self._cluster.bookies:
             name = bookie.settings.bookie_id
             if now - self._changed_at.get(name, 0.0) < within_s:

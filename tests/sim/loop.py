@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import contextvars
 import heapq
+import math
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from .net import SimNet, SimServer, SimTransport
 
+START_S = 1000.0  # not 0, so that a mistaken 0 shows
 TURNS_MAX = 100_000  # callbacks at one instant of virtual time; more means that the program spins
 
 
@@ -42,6 +44,7 @@ class Incarnation:
     address: str
     number: int = 1
     dead: bool = False
+    rate: float = 1.0  # of its clocks: 1.1 if they count 11 seconds while 10 go by
     parked: list[asyncio.Handle] = field(default_factory=list)
 
     @property
@@ -136,16 +139,22 @@ def _new_task(
     return task
 
 
+def _rate_of(context: contextvars.Context | None) -> float:
+    incarnation = CURRENT.get() if context is None else context.get(CURRENT)
+    return 1.0 if incarnation is None else incarnation.rate
+
+
 class SimLoop(asyncio.BaseEventLoop):
     """`errors` collects what reached the loop's exception handler; a run with any is a failed run."""
 
     def __init__(self, turn_s: float = 0.0) -> None:
         self._numbers = 0
         super().__init__()
-        self._now = 1000.0
+        self._now = START_S
         self._turn_s = turn_s  # more than 0, and whoever waits by `sleep(0)` is not stuck
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._turns = 0
+        self.rated = False  # some host's clock doesn't count true seconds
         self.ends_at = float("inf")  # a program that is still running then is stuck, however busy it looks
         self.outside = contextvars.Context()  # of no incarnation
         self.unfinished: dict[asyncio.Task[Any], Incarnation | None] = {}
@@ -160,8 +169,15 @@ class SimLoop(asyncio.BaseEventLoop):
         self._numbers += 1
         return self._numbers
 
+    @property
+    def now(self) -> float:
+        """Virtual seconds, by the true clock."""
+        return self._now
+
     def time(self) -> float:
-        """Virtual seconds. Starts at 1000, so that a mistaken 0 shows."""
+        """Virtual seconds, by the clock of the host that asks."""
+        if self.rated and (incarnation := CURRENT.get()) is not None:
+            return START_S + (self._now - START_S) * incarnation.rate
         return self._now
 
     def create_future(self) -> asyncio.Future[Any]:
@@ -179,8 +195,13 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_at(
         self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
+        """`when` is by the clock of the host that the callback belongs to."""
         if self._closed:
             self._check_closed()
+        if self.rated and (rate := _rate_of(context)) != 1.0:
+            when, wanted = START_S + (when - START_S) / rate, when
+            while START_S + (when - START_S) * rate < wanted:  # by a rounding: then the host's clock must not be early
+                when = math.nextafter(when, math.inf)
         timer = _SimTimer(when, callback, args, self, context)
         self._numbers += 1
         heapq.heappush(self._timers, (when, self._numbers, timer))
@@ -189,7 +210,10 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_later(
         self, delay: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        return self.call_at(self._now + delay, callback, *args, context=context)
+        now = self._now
+        if self.rated and (rate := _rate_of(context)) != 1.0:
+            now = START_S + (now - START_S) * rate
+        return self.call_at(now + delay, callback, *args, context=context)
 
     def call_soon_threadsafe(
         self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from bkpy.errors import MetadataUnavailableError, UnauthorizedError
 from bkpy.metadata.store.memory import MemorySession, MemoryStore
-from bkpy.metadata.store.store import Check, NoNode, parent_of
+from bkpy.metadata.store.store import Check, Create, Delete, NoNode, parent_of
 
 if TYPE_CHECKING:
     import random
@@ -58,6 +58,30 @@ class SimMetadata(MemoryStore):
             left = set(self.paths)
             self._publish([path for path in before if path not in left])
 
+    def copy(self) -> Mapping[str, Any]:
+        """What a backup has: all nodes but those that go with their sessions."""
+        return {path: node for path in self.paths if not (node := self.state_of(path)).owner}
+
+    def put_back(self, older: Mapping[str, Any]) -> None:
+        """Go back to a copy; whoever is connected has to begin a new session."""
+        for path in sorted(self.paths, reverse=True)[:-1]:  # but for the root
+            super().apply(Delete(path, None), 0)
+        for path in sorted(older)[1:]:
+            super().apply(Create(path, older[path].data), 0)
+        for path, was in older.items():
+            node = self.node(path)
+            node.version, node.written_ms, node.created = was.version, was.written_ms, was.created
+        for follower in self.followers:
+            follower.hear(self.paths)
+
+    def state_of(self, path: str) -> Any:
+        """A copy of the node; None if there is none."""
+        try:
+            node = self.node(path)
+        except NoNode:
+            return None
+        return dataclasses.replace(node, children=set(node.children))
+
     def _publish(self, paths: Sequence[str]) -> None:
         for follower in self.followers:
             follower.hear(paths)
@@ -70,18 +94,10 @@ class Follower:
         self.lag_s = lag_s
         self._leader = leader
         self._loop = loop
-        self._held: dict[str, Any] = {path: self._as_it_is(path) for path in leader.paths}
+        self._held: dict[str, Any] = {path: leader.state_of(path) for path in leader.paths}
         self._heard: deque[dict[str, Any]] = deque()  # what the leader has made of nodes
         self._watching: dict[tuple[str, bool], list[Watch]] = {}
         leader.followers.append(self)
-
-    def _as_it_is(self, path: str) -> Any:
-        """A copy of the leader's node; None if there is none."""
-        try:
-            node = self._leader.node(path)
-        except NoNode:
-            return None
-        return dataclasses.replace(node, children=set(node.children))
 
     # --- for sessions -------------------------------------------------------------------------------------------------
 
@@ -104,7 +120,7 @@ class Follower:
     def hear(self, paths: Sequence[str]) -> None:
         """The leader has changed these nodes, in one transaction."""
         touched = sorted({one for path in paths for one in (path, parent_of(path))})
-        self._heard.append({path: self._as_it_is(path) for path in touched})
+        self._heard.append({path: self._leader.state_of(path) for path in touched})
         if self.lag_s:
             self._loop.call_later(self.lag_s, self._follow, context=self._loop.outside)
         else:

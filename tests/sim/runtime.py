@@ -21,7 +21,7 @@ EPOCH_S = 1_700_000_000.0  # the wall clock's time when the loop's is 0
 
 
 class SimClock:
-    """The loop's virtual time, and a wall clock that a test may set wrong by `skew_s`."""
+    """Virtual time as the host counts it, and a wall clock that a test may set wrong by `skew_s`."""
 
     def __init__(self, loop: SimLoop) -> None:
         self._loop = loop
@@ -32,6 +32,16 @@ class SimClock:
 
     def time(self) -> float:
         return EPOCH_S + self._loop.time() + self.skew_s
+
+
+class TrueClock(SimClock):
+    """The same whoever asks: of what belongs to no host."""
+
+    def monotonic(self) -> float:
+        return self._loop.now
+
+    def time(self) -> float:
+        return EPOCH_S + self._loop.now
 
 
 class SimFaults:

@@ -276,6 +276,35 @@ def noisy_run(seed: int) -> str:
     return world.trace_hash()
 
 
+def test_clocks_of_hosts_count_at_their_own_rates() -> None:
+    world = World(0)
+    host = world.add_host("a")
+    host.rate = 2.0
+
+    async def times() -> list[float]:
+        loop, clock = asyncio.get_running_loop(), host.runtime.clock
+        began = loop.time(), clock.monotonic(), clock.time(), world.loop.now
+        await asyncio.sleep(1.0)
+        try:
+            async with asyncio.timeout(3.0):
+                await asyncio.Event().wait()
+        except TimeoutError:
+            loop.call_at(loop.time() + 1.0, (woken := asyncio.Event()).set)
+            await woken.wait()
+        ended = loop.time(), clock.monotonic(), clock.time(), world.loop.now
+        return [round(after - before, 6) for before, after in zip(began, ended, strict=True)]
+
+    async def main() -> None:
+        await asyncio.sleep(7.0)
+        host.boot()
+        assert await host.start(times()) == [5.0, 5.0, 5.0, 2.5]
+        began = world.loop.time()
+        await asyncio.sleep(1.0)
+        assert world.loop.time() - began == 1.0
+
+    world.run(main())
+
+
 def test_a_follower_is_behind_but_not_behind_its_own_writes_nor_a_sync() -> None:
     world = World(0)
     near, far = world.add_host("near"), world.add_host("far")

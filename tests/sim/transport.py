@@ -197,7 +197,7 @@ class SimTransport(transports._FlowControlMixin, asyncio.Transport):
         if self.shadow is not None:
             self.shadow.repeat(segment)
         incoming = self.peer._incoming
-        at = self._loop.time() + self._net.delay(self.address, self.peer_address)
+        at = self._net.loop.now + self._net.delay(self.address, self.peer_address)
         incoming.append((max(at, incoming[-1][0]) if incoming else at, segment))
         self.peer._expect()
 
@@ -215,7 +215,7 @@ class SimTransport(transports._FlowControlMixin, asyncio.Transport):
     def _arrive(self) -> None:
         """Take what has arrived by now, as far as this end reads it."""
         while self._incoming and not self._expected:
-            if self._incoming[0][0] > self._loop.time():
+            if self._incoming[0][0] > self._net.loop.now:
                 self._expect()
             elif not self._net.passes(self.peer_address, self.address):
                 self._expected = True
@@ -245,7 +245,7 @@ class SimTransport(transports._FlowControlMixin, asyncio.Transport):
             rest = rest[count:]
             self._credit(count)
             if rest and (self._paused or self._closing or self.closed or self.dead):
-                self._incoming.appendleft((self._loop.time(), bytes(rest)))
+                self._incoming.appendleft((self._net.loop.now, bytes(rest)))
                 return
 
     def _feed(self, data: memoryview) -> int:
@@ -299,7 +299,7 @@ class SimTransport(transports._FlowControlMixin, asyncio.Transport):
             self.call(self._protocol.connection_lost, error)
 
     def _incoming_now(self) -> bool:
-        return bool(self._incoming) and self._incoming[0][0] <= self._loop.time()
+        return bool(self._incoming) and self._incoming[0][0] <= self._net.loop.now
 
     def _send_reset(self) -> None:
         peer = self.peer

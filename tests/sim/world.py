@@ -17,7 +17,7 @@ from .disk import SimDisk, SimulatedCrash
 from .loop import CURRENT, Incarnation, SimLoop
 from .metadata import Follower, SimMetadata, SimSession
 from .net import SimNet
-from .runtime import SimClock, SimFaults, sim_runtime
+from .runtime import SimClock, SimFaults, TrueClock, sim_runtime
 
 if TYPE_CHECKING:
     import asyncio
@@ -76,7 +76,13 @@ class World:
         self.trace: list[Event] = []
         self.rots = False  # bytes of a disk do, or can't be read: the scrub tells of damage
         self.marks: Counter[str] = Counter()  # what happened, of what a suite of runs has to go through
-        runtime = sim_runtime(self.loop, SimDisk(f"world-{seed}"), f"world-{seed}", faults=SimFaults(f"world-{seed}"))
+        runtime = sim_runtime(
+            self.loop,
+            SimDisk(f"world-{seed}"),
+            f"world-{seed}",
+            clock=TrueClock(self.loop),
+            faults=SimFaults(f"world-{seed}"),
+        )
         self.metadata = SimMetadata(runtime)
         self.metadata_rng = self.stream("metadata")
 
@@ -93,7 +99,7 @@ class World:
     # --- the trace ----------------------------------------------------------------------------------------------------
 
     def record(self, host: str, what: str, detail: str = "") -> None:
-        self.trace.append(Event(self.loop.time(), host, what, detail))
+        self.trace.append(Event(self.loop.now, host, what, detail))
 
     def trace_hash(self) -> str:
         digest = hashlib.sha256()
@@ -140,6 +146,7 @@ class Host:
         self.disk.observer = lambda what, path: self.record(what, path)
         self.disk.on_crash = self._crashed_in_disk
         self.clock = SimClock(world.loop)
+        self.rate = 1.0  # of its clocks, from its next boot on
         self.faults = SimFaults(f"{name}-{world.seed}")
         self.boots = 0
         self.incarnation: Incarnation | None = None
@@ -168,7 +175,8 @@ class Host:
         if self.disk.dead:
             self.disk.crash()
         self.boots += 1
-        self.incarnation = Incarnation(self.address, self.boots)
+        self.incarnation = Incarnation(self.address, self.boots, rate=self.rate)
+        self.world.loop.rated |= self.rate != 1.0
         self._context = contextvars.Context()
         self._context.run(CURRENT.set, self.incarnation)
         self.world.net.power_restored(self.address)

@@ -242,6 +242,12 @@ class Drawing:
             options["calls"] = rng.choice((0, 1, 1, 1, 2))
         return options
 
+    @property
+    def hosts(self) -> list[str]:
+        """All that the world begins with."""
+        counts = {"client": self.shape["clients"], "worker": self.shape["workers"], "bookie": self.shape["bookies"]}
+        return [f"{role}-{n + 1}" for role, count in counts.items() for n in range(int(count))]  # type: ignore[arg-type]
+
     def host(self, rng: random.Random, roles: Sequence[str]) -> str:
         workers, bookies = self.shape["workers"], self.shape["bookies"]
         assert isinstance(workers, int)

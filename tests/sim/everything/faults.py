@@ -198,6 +198,11 @@ async def _lagging_follower(stage: Stage, fault: Fault, rng: Random) -> None:
     host.follow(0.0)
 
 
+async def _copy_taken(stage: Stage, fault: Fault, rng: Random) -> None:
+    """Of the metadata, to which the store goes back in the end."""
+    stage.older = stage.world.metadata.copy()
+
+
 async def _reply_lost_then_away(stage: Stage, fault: Fault, rng: Random) -> None:
     """A change of the ensemble is stored, but the reply is lost, and the host soon loses the store altogether.
 
@@ -267,6 +272,7 @@ _OTHERS = {
     "store away": _store_away,
     "session lost": _session_lost,
     "lagging follower": _lagging_follower,
+    "copy taken": _copy_taken,
     "replies lost": _replies_lost,
     "reply lost, then away": _reply_lost_then_away,
     "client dies": _host_dies,

@@ -115,5 +115,16 @@ def _lagging_followers(drawing: Drawing) -> None:
         drawing.add_fault(f"lag-{n + 1}", "lagging follower", rng, longest_s=8.0, options=options)
 
 
+@feature("older copy of the metadata", 0.1)
+def _older_copy(drawing: Drawing) -> None:
+    drawing.add_fault("older-copy", "copy taken", drawing.stream("older copy"))
+
+
+@feature("clock rates", 0.15)
+def _clock_rates(drawing: Drawing) -> None:
+    rng = drawing.stream("clock rates")
+    drawing.shape["clock_rates"] = {name: rng.choice((0.8, 0.99, 1.0, 1.01, 1.25)) for name in drawing.hosts}
+
+
 def draw_plan(seed: int, size: str) -> Plan:
     return Drawing(seed, size, FEATURES).plan()

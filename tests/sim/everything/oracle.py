@@ -143,8 +143,8 @@ class LedgerStories(Stories):
 class Oracle(HealingOracle):
     """Of one run. `found` is done with the first violation."""
 
-    def __init__(self, cluster: Cluster, grace_s: float) -> None:
-        super().__init__(cluster, grace_s)
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster, 0.0)
         self.cluster = cluster
         self.world = cluster.world
         self.bookies = cluster.bookies

@@ -16,6 +16,7 @@ from tests.sim.stories import PASSWORD
 
 from . import cluster_actors, ledger_actors, log_actors
 from .faults import strike
+from .gone_back import GoneBack
 from .oracle import Oracle, Violation
 from .plan import Plan
 from .stage import Stage, cluster_of
@@ -69,9 +70,10 @@ class Play:
         self.plan = plan
         self.cluster = cluster
         self.world = cluster.world
-        grace_s = plan.bounds.get("bookie.open_ledger_grace_s", 2.0)
-        self.oracle = Oracle(cluster, grace_s)
+        self.oracle = Oracle(cluster)
         self.stage = Stage(plan, cluster, self.oracle)
+        grace_s = plan.bounds.get("bookie.open_ledger_grace_s", 2.0)
+        self.oracle.grace_s = grace_s / max([1.0, *self.stage.rates.values()])  # by the fastest clock
         self.heals = bool(self.stage.workers)
         self.acting: dict[str, asyncio.Task[None]] = {}
 
@@ -90,6 +92,8 @@ class Play:
         await self._storm()
         await self._heal()
         await self._account()
+        if self.stage.older is not None:
+            await GoneBack(self.stage, self.stage.older).play()
 
     async def _calm(self) -> None:
         stage = self.stage

@@ -79,10 +79,13 @@ class Stage(Users):
         if "growth" in plan.features:
             name = f"bookie-{len(cluster.bookies) + 1}"
             self.new_bookie = prepared(plan, Bookie(self.world, name, calm=True, **bookie_settings(plan)))
+        for name, rate in self.rates.items():
+            self.world.hosts[name].rate = rate
         self.ended = asyncio.Event()
         self.busy: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # a bookie that someone stops and starts
         self.logs: dict[str, LogUsers] = {}
         self.calls: defaultdict[str, set[asyncio.Future[None]]] = defaultdict(set)  # by host, that may be cancelled
+        self.older: Mapping[str, Any] | None = None  # a copy of the metadata to which the store goes back in the end
         self.refusals: defaultdict[str, str] = defaultdict(str)  # by bookie, why its last start has failed
         self._stories: dict[str, asyncio.Future[LedgerStory]] = {}
         self._connecting: dict[tuple[str, int], asyncio.Task[Client]] = {}
@@ -92,6 +95,13 @@ class Stage(Users):
         """The extreme settings among these of a bookie, or of a worker."""
         drawn = {name.removeprefix("bookie."): v for name, v in self.schedule.bounds.items() if "bookie." in name}
         return {name: value for name, value in drawn.items() if name in names}
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """By host, how many seconds its clocks count while one goes by."""
+        rates = self.schedule.shape.get("clock_rates", {})
+        assert isinstance(rates, dict)
+        return {name: float(rate) for name, rate in rates.items()}  # type: ignore[arg-type]
 
     @property
     def unlucky(self) -> Bookie:

@@ -1,0 +1,115 @@
+"""The end of a run whose metadata store goes back to an older copy: bookies notice, and collect nothing.
+
+Ledgers that were created since are missing in the copy, and look like deleted ones. A bookie with entries of an id that
+the copy has not given out keeps all that it has. What was closed before the copy was taken is read as before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from bkpy.client.client import replication_context
+from bkpy.errors import BookKeeperError
+from bkpy.metadata import paths
+from bkpy.protocol.ledger.ledger_metadata import LedgerState
+from tests.faults.oracle import findings, read_back
+from tests.sim.cluster import ROOT
+from tests.sim.coverage_marks import WENT_BACK
+from tests.sim.stories import PASSWORD
+
+from .oracle import LedgerStory
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from bkpy.client.client import Client
+    from tests.sim.cluster import Bookie
+
+    from .stage import Stage
+
+COLLECTS_WITHIN_S = 10.0  # several rounds of every bookie's collection
+
+
+class GoneBack:
+    """The store goes back to `older`, when all that was to happen has."""
+
+    def __init__(self, stage: Stage, older: Mapping[str, Any]) -> None:
+        self.stage = stage
+        self.older = older
+        self.rng = stage.schedule.stream("gone back")
+
+    async def play(self) -> None:
+        stage = self.stage
+        for host in stage.workers:
+            stage.dies(host, power=False)
+        before = await self._go_back(self._bookies())
+        await asyncio.sleep(COLLECTS_WITHIN_S)
+        assert await stage.on(stage.operating.name, lambda client: self._check(client, before))
+
+    def _bookies(self) -> list[Bookie]:
+        """The bookies that the copy knows as they are: others have to be looked after by hand."""
+        found = []
+        for bookie in self.stage.cluster.bookies:
+            cookie = paths.cookie(ROOT, bookie.settings.bookie_id)
+            if cookie in self.older and self.stage.oracle.data(cookie) == self.older[cookie].data and bookie.host.up:
+                found.append(bookie)
+            elif bookie.host.up:
+                bookie.host.crash()
+        return found
+
+    async def _go_back(self, bookies: Sequence[Bookie]) -> dict[Bookie, list[int]]:
+        """What each bookie has then. All servers are down meanwhile: no call spans it, and sessions end."""
+        stage = self.stage
+        sessions = [(bookie, session) for bookie in bookies for session in bookie.host.sessions]
+        for bookie, session in sessions:
+            bookie.host.do(session.suspend)
+        await asyncio.sleep(stage.world.metadata_timeout_s + 0.1)
+        held = {bookie: await bookie.held() for bookie in bookies}
+        stage.world.metadata.put_back(self.older)
+        stage.world.record("event", "the metadata store has gone back to an older copy")
+        for bookie, session in sessions:
+            if session in bookie.host.sessions:
+                bookie.host.do(session.expire)
+                bookie.host.do(session.resume)
+        if self.rng.random() < 0.5:
+            for bookie in bookies:
+                if bookie.host.up:
+                    bookie.host.crash()
+                await stage.start(bookie)
+        return held
+
+    async def _check(self, client: Client, before: Mapping[Bookie, list[int]]) -> None:
+        given = await replication_context(client).cluster.catalog.ids_given()
+        for bookie, held in before.items():
+            newer = [ledger_id for ledger_id, ids in bookie.promises.items() if ids and ledger_id >= given.below]
+            if not newer:
+                continue  # nothing tells it
+            self.stage.world.marks[WENT_BACK] += 1
+            if not bookie.host.up:
+                self._violated("liveness: bookies up", f"{bookie.host.name} is down")
+            elif collected := sorted({*held}.difference(await bookie.held())):
+                self._violated("I2", f"{bookie.host.name} has {newer}, which are newer, and collected {collected}")
+        here = {bookie.settings.bookie_id for bookie in before}
+        for story in self.stage.stories.by_id.values():
+            assert isinstance(story, LedgerStory)
+            if not story.deleted and here.issuperset(story.stored.needed_bookies):
+                await self._check_ledger(client, story)
+
+    async def _check_ledger(self, client: Client, story: LedgerStory) -> None:
+        """What was closed before the copy was taken, and has not changed since, is there as before."""
+        if not self.stage.oracle.is_stored(story.ledger_id):
+            return
+        metadata = await client.ledger_metadata(story.ledger_id)
+        if metadata != story.stored or metadata.state is not LedgerState.CLOSED:
+            return
+        try:
+            contents = await read_back(client, story.ledger_id, PASSWORD)
+        except BookKeeperError as error:
+            self._violated("I2", f"ledger {story.ledger_id} can't be read any more: {error}")
+            return
+        for invariant, what in findings(story.promises, contents):
+            self._violated(invariant, f"ledger {story.ledger_id}: {what}")
+
+    def _violated(self, invariant: str, what: str) -> None:
+        self.stage.oracle.violate(invariant, f"after the metadata store went back, {what}")
