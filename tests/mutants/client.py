@@ -112,9 +112,16 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a forked process may use its parent's client",
         "two processes write to the same connections",
-        "        guard.loop = _FORKED\n",
-        "        pass\n",
+        "        guard.loop, guard.thread = _FORKED, _NO_THREAD\n",
+        "        guard.thread = _NO_THREAD\n",
         (_THREADS + "test_every_call_in_a_forked_process_is_refused_and_does_nothing",),
+    ),
+    Mutant(
+        "a process that was forked beside an append may go on appending",
+        "two processes write to the same connections",
+        "        guard.loop, guard.thread = _FORKED, _NO_THREAD\n",
+        "        guard.loop = _FORKED\n",
+        (_THREADS + "test_an_append_in_a_process_that_was_forked_beside_one_writes_nothing",),
     ),
     Mutant(
         "a closed event loop is taken for one of another thread",

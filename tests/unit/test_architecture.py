@@ -403,6 +403,7 @@ CONSTANTS = {
         "_OPENINGS": "a reader needs a second one at most, during an exchange",
     },
     "runtime/system.py": {"_IOV_MAX": OF_ANOTHER},
+    "runtime/loop_guard.py": {"_NO_THREAD": "is no thread"},
     "runtime/threadsafe.py": {"_LOOK_S": "delays only the error of a thread whose loop has ended"},
     "storage/identity.py": {"VERSION": ON_DISK, "_COOKIE_BYTES_MAX": "refuses a file that is no cookie"},
     "storage/entry_log/entry_log.py": {

@@ -117,6 +117,7 @@ class AdminClient:
         Reads what `replication_status` reads, and the metrics pages of all bookies as far as this machine reaches them;
         `tls` is for pages that have TLS. What can't be seen is among the findings.
         """
+        self._guard.check()
         async with ClusterPages(self._runtime.clock, self._settings, tls) as pages:
             return assess(await seen(self._cluster, self._settings, pages))
 
@@ -391,8 +392,12 @@ class AdminClient:
         log_list, _ = await self._log_parts.logs.read(name, fresh=fresh)
         return LogDescription(log_list, await self._log_parts.logs.lease_holder(name, log_list.uid))
 
-    async def log_segments(self, name: str) -> AsyncGenerator[Segment, None]:
+    def log_segments(self, name: str) -> AsyncGenerator[Segment, None]:
         """A log's ledgers in order, those in pages of its list included. Raises `NoSuchLogError`."""
+        found = Stepwise(self._segments(name), self._runtime, name=f"ledgers of log {name}")
+        return ResumableIterator(found, alone, self._guard)
+
+    async def _segments(self, name: str) -> AsyncGenerator[Segment, None]:
         log_list, _ = await self._log_parts.logs.read(name, fresh=True)
         async with aclosing(self._log_parts.logs.pages.segments(name, log_list)) as segments:
             async for segment in segments:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
 _FORKED: Final = cast("AbstractEventLoop", object())  # no loop: that of the process before the fork is none here
+_NO_THREAD: Final = -1  # as the identity of one
 _FORK: Final = "the process was forked after the client was made, and shares its connections: connect in this process"
 _CLOSED: Final = (
     "the event loop of the client is closed, as asyncio.run closes its own when it returns: connect and use the client "
@@ -78,7 +79,7 @@ class LoopGuard:
 
 def _forked() -> None:
     for guard in list(_guards):
-        guard.loop = _FORKED
+        guard.loop, guard.thread = _FORKED, _NO_THREAD
 
 
 os.register_at_fork(after_in_child=_forked)

@@ -31,7 +31,7 @@ REFUSED = "nothing was done: "
 IN_A_THREAD = (
     REFUSED + r"the client belongs to the event loop of another thread than elsewhere: from .* bkpy.threadsafe"
 )
-# By name of the parameter, for those that have no default.
+# By name of the parameter, for those that have no default and are looked at before the call is refused.
 ARGUMENTS: dict[str, Any] = {
     "bookie_id": "a",
     "before": 0,
@@ -96,7 +96,7 @@ def calls(world: World) -> Iterator[tuple[str, Callable[[], Any]]]:
                 needed = [
                     p.name for p in list(inspect.signature(function).parameters.values())[1:] if p.default is p.empty
                 ]
-                arguments = {parameter: ARGUMENTS[parameter] for parameter in needed}
+                arguments = {parameter: ARGUMENTS.get(parameter) for parameter in needed}
                 yield f"{type(it).__name__}.{name}", partial(getattr(it, name), **arguments)
 
 
@@ -141,6 +141,26 @@ def in_a_thread(function: Callable[[], Any]) -> Any:
     if isinstance(done[0], BaseException):
         raise done[0]
     return done[0]
+
+
+def in_a_fork(function: Callable[[], None]) -> None:
+    """Carry out the function in a forked process, in which it must not raise."""
+    readable, writable = os.pipe()
+    child = os.fork()
+    if child == 0:
+        error = ""
+        try:
+            function()
+        except BaseException as e:
+            error = repr(e)
+        finally:
+            os.write(writable, error.encode()[:60_000])
+            os._exit(0)
+    os.close(writable)
+    with open(readable, encoding="utf-8") as answer:
+        error = answer.read()
+    os.waitpid(child, 0)
+    assert error == ""
 
 
 def all_refused(found: dict[str, str], why: str) -> None:
@@ -203,27 +223,16 @@ def test_every_call_after_its_event_loop_has_ended_says_so(tmp_path: Path) -> No
 def test_every_call_in_a_forked_process_is_refused_and_does_nothing(tmp_path: Path) -> None:
     with asyncio.Runner() as runner:
         world = runner.run(start(tmp_path))
-        readable, writable = os.pipe()
-        child = os.fork()
-        if child == 0:
-            found = "nothing"
-            try:
-                all_refused(refusals(world, asyncio.run), "the process was forked after the client was made")
-                # Its own loop is refused as well: the sockets that it waits for are the parent's.
-                with running(runner.get_loop()), pytest.raises(bkpy.WrongEventLoopError, match="connect in this proc"):
-                    world.log.append_nowait(b"foreign")
-                with pytest.raises(bkpy.WrongEventLoopError, match="connect in this process"):
-                    bkpy.threadsafe(world.client).call(world.log.append, b"foreign")
-                found = "all refused"
-            except BaseException as e:
-                found = repr(e)
-            finally:
-                os.write(writable, found.encode()[:60_000])
-                os._exit(0)
-        os.close(writable)
-        with open(readable, encoding="utf-8") as answer:
-            assert answer.read() == "all refused"
-        os.waitpid(child, 0)
+
+        def child() -> None:
+            all_refused(refusals(world, asyncio.run), "the process was forked after the client was made")
+            # Its own loop is refused as well: the sockets that it waits for are the parent's.
+            with running(runner.get_loop()), pytest.raises(bkpy.WrongEventLoopError, match="connect in this process"):
+                world.log.append_nowait(b"foreign")
+            with pytest.raises(bkpy.WrongEventLoopError, match="connect in this process"):
+                bkpy.threadsafe(world.client).call(world.log.append, b"foreign")
+
+        in_a_fork(child)
         runner.run(intact(world))
         runner.run(world.cluster.stop())
 
@@ -235,6 +244,21 @@ async def test_an_append_in_another_thread_beside_one_of_the_loop_writes_nothing
         for refused in (writer.append_nowait, lambda data, to=writer: asyncio.run(to.append(data))):
             with pytest.raises(bkpy.WrongEventLoopError, match=IN_A_THREAD):
                 in_a_thread(partial(refused, b"foreign"))
+        assert await own == 1
+    await intact(world, b"beside")
+    await world.cluster.stop()
+
+
+async def test_an_append_in_a_process_that_was_forked_beside_one_writes_nothing(tmp_path: Path) -> None:
+    world = await start(tmp_path)
+    for writer in (world.writer, world.log):
+        own = writer.append_nowait(b"beside")
+
+        def child(writer: Any = writer) -> None:
+            with pytest.raises(bkpy.WrongEventLoopError, match="the process was forked"):
+                writer.append_nowait(b"foreign")
+
+        in_a_fork(child)
         assert await own == 1
     await intact(world, b"beside")
     await world.cluster.stop()
