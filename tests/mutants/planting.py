@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from . import Mutant
 
-NO_AREAS = {"planting", "running", "__main__"}
+NO_AREAS = {"planting", "in_process", "running", "__main__"}
 
 
 class DoesNotApply(Exception):  # noqa: N818 - it is about the mutant

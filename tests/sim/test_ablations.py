@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .ablations.playing import first_line, play_without
+from .ablations.playing import first_line, play_with
 from .ablations.registry import ABLATIONS, ABSENT
 from .ablations.table import table
 from .runs import RUNS, Range, play
@@ -72,7 +72,7 @@ def test_the_table_says_what_is_here() -> None:
     ],
 )
 def test_without_the_rule_its_seed_fails(ablation: Ablation, found: Found) -> None:
-    error = play_without(ablation, found.run, found.seed)
+    error = play_with(ablation.switch(), found.run, found.seed)
     assert error is not None, "it passes unnoticed"
     assert found.notice in first_line(error)
 

@@ -10,10 +10,11 @@ The exit status is 1 if one goes unnoticed.
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 
-from .playing import Noticed, first_line, play_schedule, search
+from tests.sim.search import Defect, search
+
+from .playing import play_schedule
 from .registry import ABLATIONS
 from .table import table
 
@@ -24,13 +25,14 @@ def main() -> int:
     parser.add_argument("--run", action="append", default=[], help="of the rule's runs, these alone")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seeds", type=int, default=20, help="so many of each run, at most")
+    parser.add_argument("--finds", type=int, default=1, help="go on after so many seeds that notice (1)")
+    parser.add_argument("--seconds", type=float, default=1e9, help="or after so many seconds of processor time")
     parser.add_argument("--schedules", action="store_true", help="no seeds")
     parser.add_argument("--table", action="store_true", help="print the table of docs/explanation/simulation.md")
     arguments = parser.parse_args()
     if arguments.table:
         print("\n".join(table()))
         return 0
-    logging.lastResort = None  # what runs do to bookies and clients makes them warn all the time
     chosen = [one for one in ABLATIONS if not arguments.rule or one.rule in arguments.rule]
     if not chosen:
         parser.error(f"there is no rule {', '.join(arguments.rule)}")
@@ -40,14 +42,21 @@ def main() -> int:
         noticed = False
         runs = [run for run in ablation.runs if not arguments.run or run in arguments.run]
         for run in [] if arguments.schedules else runs:
-            seeds = range(arguments.first, arguments.first + arguments.seeds)
-            match search(ablation, run, seeds):
-                case Noticed(_, seed, seeds=played, error=error):
-                    noticed = True
-                    print(f"         {run}: seed {seed}, after {played}: {first_line(error)}", flush=True)
-                    break
-                case played:
-                    print(f"         {run}: not by {played} seeds", flush=True)
+            result = search(
+                Defect("rule", ablation.name),
+                run,
+                first=arguments.first,
+                seeds=arguments.seeds,
+                finds=arguments.finds,
+                seconds=arguments.seconds,
+            )
+            noticed = bool(result.found)
+            if not noticed:
+                print(f"         {run}: not by {result.played} seeds", flush=True)
+                continue
+            seed, error = next(iter(result.found.items()))
+            print(f"         {run}: seed {seed}, {len(result.found)} of {result.played}: {error}", flush=True)
+            break
         if ablation.schedule:
             failure = play_schedule(ablation)
             noticed = noticed or failure is not None

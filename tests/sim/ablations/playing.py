@@ -1,11 +1,11 @@
-"""Plays seeds, or a directed schedule, with a rule switched off, until something notices."""
+"""Plays one seed, or a directed schedule, with a rule switched off, and says how it fails."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
@@ -15,7 +15,8 @@ from tests.sim import healing
 from tests.sim.runs import Range, play
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from . import Ablation
 
@@ -23,30 +24,10 @@ if TYPE_CHECKING:
 HEALED_WITHIN_S = 100.0
 
 
-class Noticed(NamedTuple):
-    """A seed that fails without the rule and passes with it, and how many seeds were played until then."""
-
-    run: str
-    seed: int
-    seeds: int
-    error: BaseException
-
-
-def play_without(ablation: Ablation, run: str, seed: int) -> BaseException | None:
-    """One seed with the rule switched off; the error that it fails with."""
-    with ablation.switch(), patch.object(healing, "HEALED_WITHIN_S", HEALED_WITHIN_S):
+def play_with(switch: AbstractContextManager[Any], run: str, seed: int) -> BaseException | None:
+    """One seed while the switch is entered; the error that it fails with."""
+    with switch, patch.object(healing, "HEALED_WITHIN_S", HEALED_WITHIN_S):
         return play(run, seed, Range())
-
-
-def search(ablation: Ablation, run: str, seeds: Iterable[int]) -> Noticed | int:
-    """The first seed that notices, else how many were played."""
-    count = 0
-    for seed in seeds:
-        count += 1
-        error = play_without(ablation, run, seed)
-        if error is not None and play(run, seed, Range()) is None:
-            return Noticed(run, seed, count, error)
-    return count
 
 
 def first_line(error: BaseException) -> str:

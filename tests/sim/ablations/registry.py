@@ -9,9 +9,10 @@ import dataclasses
 import functools
 from typing import TYPE_CHECKING, Final
 
+from tests.mutants.in_process import mutant, planted
+
 from . import Ablation, switches
 from .found import FOUND
-from .planted import mutant, planted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Planted(NamedTuple):
-    """One row of docs/explanation/track-record.md. `mutant`: its name in tests/mutants; "" plants nothing.
+    """One row of docs/explanation/track-record.md. `mutant`: its name in tests/mutants.
 
     `feature`: what a plan of "everything" needs to reach the defect; other seeds are not played.
     """

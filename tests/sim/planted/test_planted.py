@@ -8,8 +8,8 @@ import pytest
 
 from tests.mutants.planting import all_mutants
 from tests.sim.runs import RUNS
+from tests.sim.search import Defect, play_seeds
 
-from .__main__ import play_seeds
 from .registry import PLANTED
 
 TRACK_RECORD = Path(__file__).parents[3] / "docs" / "explanation" / "track-record.md"
@@ -27,9 +27,9 @@ def test_each_is_a_row_of_the_track_record_and_a_mutant() -> None:
 @pytest.mark.exhaustive
 def test_a_seed_finds_one_and_passes_without_it() -> None:
     planted = next(one for one in PLANTED if one.defect == "Stranger's early key locked owner out")
-    [found] = play_seeds(planted, 12, 1)
+    [found] = play_seeds(Defect("mutant", planted.mutant), planted.run, 12, 1)
     assert found.seed == 12
     assert found.error is not None
     assert "liveness: recovery" in found.error
-    [passed] = play_seeds(planted._replace(mutant=""), 12, 1)
+    [passed] = play_seeds(Defect("none"), planted.run, 12, 1)
     assert passed.error is None

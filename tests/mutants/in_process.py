@@ -1,4 +1,4 @@
-"""Changes functions of the running process by their text, as mutants change a copy of the code."""
+"""Plants a mutant in the running process: meanwhile its functions run as the changed text says."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 import bkpy
-from tests.mutants import Mutant
-from tests.mutants.planting import DoesNotApply, all_mutants, changed, locate, modules_of
+
+from . import Mutant
+from .planting import DoesNotApply, all_mutants, changed, locate, modules_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
