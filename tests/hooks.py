@@ -61,12 +61,13 @@ if TYPE_CHECKING:
     from bkpy.replication.worker.repair_queue import RepairQueue
     from bkpy.runtime.interfaces import Worker
     from bkpy.runtime.tls import Certificates
-    from bkpy.storage.entry_log.entry_log import BlockReader
+    from bkpy.storage.entry_log.entry_log import BlockReader, BlockWriter
     from bkpy.storage.journal.journal import Journal
     from bkpy.storage.ledgers.info import LedgerCache
     from bkpy.storage.ledgers.ledgers import Ledgers
     from bkpy.storage.replay import Replay
     from bkpy.storage.shard import Shard
+    from bkpy.storage.space.compaction import Compactor
 
 P = TypeVar("P", bound="Phase")
 Method = tuple[type, str]  # as `getattr`, `monkeypatch.setattr` and `patch.object` take it
@@ -344,6 +345,11 @@ TAKE_FILE: Final[Method] = (JournalWriter, "_take_file")
 
 LOOK_UP: Final = "_look_up"
 READ_STEPS: Final = (LOOK_UP, "_blocks", "_verify")  # methods of a shard, in the order in which a read takes them
+
+
+def target_of(compactor: Compactor) -> BlockWriter | None:
+    """The log that compaction fills, if it has begun one."""
+    return compactor._target
 
 
 def was_closed(storage: LedgerStorage) -> bool:

@@ -87,6 +87,7 @@ class SimDisk:
         self.generation = 0  # of the process; handles of an earlier one are dead
         self.dead = False  # crashed and not yet started again
         self.never_syncs: str | None = None  # syncs of paths with this part do nothing: to see that a test notices
+        self.unreadable: list[tuple[str, range]] = []  # (part of a path, bytes of such files that no read gets)
         self.no_links: int | None = None  # the error of each attempt to give a file a further name
         self.no_exchange: int | None = None  # the error of each attempt to let two directories exchange their names
         self.observer: Callable[[str, str], None] | None = None  # (operation, path) of all that changes the disk
@@ -467,6 +468,9 @@ class SimFile:
     def pread(self, length: int, offset: int) -> bytes:
         self._check("pread")
         self._disk.operate("pread", self.path)
+        for path, bad in self._disk.unreadable:
+            if path in self.path and offset < bad.stop and bad.start < offset + length:
+                raise OSError(errno.EIO, os.strerror(errno.EIO), self.path)
         return self._inode.read(length, offset)
 
     def fdatasync(self) -> None:

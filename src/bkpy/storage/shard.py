@@ -436,13 +436,11 @@ class Shard:
         before: list[Place] | None = None
         while True:
             found = await self._read_worker.run(self._find, ledger_id, first, last, bytes_max)
-            blocks = await self._blocks(ledger_id, found.blocks, going_on)
-            if not isinstance(blocks, FileNotFoundError):
+            places = [row.place for row in found.blocks]
+            blocks = await self._blocks(ledger_id, found.blocks, going_on, lost=places == before)
+            if blocks is not None:
                 return found, blocks
-            if [row.place for row in found.blocks] == before:
-                self._observer.damage(f"an entry log that ledger {ledger_id} needs is gone: {blocks}", self.directory)
-                return found, [None] * len(found.blocks)
-            before = [row.place for row in found.blocks]  # compacted away since; the index knows where to
+            before = places  # one was compacted away since; the index knows where to
 
     def _find(self, ledger_id: int, first: int, last: int, bytes_max: int) -> _Found:
         with self.store.read() as txn:
@@ -468,9 +466,9 @@ class Shard:
                 self.cache.put(place, block)
 
     async def _blocks(
-        self, ledger_id: int, rows: Sequence[BlockRow], going_on: bool
-    ) -> list[StoredBlock | None] | FileNotFoundError:
-        """The rows' blocks, None for an unreadable one, or the error if a log isn't there."""
+        self, ledger_id: int, rows: Sequence[BlockRow], going_on: bool, *, lost: bool
+    ) -> list[StoredBlock | None] | None:
+        """The rows' blocks, None for an unreadable one; None in all if a log isn't there, unless that is `lost`."""
         loaded: dict[Place, StoredBlock | Exception] = {}
         for row in rows:
             if (cached := self.cache.get(row.place, going_on=going_on)) is not None:
@@ -479,11 +477,18 @@ class Shard:
         if missing:
             loaded |= await self.load_blocks(ledger_id, missing)
         blocks: list[StoredBlock | None] = []
+        gone: set[int] = set()
         for row in rows:
             block = loaded[row.place]
             if isinstance(block, FileNotFoundError):
-                return block
-            if isinstance(block, Exception):
+                if not lost:
+                    return None
+                if row.place.log_id not in gone:
+                    gone.add(row.place.log_id)
+                    what = f"an entry log that ledger {ledger_id} needs is gone: {block}"
+                    self._observer.damage(what, self.directory)
+                blocks.append(None)
+            elif isinstance(block, Exception):
                 path = f"{self.directory}/{log_name(row.place.log_id)}"
                 self._observer.damage(
                     f"the block at offset {row.place.offset} of ledger {ledger_id} can't be read: {block}", path

@@ -15,7 +15,9 @@ from tests.unit.storage.support import settings as bookie_settings
 
 from bkpy.errors import CorruptDataError, IdentityError, StorageFailedError
 from bkpy.storage.identity import COOKIE_NAME, Cookie, LedgerDirectory, decode_cookie
+from bkpy.storage.index.index import SHARD_KEY
 from bkpy.storage.open import open_storage
+from bkpy.storage.sealed_json import seal_json
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -40,6 +42,26 @@ def test_a_cookie_survives_reformatting_but_no_change() -> None:
     ):  # fmt: skip
         with pytest.raises(CorruptDataError, match="x"):
             decode_cookie(damaged, "x")
+
+
+def test_a_cookie_of_another_version_is_refused() -> None:
+    content = {"version": 9, "bookie_id": "a", "instance_id": "b", "journal_directories": [], "ledger_directories": []}
+    with pytest.raises(CorruptDataError, match="version 9 is not supported"):
+        decode_cookie(seal_json(content), "the metadata store")
+    assert decode_cookie(seal_json({**content, "version": 1}), "here").bookie_id == "a"
+
+
+async def test_an_index_whose_own_row_is_damaged_is_named() -> None:
+    host = Host(settings=bookie_settings(ledgers=2))
+    await used(host)
+    path = f"{host.settings.ledger_directories[1]}/index"
+    store = SimStores(host.disk).open(path)
+    with store.write() as txn:
+        txn.put(SHARD_KEY, b"no row")
+    store.close()
+    with pytest.raises(CorruptDataError, match="rebuild-index") as refused:
+        await host.boot()
+    assert refused.value.path == path
 
 
 def test_only_ledger_directories_are_ever_added() -> None:

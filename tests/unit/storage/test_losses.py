@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -368,6 +369,66 @@ def test_what_lacks_is_found_wherever_blocks_and_steps_begin(missing: int) -> No
 
     with patch.object(losses_module, "SPAN_MAX", span):
         asyncio.run(main())
+
+
+def test_what_lacks_across_steps_of_the_look_is_one_range_unless_something_is_between() -> None:
+    """A look in small steps finds the same ranges as one in a single step."""
+    span, last = 4, 30
+    ensemble = tuple(f"bookie-{i}" for i in range(1, 8))
+    host = Host(settings=bookie_settings(block_bytes=1))
+    found = LedgerMetadata(LEDGER, LedgerState.CLOSED, 7, 1, 1, "crc32c", KEY, (Fragment(0, ensemble),), last, 100)
+
+    async def main() -> None:
+        storage = await host.boot()
+        losses = losses_of(storage, host)
+        await losses.make_known(found)
+        await losses.flush()
+        share = [0, 7, 14, 21, 28]  # of the first bookie: in most steps there is none
+        assert await losses.missing_ranges(found) == [MissingRange(0, 0, 0, 28)]
+        await add(storage, Batch(LEDGER, share[2]))
+        await losses.flush()
+        assert await losses.missing_ranges(found) == [MissingRange(0, 0, 0, 7), MissingRange(0, 0, 21, 28)]
+        for entry_id in (*share[:2], *share[3:]):
+            await add(storage, Batch(LEDGER, entry_id))
+        await losses.flush()
+        assert await losses.missing_ranges(found) == []
+        assert not await losses.end(dataclasses.replace(found, ledger_id=77)), "it was never here"
+        storage.release()
+
+    with patch.object(losses_module, "SPAN_MAX", span):
+        asyncio.run(main())
+
+
+def test_what_a_damaged_row_has_lacks_and_holds_up_the_end_of_limbo() -> None:
+    host = lost_host()
+    described = metadata()
+
+    async def main() -> None:
+        storage = await host.boot(rebuild=True)
+        losses = losses_of(storage, host)
+        await losses.make_known(described)
+        await add(storage, Batch(LEDGER, 10, 5), Batch(AFTER, 0))
+        await losses.flush()
+        await add(storage, Batch(LEDGER, 15, 5))
+        await losses.flush()
+        store = storage.shards[0].store
+        with store.write() as txn:
+            sound = txn.get(index.block_key(LEDGER, 15))
+            assert sound is not None
+            txn.put(index.block_key(LEDGER, 15), b"no row" + sound[6:])
+        assert await losses.missing_ranges(described) == [MissingRange(1, 1, 15, 19)]
+        assert not await losses.end(described)
+        assert LEDGER in await losses.in_limbo()
+        with store.write() as txn:
+            txn.put(index.block_key(LEDGER, 15), sound)
+            other = txn.get(index.ledger_key(AFTER))
+            assert other is not None
+            txn.put(index.ledger_key(AFTER), b"no row" + other[6:])
+        assert await losses.in_limbo() == {LEDGER}, "the next start makes the damaged row anew"
+        assert await losses.end(described)
+        storage.release()
+
+    asyncio.run(main())
 
 
 # --- fences -----------------------------------------------------------------------------------------------------------

@@ -97,9 +97,6 @@ class Flight:
         if self._single is None:
             self.batches = []
 
-    def answered(self, index: int) -> bool:
-        return bool(self._answered >> index & 1)
-
     def accepted(self, batch: Batch) -> int:
         """Bits of the bookies that have accepted the batch, those after the ack quorum included."""
         return self._accepted if self._single is None else self._single[self.batches.index(batch)]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import struct
-from bisect import bisect_right
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -250,6 +249,14 @@ def read_footer(file: File) -> Footer | None:
     return Footer(offset, packed[: blocks * _FOOTER_BLOCK.size])
 
 
+def readable_footer(file: File) -> Footer | None:
+    """The same; None also if the disk can't read it, which hides no block in front of it. Blocks."""
+    try:
+        return read_footer(file)
+    except OSError:
+        return None
+
+
 def dead_bytes(row_bytes: int, blocks: int, living: int, *, footer: bool) -> int:
     """How many bytes of a log are of dead blocks, or a little less: its header and footer don't count."""
     around = LOG_HEADER_BYTES + (footer_bytes(blocks, blocks) if footer else 0)  # as if each were of another ledger
@@ -394,8 +401,3 @@ class BlockReader:
     def close(self) -> None:
         while self._open:
             self._open.popitem()[1].close()
-
-
-def run_before(runs: Sequence[tuple[int, int]], rank: int) -> tuple[int, int]:
-    """The last (rank, offset) at which a walk to the entry of that rank may begin."""
-    return runs[bisect_right(runs, (rank, 1 << 62)) - 1]

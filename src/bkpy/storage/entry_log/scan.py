@@ -18,7 +18,7 @@ from bkpy.storage.entry_log.entry_log import (
     decode_block,
     decode_block_head,
     footer_bytes,
-    read_footer,
+    readable_footer,
 )
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class LogScan:
 
     def __iter__(self) -> Iterator[ScannedBlock]:
         size = self._file.size()
-        footer = read_footer(self._file)
+        footer = readable_footer(self._file)
         self.footer = footer is not None
         end = size if footer is None else footer.offset
         offset = LOG_HEADER_BYTES

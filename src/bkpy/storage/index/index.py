@@ -319,8 +319,7 @@ def blocks_fit(txn: ReadTransaction, ledger_id: int, row: LedgerRow) -> bool:
 def ledger_rows(txn: ReadTransaction, first: int = 0) -> Iterator[tuple[int, bytes, bytes]]:
     """(ledger id, key, value) of all ledger rows from the id `first` on."""
     for key, value in txn.scan(ledger_key(first), b"m"):
-        if len(key) == _LEDGER_KEY.size:
-            yield _LEDGER_KEY.unpack(key)[1], key, value
+        yield _LEDGER_KEY.unpack(key)[1], key, value
 
 
 def held_ledgers(txn: ReadTransaction, after: int, limit: int) -> list[int]:

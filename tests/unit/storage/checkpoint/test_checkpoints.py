@@ -94,14 +94,14 @@ async def test_a_checkpoint_in_the_middle_of_a_read_hides_nothing_from_it(at: st
     shard = storage.shards[0]
     step = getattr(shard, at)
 
-    async def slow(*arguments: Any) -> Any:
+    async def slow(*arguments: Any, **more: Any) -> Any:
         setattr(shard, at, step)  # only this once
         if at == LOOK_UP:
-            found = await step(*arguments)
+            found = await step(*arguments, **more)
             await storage.checkpoint()
             return found
         await storage.checkpoint()
-        return await step(*arguments)
+        return await step(*arguments, **more)
 
     setattr(shard, at, slow)
     result = await storage.read(1, 0, 20, MIB)

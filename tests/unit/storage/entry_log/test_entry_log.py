@@ -3,13 +3,35 @@
 from __future__ import annotations
 
 import errno
+import struct
+from typing import TYPE_CHECKING
 
 import pytest
+from crc32c import crc32c
 from tests.sim.disk import SimDisk, SimulatedCrash
 from tests.unit.storage.support import records
 
-from bkpy.storage.entry_log.entry_log import BlockReader, BlockWriter, decode_block, log_name, read_footer
+from bkpy.errors import CorruptDataError
+from bkpy.storage.entry_log.entry_log import (
+    BLOCK_HEADER_BYTES,
+    BLOCK_MAGIC,
+    BlockReader,
+    BlockWriter,
+    decode_block,
+    decode_block_head,
+    decode_block_ids,
+    decode_log_header,
+    encode_block,
+    encode_log_header,
+    log_name,
+    read_footer,
+    readable_footer,
+)
+from bkpy.storage.entry_log.scan import LogScan
 from bkpy.storage.index.ids import Ids
+
+if TYPE_CHECKING:
+    from bkpy.runtime.interfaces import File
 
 
 def block(log: BlockWriter, entry_id: int, payload: bytes = b"x") -> tuple[int, int]:
@@ -72,3 +94,114 @@ def test_after_a_failed_write_a_log_never_says_that_it_is_on_disk() -> None:
     for again in (log.sync, log.sync, log.finish):
         with pytest.raises(OSError, match="an earlier write to this log failed"):
             again()
+
+
+# --- what has a right checksum and makes no sense ---------------------------------------------------------------------
+
+# Where fields of a block's header lie.
+VERSION_AT, CODEC_AT, COUNT_AT, PLAIN_AT = 4, 5, 28, 44
+
+
+def changed_block(at: int, kind: str, value: int, runs: list[tuple[int, int]] | None = None) -> bytes:
+    buffers, _, _ = encode_block(1, Ids(5, 1), [(0, 0)] if runs is None else runs, [records(1, (5,))])
+    raw = bytearray(b"".join(buffers))
+    if kind:
+        struct.pack_into(kind, raw, at, value)
+    head_bytes = BLOCK_HEADER_BYTES - 4
+    struct.pack_into("<I", raw, head_bytes, crc32c(raw[BLOCK_HEADER_BYTES:], crc32c(raw[:head_bytes])))
+    return bytes(raw)
+
+
+@pytest.mark.parametrize(
+    ("raw", "what"),
+    [
+        (changed_block(VERSION_AT, "<B", 9), "version 9"),
+        (changed_block(CODEC_AT, "<B", 9), "codec 9"),
+        (changed_block(PLAIN_AT, "<I", 1), "lengths don't add up"),
+        (changed_block(0, "", 0) + b"!", "checksum"),
+        (changed_block(COUNT_AT, "<I", 2), "ids don't fit its count"),
+        (changed_block(0, "", 0, []), "ids don't fit its count"),
+        (changed_block(0, "", 0, [(0, 8)]), "ids don't fit its count"),
+    ],
+)
+def test_a_block_that_makes_no_sense_is_refused_though_its_checksum_is_right(raw: bytes, what: str) -> None:
+    decode_block(changed_block(0, "", 0), 1)
+    with pytest.raises(CorruptDataError, match=what):
+        decode_block(raw, 1)
+
+
+def test_ids_that_do_not_fit_the_count_of_their_block_are_refused() -> None:
+    raw = changed_block(COUNT_AT, "<I", 2)
+    head = decode_block_head(raw)
+    assert head is not None
+    with pytest.raises(CorruptDataError, match="don't fit its count"):
+        decode_block_ids(raw[: head.table_bytes], head)
+
+
+def test_a_log_of_another_version_is_refused() -> None:
+    raw = bytearray(encode_log_header(3, b"u" * 16))
+    assert decode_log_header(bytes(raw)).log_id == 3
+    raw[8], covered = 9, 40
+    struct.pack_into("<I", raw, covered, crc32c(raw[:covered]))
+    with pytest.raises(CorruptDataError, match="version 9"):
+        decode_log_header(bytes(raw))
+
+
+# --- sectors that can't be read ---------------------------------------------------------------------------------------
+
+
+def scanned(file: File, read_bytes: int = 4096) -> tuple[list[int], LogScan]:
+    scan = LogScan(file, read_bytes=read_bytes)
+    return [found.block.ids.first for found in scan], scan
+
+
+def three_blocks(*, finish: bool = True) -> tuple[SimDisk, list[tuple[int, int]], File]:
+    disk = SimDisk()
+    log = new_log(disk)
+    places = [block(log, i, b"x" * 10_000) for i in range(3)]
+    if finish:
+        log.finish()
+    else:
+        log.sync()
+    return disk, places, disk.open(f"/d/{log_name(1)}", read_only=True)
+
+
+@pytest.mark.parametrize("read_bytes", [4096, 1 << 20])
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_scan_passes_an_unreadable_head_of_a_block_and_finds_what_is_behind(number: int, read_bytes: int) -> None:
+    disk, places, file = three_blocks()
+    offset, length = places[number]
+    disk.unreadable.append((".log", range(offset, offset + 1)))
+    found, scan = scanned(file, 4096)
+    assert found == [i for i in range(3) if i != number]
+    assert [(one.offset, one.length) for one in scan.damages] == [(offset, length)]
+    assert scan.lost
+    disk.unreadable.clear()
+    assert scanned(file, read_bytes)[0] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("at", [-1, -40])
+def test_a_footer_that_cannot_be_read_is_a_damaged_one(at: int) -> None:
+    disk, _, file = three_blocks()
+    end = file.size() + at
+    assert read_footer(file) is not None
+    disk.unreadable.append((".log", range(end, end + 1)))
+    with pytest.raises(OSError, match="Input/output"):
+        read_footer(file)
+    assert readable_footer(file) is None
+    found, scan = scanned(file)
+    assert found == [0, 1, 2]
+    assert [one.what for one in scan.damages] == ["the footer is damaged; no entry is lost by that"]
+    assert not scan.lost
+
+
+def test_bytes_like_the_begin_of_a_block_do_not_hide_the_next_one() -> None:
+    disk = SimDisk()
+    log = new_log(disk)
+    offset, length = block(log, 0, BLOCK_MAGIC * 50)
+    block(log, 1)
+    log.sync()
+    disk.flip(f"/d/{log_name(1)}", offset + length - 1)
+    found, scan = scanned(disk.open(f"/d/{log_name(1)}", read_only=True))
+    assert found == [1]
+    assert [(one.offset, one.length) for one in scan.damages] == [(offset, length)]

@@ -164,6 +164,130 @@ def test_a_row_that_vanished_is_missed(lost: str) -> None:
             assert not index.ledgers_fit(txn, shard)
 
 
+def resealed(key: bytes, value: bytes, at: int, byte: int, *, more: bytes = b"") -> bytes:
+    """The row's value with another byte, whose checksum is right again."""
+    content = bytearray(index.unseal(key, value))
+    content[at] = byte
+    return index.seal(key, bytes(content) + more)
+
+
+def test_rows_of_another_version_or_length_are_refused_though_their_checksums_are_right() -> None:
+    key, ledger = index.ledger_key(LEDGER), index.encode_ledger(LEDGER, LedgerRow(KEY, True, False))
+    shard = index.encode_shard(ShardRow(b"u" * 16, False, 1, 0, 0, (index.START,)))
+    in_doubt = index.encode_shard(ShardRow(b"u" * 16, False, 1, 0, 0, (index.START,), limbo_to=7))
+    short = index.seal(index.SHARD_KEY, index.unseal(index.SHARD_KEY, in_doubt)[:-1])
+    with pytest.raises(CorruptDataError, match="version 9"):
+        index.decode_ledger(key, resealed(key, ledger, 0, 9))
+    with pytest.raises(CorruptDataError, match="wrong length"):
+        index.decode_ledger(key, resealed(key, ledger, 0, index.VERSION, more=b"!"))
+    with pytest.raises(CorruptDataError, match="version 9"):
+        index.decode_shard(resealed(index.SHARD_KEY, shard, 0, 9))
+    for wrong in (resealed(index.SHARD_KEY, shard, 0, index.VERSION, more=b"!"), short):
+        with pytest.raises(CorruptDataError, match="wrong length"):
+            index.decode_shard(wrong)
+
+
+def spoil(store: OrderedStore, key: bytes) -> None:
+    with store.write() as txn:
+        value = txn.get(key)
+        assert value is not None
+        txn.put(key, bytes((value[0] ^ 1,)) + value[1:])
+
+
+def two_blocks() -> tuple[OrderedStore, ShardRow]:
+    store, shard = fresh()
+    rows = [BlockRow(Ids(0, 5), Place(1, 64, 100)), BlockRow(Ids(5, 5), Place(2, 64, 100))]
+    return store, insert(store, shard, rows, [])
+
+
+def test_a_damaged_row_in_the_way_of_a_block_puts_the_ledger_in_limbo_and_stays() -> None:
+    store, shard = two_blocks()
+    spoil(store, index.block_key(LEDGER, 5))
+    shard = insert(store, shard, [BlockRow(Ids(3, 4), Place(3, 64, 100))], [])
+    with store.read() as txn:
+        row = index.get_ledger(txn, LEDGER)
+        assert row is not None
+        assert row.limbo
+        assert not index.blocks_fit(txn, LEDGER, row)
+        assert index.find_blocks(txn, LEDGER, row.span_max, 0, 9, 1 << 30)[2]
+        found = [index.decode_block_row(*item) for item in index.scan_blocks(txn, LEDGER, 0, 4)]
+    assert [(members(row.ids), row.place.log_id) for row in found] == [([0, 1, 2], 1), ([3, 4, 5, 6], 3)]
+
+
+def test_a_weak_block_claims_nothing_where_a_damaged_row_may_have_it() -> None:
+    store, shard = two_blocks()
+    spoil(store, index.block_key(LEDGER, 5))
+    insert(store, shard, [], [BlockRow(Ids(8, 4), Place(3, 64, 100))])
+    with store.read() as txn:
+        assert [key for key, _ in index.scan_blocks(txn, LEDGER, 6, 100)] == []
+
+
+def test_blocks_do_not_fit_with_a_damaged_row_whatever_its_checksum_says() -> None:
+    store, _ = two_blocks()
+    spoil(store, index.block_key(LEDGER, 0))  # the checksum at its end stays as the ledger's row has it
+    with store.read() as txn:
+        row = index.get_ledger(txn, LEDGER)
+        assert row is not None
+        assert not index.blocks_fit(txn, LEDGER, row)
+
+
+def test_an_index_without_a_sound_row_of_its_own_is_not_whole() -> None:
+    store, shard = two_blocks()
+    with store.read() as txn:
+        assert index.is_whole(txn, shard.uuid)
+        assert not index.is_whole(txn, b"v" * 16)
+    spoil(store, index.SHARD_KEY)
+    with store.read() as txn:
+        assert not index.is_whole(txn, shard.uuid)
+    with store.write() as txn:
+        txn.delete(index.SHARD_KEY)
+    with store.read() as txn:
+        assert not index.is_whole(txn, shard.uuid)
+
+
+def test_living_bytes_are_counted_past_a_damaged_row() -> None:
+    store, shard = fresh()
+    rows = [BlockRow(Ids(0, 5), Place(1, 64, 100)), BlockRow(Ids(5, 5), Place(2, 64, 70))]
+    living = LivingBytes()
+    insert(store, shard, [*rows, BlockRow(Ids(10, 5), Place(1, 164, 30))], [])
+    with store.write() as txn:
+        for log_id in (1, 2):
+            living.reset(txn, log_id, index.LogRow(1000, 0, False))
+    spoil(store, index.block_key(LEDGER, 0))
+    assert list(living.count(store, 1, lambda _: 0)) == [True] * 3
+    with store.read() as txn:
+        assert {i: row and row.living for i, row in index.log_rows(txn).items()} == {1: 30, 2: 70}
+
+
+def test_a_damaged_row_of_a_log_is_left_to_the_next_count_which_asks_for_the_size() -> None:
+    store, _ = two_blocks()
+    living = LivingBytes()
+    with store.write() as txn:
+        for log_id in (1, 2):
+            txn.put(index.log_key(log_id), index.encode_log(log_id, index.LogRow(1000, 1, True, 100)))
+    spoil(store, index.log_key(1))
+    with store.write() as txn:
+        living.change(txn, {1: 50, 2: 50})
+    living.committed()
+    with store.read() as txn:
+        assert {i: row and row.living for i, row in index.log_rows(txn).items()} == {1: None, 2: 150}
+    list(living.count(store, 10, lambda log_id: 5000 + log_id))
+    with store.read() as txn:
+        assert index.log_rows(txn)[1] == index.LogRow(5001, 0, False, 100)
+
+
+def test_limbo_for_all_believes_a_damaged_row_of_a_block_to_be_as_long_as_one_can_be() -> None:
+    store, shard = two_blocks()
+    spoil(store, index.block_key(LEDGER, 5))
+    spoil(store, index.ledger_key(LEDGER))
+    index.put_all_in_limbo(store, shard)
+    with store.read() as txn:
+        row = index.get_ledger(txn, LEDGER)
+        assert row is not None
+        assert row.last_entry == 5 + SPAN_MAX - 1
+        assert row.limbo
+
+
 def test_limbo_for_all_makes_damaged_rows_anew() -> None:
     store, shard = fresh()
     shard = insert(store, shard, [BlockRow(Ids(0, 5), Place(1, 64, 1)), BlockRow(Ids(5, 5), Place(1, 99, 1))], [])

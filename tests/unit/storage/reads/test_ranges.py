@@ -80,6 +80,21 @@ def test_the_end_of_a_run_is_unknown_where_another_record_is_than_should_be(size
         assert part.unknown == [(2, 4)]
 
 
+@pytest.mark.parametrize(("first", "known"), [(0, [0, 1, 2]), (3, []), (4, [])])
+def test_what_a_run_has_too_few_records_for_is_unknown(first: int, known: list[int]) -> None:
+    stored, found = stored_of([100, 90, 110, 80, 70], Ids(0, 5), [0])
+    short = stored._replace(data=memoryview(b"".join(found[:3])))
+    got: list[int] = []
+    unknown: list[tuple[int, int]] = []
+    while first <= 4:
+        part = slice_range(short, first, 4, 1 << 20, at_least_one=True)
+        got += [header.entry_id for segment in part.segments for header in walk(segment)]
+        unknown += part.unknown
+        first = part.examined_to + 1
+    assert got == known
+    assert unknown == [(max(first for first in (3, *known[-1:]) if first not in known), 4)] or first == 5
+
+
 def test_sizes_that_only_begin_alike_are_walked() -> None:
     """The run's length is a multiple of the first record's, and yet its records have two sizes."""
     stored, found = stored_of([100, 90, 110, 100], Ids(0, 4), [0])

@@ -9,15 +9,18 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.sim.disk import SimDisk
 from tests.unit.storage.support import KEY, Batch, Host, add, found_ids, payloads, read_all, records
 from tests.unit.storage.support import settings as bookie_settings
 
 from bkpy.errors import CorruptDataError
 from bkpy.storage.checkpoint.flush import Sizes, contiguous, drafts, joined
-from bkpy.storage.entry_log.entry_log import decode_block, encode_block, log_name
+from bkpy.storage.entry_log.entry_log import BlockReader, BlockWriter, decode_block, encode_block, log_name
 from bkpy.storage.index.ids import SPAN_MAX, Ids
+from bkpy.storage.index.index import BlockRow, block_key
 from bkpy.storage.memtable.generation import Batch as Stored
 from bkpy.storage.memtable.generation import Generation
+from bkpy.storage.reads.blocks import verify_block
 
 
 def stored(ledger_id: int, ids: range, body: bytes | None = None) -> Stored:
@@ -222,6 +225,21 @@ async def test_an_entry_log_that_is_gone_is_unknown() -> None:
     assert await read_all(storage, 1, 0, 9) == ({}, {0, 1, 2, 3, 4})
 
 
+async def test_of_the_logs_of_one_read_only_the_one_that_is_gone_is_unknown() -> None:
+    host = Host(settings=bookie_settings(block_bytes=1))
+    for first in (0, 2, 4):
+        storage = await host.boot()
+        await storage.states((1,))
+        await add(storage, *(Batch(1, first + i) for i in range(2)))
+        await storage.close()
+    host.disk.unlink(f"{host.settings.ledger_directories[0]}/{log_name(2)}")
+    storage = await host.boot()
+    result = await storage.read(1, 0, 5, 1 << 20)
+    assert (found_ids(result.segments), result.unknown, result.examined_to) == ([0, 1, 4, 5], [(2, 2), (3, 3)], 5)
+    assert len(host.reports.damages) == 1
+    await storage.close()
+
+
 @pytest.mark.scenario(39)
 async def test_one_entry_comes_back_even_if_it_is_larger_than_was_asked_for() -> None:
     for checkpoint in (False, True):
@@ -336,3 +354,37 @@ async def corrupt_row(host: Host, key: bytes, delete: bool = False) -> None:
             value[3] ^= 4
             txn.put(key, bytes(value))
     store.close()
+
+
+async def test_a_row_that_rots_while_the_bookie_runs_puts_its_ledger_in_limbo_when_a_block_comes() -> None:
+    host = Host()
+    storage = await host.boot()
+    await add(storage, Batch(1, 0, 5))
+    await storage.checkpoint()
+    with storage.shards[0].store.write() as txn:
+        value = txn.get(block_key(1, 0))
+        assert value is not None
+        txn.put(block_key(1, 0), bytes((value[0] ^ 1,)) + value[1:])
+    await add(storage, Batch(1, 3, 5, payload=b"later"))
+    await storage.checkpoint()
+    state = (await storage.states((1,)))[1]
+    assert state is not None
+    assert state.limbo
+    assert ("ledger 1 is in limbo", storage.shards[0].directory) in host.reports.damages
+    assert await read_all(storage, 1, 0, 9) == (dict.fromkeys(range(3, 8), b"later"), {0, 1, 2, 8, 9})
+    await storage.close()
+
+
+def test_a_block_that_lacks_ids_of_its_row_is_refused() -> None:
+    disk = SimDisk()
+    disk.make_dirs("/d")
+    log = BlockWriter(disk, "/d", 1, b"u" * 16)
+    place = log.append(1, Ids(0, 5, 2), [(0, 0)], [records(1, range(0, 10, 2))])
+    log.sync()
+    reader = BlockReader(disk, "/d")
+    verify_block(reader, 1, BlockRow(Ids(2, 3, 2), place))
+    for ids in (Ids(0, 2), Ids(0, 6, 2)):
+        with pytest.raises(CorruptDataError, match="other entries than the index says"):
+            verify_block(reader, 1, BlockRow(ids, place))
+    reader.close()
+    log.close()

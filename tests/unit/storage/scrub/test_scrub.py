@@ -18,6 +18,7 @@ from tests.waiting import eventually
 
 from bkpy.storage.index.index import block_rows, decode_block_row, ledger_key, ledger_of_block
 from bkpy.storage.open import open_storage
+from bkpy.storage.sealed_json import seal_json
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -392,6 +393,28 @@ def test_an_index_that_cannot_be_read_puts_it_off(caplog: pytest.LogCaptureFixtu
     assert f"the scrub of {DIRECTORY} failed to read its index, retrying in" in caplog.text
 
 
+def test_an_unexpected_error_puts_it_off_and_does_not_end_the_bookie(caplog: pytest.LogCaptureFixture) -> None:
+    host = Host(scrub_save_interval_s=0.1, **COPYING)
+
+    async def main() -> None:
+        storage = await host.filled()
+        failing = iter([ValueError("a defect")])
+
+        def scrubbed(bytes_: int) -> None:
+            for error in failing:
+                raise error
+
+        host.reports.scrubbed = scrubbed  # type: ignore[method-assign]
+        assert await round_of(storage) == ([], 0)
+        assert not storage.failed.done()
+        await storage.close()
+
+    with caplog.at_level(logging.ERROR):
+        host.run(main())
+    assert f"the scrub of {DIRECTORY} failed, retrying in 0.1 s" in caplog.text
+    assert "a defect" in caplog.text
+
+
 # --- restarts ---------------------------------------------------------------------------------------------------------
 
 
@@ -496,7 +519,7 @@ def test_without_an_interval_it_scrubs_only_when_it_is_asked_to() -> None:
     host.run(main())
 
 
-@pytest.mark.parametrize("damage", [b"", b"{}", b'{"version": 1}', b"\xff" * 100])
+@pytest.mark.parametrize("damage", [b"", b"{}", b'{"version": 1}', b"\xff" * 100, seal_json({"version": 9})])
 def test_a_file_that_says_nonsense_costs_a_round_and_no_more(damage: bytes, caplog: pytest.LogCaptureFixture) -> None:
     host = Host(scrub_interval_s=100.0, **COPYING)
 

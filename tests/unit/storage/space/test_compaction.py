@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.hooks import target_of
 from tests.sim.disk import SimulatedCrash
 from tests.unit.storage.acknowledged_writes import copy_of
 from tests.unit.storage.space.test_deletion import delete, logs, put
@@ -18,7 +19,7 @@ from tests.waiting import eventually, turns
 
 from bkpy.errors import StorageFailedError
 from bkpy.storage.entry_log.entry_log import log_name
-from bkpy.storage.index.index import log_rows
+from bkpy.storage.index.index import ledger_key, log_rows
 
 if TYPE_CHECKING:
     from bkpy.storage.engine import LedgerStorage
@@ -249,6 +250,83 @@ async def test_a_damaged_block_is_told_once_and_its_log_stays() -> None:
     for ledger_id in (3, 5):
         assert len((await read_all(storage, ledger_id, 0, 29))[0]) == 30
     check_living_bytes(storage)
+
+
+def spoil(storage: LedgerStorage, key: bytes) -> bytes:
+    """Damage one row of the index; returns what it was."""
+    with storage.shards[0].store.write() as txn:
+        value = txn.get(key)
+        assert value is not None
+        txn.put(key, bytes((value[0] ^ 1,)) + value[1:])
+    return value
+
+
+async def test_of_a_log_without_a_block_that_can_be_read_no_copy_is_made() -> None:
+    host = Host(settings=bookie_settings(block_bytes=3000))
+    storage = await host.boot()
+    await put(storage, *(Batch(i, k, payload=ENTRY) for k in range(10) for i in range(2)))
+    await storage.close()
+    storage = await host.boot()
+    await delete(storage, 0)
+    (log,) = logs(host)
+    path = f"/b/ledgers0/{log}"
+    host.disk.unreadable.append((path, range(len(host.disk.contents(path)))))
+    await reclaim(storage, 0.8)
+    assert logs(host) == [log]
+    told = [what for what, _ in host.reports.damages if "isn't compacted" in what]
+    assert len(told) == 1, "once of a log, however many of its blocks can't be read"
+    host.disk.unreadable.clear()
+    assert len((await read_all(storage, 1, 0, 20))[0]) == 10
+    check_living_bytes(storage)
+
+
+async def test_a_log_that_is_gone_is_no_obstacle_to_the_others() -> None:
+    host = await fragmented()
+    storage = await host.boot()
+    for ledger_id in DROP:
+        await delete(storage, ledger_id)
+    gone, *others = logs(host)
+    host.disk.unlink(f"/b/ledgers0/{gone}")
+    await reclaim(storage, 0.8)
+    assert not [what for what, _ in host.reports.damages if "isn't compacted" in what]
+    assert not set(others) & set(logs(host))
+    have, unknown = await read_all(storage, 1, 0, 29)
+    assert (len(have), len(unknown)) == (20, 10)
+
+
+async def test_rows_of_a_ledger_whose_own_row_is_damaged_stay_as_they_are() -> None:
+    host = await fragmented()
+    storage = await host.boot()
+    for ledger_id in DROP:
+        await delete(storage, ledger_id)
+    sound = spoil(storage, ledger_key(3))
+    await reclaim(storage, 0.8)
+    with storage.shards[0].store.write() as txn:
+        txn.put(ledger_key(3), sound)
+    check_living_bytes(storage)
+    await reclaim(storage, 0.8)
+    await check(storage)
+    storage.release()
+
+
+async def test_the_log_that_is_being_filled_is_closed_with_the_rest() -> None:
+    host = await fragmented()
+    storage = await host.boot()
+    for ledger_id in DROP:
+        await delete(storage, ledger_id)
+    compactor = storage.reclaimers[0].compactor
+    opened: list[Any] = []
+
+    async def dies() -> None:
+        opened.append(target_of(compactor))
+        raise ValueError("a defect")
+
+    compactor.commit = dies  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match="a defect"):
+        await reclaim(storage, 0.8)
+    await storage.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        opened[0].sync()
 
 
 async def test_it_keeps_to_its_rate() -> None:

@@ -23,6 +23,7 @@ from bkpy.errors import CorruptDataError, StorageFailedError
 from bkpy.storage import open as opening
 from bkpy.storage.entry_log.entry_log import Place
 from bkpy.storage.index.index import (
+    block_key,
     block_rows,
     decode_log,
     encode_log,
@@ -627,6 +628,70 @@ async def test_a_damaged_row_of_a_log_that_is_gone_holds_up_nothing() -> None:
     assert logs(host) == []
     with storage.shards[0].store.read() as txn:
         assert log_rows(txn) == {}
+
+
+async def test_a_damaged_row_of_a_log_is_made_anew_with_the_size_of_its_file() -> None:
+    host = Host(settings=bookie_settings(block_bytes=4096))
+    storage = await host.boot()
+    await put(storage, Batch(1, 0, payload=b"x" * 4000), Batch(2, 0))
+    await storage.close()
+    (log,) = logs(host)
+    storage = await host.boot()
+    store = storage.shards[0].store
+    with store.write() as txn:
+        (log_id,) = log_rows(txn)
+        txn.put(log_key(log_id), b"no row")
+    await reclaim(storage)
+    with store.read() as txn:
+        row = log_rows(txn)[log_id]
+    assert row is not None
+    assert row.bytes == len(host.disk.contents(f"/b/ledgers0/{log}"))
+    check_living_bytes(storage)
+
+
+async def test_a_damaged_row_of_a_deleted_ledger_goes_with_the_others_and_its_log_stays() -> None:
+    host = Host(settings=bookie_settings(block_bytes=1))
+    storage = await host.boot()
+    await put(storage, Batch(1, 0), Batch(1, 1), Batch(2, 0))
+    await storage.close()
+    storage = await host.boot()
+    store = storage.shards[0].store
+    with store.write() as txn:
+        txn.put(block_key(1, 0), b"no row")
+    await delete(storage, 1)
+    await delete(storage, 2)
+    await reclaim(storage)
+    assert in_index(storage) == (set(), 0)
+    assert logs(host), "nobody knows any more that nothing of it lives"
+    assert not storage.failed.done()
+
+
+async def test_a_ledger_that_waits_for_its_tombstone_has_it_already_to_everybody() -> None:
+    storage = await Host().boot()
+    await put(storage, Batch(1, 0))
+    await storage.checkpoint()
+    await delete(storage, 1)
+    (shard,) = storage.shards
+    assert shard.deleted.pending_delete == {1}
+    with shard.store.read() as txn:
+        assert not has_tombstone(txn, 1)
+    assert shard.has_tombstone_now(1)
+    assert await shard.has_tombstone(1)
+    assert not shard.has_tombstone_now(2)
+
+
+async def test_what_is_hidden_is_shown_once() -> None:
+    storage = await Host().boot()
+    await put(storage, Batch(1, 0), Batch(2, 0))
+    hidden = await hide(storage, 1)
+    assert hidden is not None
+    hidden.unhide()
+    hidden.unhide()
+    assert (await read_all(storage, 1, 0, 0))[0].keys() == {0}
+    storage.check_invariants()
+    again = await hide(storage, 1)
+    assert again is not None
+    assert await again.delete()
 
 
 def old_log_row(key: bytes, value: bytes) -> bytes:

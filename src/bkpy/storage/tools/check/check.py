@@ -14,7 +14,7 @@ from bkpy.storage.entry_log.entry_log import KEPT, log_id_of, log_name
 from bkpy.storage.file_names import INDEX_NAME
 from bkpy.storage.identity import Directories, locked
 from bkpy.storage.index.index import load_shard, log_rows
-from bkpy.storage.journal.format import START, file_id_of, file_name
+from bkpy.storage.journal.format import START, Mark, file_id_of, file_name
 from bkpy.storage.journal.reader import JournalReader, oldest_mark
 from bkpy.storage.tools.check.defects import COOKIE, JOURNAL, REBUILD, RESTORE, Defect
 from bkpy.storage.tools.check.logs import check_log
@@ -244,7 +244,18 @@ class _Check:
     def journal(self, number: int, directory: str, shards: Sequence[ShardRow]) -> None:
         """Follow the journal's chain from its oldest frame, and see that each index's mark is a place in it."""
         began = self._done
-        first = oldest_mark(self._files, directory) or START
+        try:
+            first = oldest_mark(self._files, directory) or START
+        except OSError as e:
+            self._found(Defect(e.filename or directory, None, None, str(e), JOURNAL))
+        else:
+            self._follow(number, directory, first, shards)
+        names = [name for name in self._files.listdir(directory) if file_id_of(name) is not None]
+        self._done = began + sum(_size(self._files, f"{directory}/{name}") for name in names)
+        self._progress(self._done)
+
+    def _follow(self, number: int, directory: str, first: Mark, shards: Sequence[ShardRow]) -> None:
+        began = self._done
         missing = {(mark.sequence, mark.chain): mark for mark in (shard.marks[number] for shard in shards)}
         missing.pop((first.sequence, first.chain), None)
         reader = JournalReader(self._files, directory, number, first, read_bytes=self._settings.journal_read_bytes)
@@ -258,7 +269,8 @@ class _Check:
                     file_id = frame.end.file_id
                 self._progress(began + before + frame.end.offset)
         except (BookKeeperError, OSError) as e:
-            self._found(Defect(getattr(e, "path", None) or directory, None, None, str(e), JOURNAL))
+            path = e.filename if isinstance(e, OSError) else e.path
+            self._found(Defect(path or directory, None, None, str(e), JOURNAL))
             missing.clear()  # nobody knows whether they are there
         for damage in reader.damages:
             ledgers = ", ".join(map(str, sorted(damage.ledgers)[:20]))
@@ -267,9 +279,6 @@ class _Check:
         for mark in missing.values() if not reader.damages else ():
             what = f"an index relies on commit frame {mark.sequence}, and the journal has no such place"
             self._found(Defect(f"{directory}/{file_name(mark.file_id)}", mark.offset, None, what, JOURNAL))
-        names = [name for name in self._files.listdir(directory) if file_id_of(name) is not None]
-        self._done = began + sum(_size(self._files, f"{directory}/{name}") for name in names)
-        self._progress(self._done)
 
 
 def _size(files: Files, path: str) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from bkpy.errors import CorruptDataError
 from bkpy.protocol.wire.records import RecordCodec, walk
-from bkpy.storage.entry_log.entry_log import LOG_HEADER_BYTES, decode_log_header, log_name, read_footer
+from bkpy.storage.entry_log.entry_log import LOG_HEADER_BYTES, decode_log_header, log_name, readable_footer
 from bkpy.storage.entry_log.scan import LogScan
 from bkpy.storage.reads.ranges import verifies
 from bkpy.storage.tools.check.defects import OTHER_COPIES, RESTORE, Defect
@@ -17,7 +17,7 @@ from bkpy.storage.tools.check.defects import OTHER_COPIES, RESTORE, Defect
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bkpy.runtime.interfaces import Files
+    from bkpy.runtime.interfaces import File, Files
     from bkpy.storage.entry_log.scan import LogDamage, ScannedBlock
     from bkpy.storage.index.index import LogRow
 
@@ -40,8 +40,8 @@ def check_log(
     file = files.open(path, read_only=True)
     try:
         size = file.size()
-        _check_header(path, file.pread(LOG_HEADER_BYTES, 0), log_id, found)
-        footer = read_footer(file)
+        _check_header(path, file, log_id, found)
+        footer = readable_footer(file)
         listed = iter(()) if footer is None else footer.blocks()
         scan = LogScan(file, read_bytes=read_bytes)
         for block in scan:
@@ -64,11 +64,14 @@ def check_log(
         file.close()
 
 
-def _check_header(path: str, raw: bytes, log_id: int, found: Callable[[Defect], None]) -> None:
+def _check_header(path: str, file: File, log_id: int, found: Callable[[Defect], None]) -> None:
     try:
-        what = "" if decode_log_header(raw).log_id == log_id else "the log has another log's header"
+        header = decode_log_header(file.pread(LOG_HEADER_BYTES, 0))
+        what = "" if header.log_id == log_id else "the log has another log's header"
     except CorruptDataError as e:
         what = e.message
+    except OSError as e:
+        what = f"the log's header can't be read: {e}"
     if what:
         found(Defect(path, 0, None, what, RESTORE))
 

@@ -23,7 +23,7 @@ from bkpy.storage.entry_log.entry_log import (
     decode_block_ids,
     log_id_of,
     log_name,
-    read_footer,
+    readable_footer,
 )
 from bkpy.storage.entry_log.scan import LogScan
 from bkpy.storage.index.changes import Changes
@@ -96,7 +96,7 @@ class IndexBuilder:
 
     def _log(self, log_id: int, path: str, file: File) -> Iterator[bool]:
         began, size, before = self.done_bytes, file.size(), self.blocks
-        footer = None if log_id & KEPT else read_footer(file)
+        footer = None if log_id & KEPT else readable_footer(file)
         if log_id & KEPT:
             found = self._kept(log_id, path, file)
         else:

@@ -51,7 +51,7 @@ class KeptFileScan:
         self.damages: list[tuple[int, str]] = []
 
     def __iter__(self) -> Iterator[FoundBatch]:
-        header = decode_file_header(self._file.pread(PAGE_BYTES, 0))
+        header = decode_file_header(self._read(PAGE_BYTES, 0) or b"")
         if header is None:
             self.damages.append(
                 (0, "the file's header isn't valid, so its frames can't be distinguished from older ones")
@@ -59,21 +59,27 @@ class KeptFileScan:
             return
         offset: int | None = PAGE_BYTES
         while offset is not None:
-            page = self._file.pread(PAGE_BYTES, offset)
-            frame = decode_frame_header(page, 0, header.nonce)
-            body = b"" if frame is None else self._file.pread(frame.body_bytes, offset + FRAME_HEADER_BYTES)
-            if frame is not None and crc32c(body) == frame.body_checksum:
+            page = self._read(PAGE_BYTES, offset)
+            frame = None if page is None else decode_frame_header(page, 0, header.nonce)
+            body = None if frame is None else self._read(frame.body_bytes, offset + FRAME_HEADER_BYTES)
+            if frame is not None and body is not None and crc32c(body) == frame.body_checksum:
                 yield from _batches(frame, body, offset + FRAME_HEADER_BYTES)
                 offset += frame.frame_bytes
                 continue
             following = self._following(offset + PAGE_BYTES, header.nonce)
-            if following is not None or looks_like_frame(page, header.nonce):
+            if following is not None or page is None or looks_like_frame(page, header.nonce):
                 self.damages.append((offset, "a commit frame that can't be read"))
             offset = following
 
     def _following(self, start: int, nonce: bytes) -> int | None:
         """Where the next frame begins, None if there is none."""
-        while chunk := self._file.pread(self._read_bytes, start):
+        end = self._file.size()
+        while start < end:
+            chunk = self._read(self._read_bytes, start) or self._read(PAGE_BYTES, start)
+            if chunk is None:
+                self.damages.append((start, "a page that can't be read"))
+                start += PAGE_BYTES
+                continue
             at = chunk.find(nonce)
             while at >= 0:
                 page = at - FRAME_NONCE_OFFSET
@@ -82,6 +88,13 @@ class KeptFileScan:
                 at = chunk.find(nonce, at + 1)
             start += len(chunk)
         return None
+
+    def _read(self, length: int, offset: int) -> bytes | None:
+        """None where the disk can't read."""
+        try:
+            return self._file.pread(length, offset)
+        except OSError:
+            return None
 
 
 def _batches(frame: FrameHeader, body: bytes, at: int) -> Iterator[FoundBatch]:

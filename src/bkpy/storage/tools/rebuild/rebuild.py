@@ -147,7 +147,7 @@ class _Rebuild:
         if not identity.known:
             raise IdentityError("there is no bookie in this directory: nothing to rebuild", path=self._paths.all[0])
         self._known = identity.known
-        if identity.must_be_empty:
+        if identity.must_be_empty or expected_cookie is None:
             raise IdentityError(
                 "the cluster doesn't know this bookie id: correct bookie_id or metadata_uri", path=self._paths.all[0]
             )
@@ -156,9 +156,8 @@ class _Rebuild:
                 "directories were moved or added since the bookie's last start: restore the settings of that start",
                 path=self._paths.all[0],
             )
-        if expected_cookie is not None:
-            expected = decode_cookie(expected_cookie, "the metadata store")
-            self._registered = {directory.path: directory.uuid for directory in expected.ledger_directories}
+        expected = decode_cookie(expected_cookie, "the metadata store")
+        self._registered = {directory.path: directory.uuid for directory in expected.ledger_directories}
         for path in self._paths.all:
             cookie = read_cookie(self._files, path)
             for directory in cookie.ledger_directories if cookie is not None else ():
@@ -369,8 +368,6 @@ class _Rebuild:
 
     async def _keep_uuid(self, path: str, found: Settled) -> Settled:
         """Give the new index the old one's uuid. Nothing was lost, so nobody has to make copies of what is here."""
-        if path not in self._registered:
-            return found
         row = found.shard._replace(uuid=bytes.fromhex(self._registered[path]))
         with contextlib.closing(self._open(f"{path}/{NEW_INDEX_NAME}")) as store:
             await self._worker.run(index.put_shard, store, row)

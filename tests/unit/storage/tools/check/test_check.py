@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import random
+import struct
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.sim.store import SimStores
 from tests.unit.storage.acknowledged_writes import AcknowledgedWrites, copy_of, new_host, whole_life
-from tests.unit.storage.support import Batch, Host, add, sim_runtime
+from tests.unit.storage.support import Batch, Host, add, records, settings, sim_runtime
 
 from bkpy.errors import IdentityError
-from bkpy.storage.index.index import block_key, ledger_key
+from bkpy.storage.entry_log.entry_log import TRAILER_BYTES, encode_footer
+from bkpy.storage.identity import read_cookie
+from bkpy.storage.index.index import block_key, ledger_key, trash_rows
+from bkpy.storage.journal.format import PAGE_BYTES
+from bkpy.storage.space.deletion import hide
 from bkpy.storage.tools.check.check import Checked, bytes_to_check, check_bookie
 
 if TYPE_CHECKING:
     from bkpy.storage.tools.check.defects import Defect
+
+
+FOOTER_BLOCK_BYTES = 40
 
 
 def check(host: Host, *, running: bool = False) -> tuple[Checked, list[Defect]]:
@@ -193,3 +201,100 @@ async def test_batches_that_stayed_in_a_journal_file_are_checked() -> None:
         host.disk.unlink(journal)
     host.disk.flip(path, 150_000)
     assert [defect.path for defect in check(host)[1] if defect.path == path] == [path]
+
+
+async def test_cookies_that_disagree_are_told() -> None:
+    host = await lived()
+    *_, last = host.settings.ledger_directories
+    cookie = read_cookie(host.disk, last)
+    assert cookie is not None
+    host.disk.replace(f"{last}/cookie.json", cookie._replace(instance_id="another").encode())
+    _, findings = check(host)
+    assert [f.path for f in findings if "is another than that of" in f.what] == [last]
+
+
+@pytest.mark.parametrize("at", [0, PAGE_BYTES])
+async def test_a_journal_that_cannot_be_read_is_told_and_hides_no_other_finding(at: int) -> None:
+    host = await lived()
+    path = host.journal_files()[0]
+    host.disk.unreadable.append((path, range(at, at + 1)))
+    checked, findings = check(host)
+    assert [f.path for f in findings if "Input/output error" in f.what] == [path]
+    assert not [f for f in findings if "relies on" in f.what and f.path.startswith(path.rpartition("/")[0])]
+    assert checked.logs == len(files_of(host, ".log"))
+
+
+async def test_a_log_of_which_a_part_cannot_be_read_is_told() -> None:
+    host = await lived()
+    path = files_of(host, ".log")[0]
+    for at, what in ((0, "the log's header can't be read"), (100, "no sound block"), (-1, "the footer is damaged")):
+        end = len(host.disk.contents(path)) if at < 0 else 0
+        host.disk.unreadable[:] = [(path, range(end + at, end + at + 1))]
+        _, findings = check(host)
+        assert any(f.path == path and what in f.what for f in findings), what
+
+
+def changed_footer(data: bytes) -> bytes:
+    """Of a log: its footer with other offsets."""
+    offset, blocks, _ = struct.unpack_from("<QII", data, len(data) - TRAILER_BYTES)
+    table = bytearray(data[offset : offset + blocks * FOOTER_BLOCK_BYTES])
+    table[FOOTER_BLOCK_BYTES - 1] ^= 1  # of the first block's checksum
+    return data[:offset] + encode_footer(bytes(table), offset)
+
+
+async def test_a_footer_that_names_other_blocks_is_told_once_for_each() -> None:
+    host = await lived()
+    path = files_of(host, ".log")[0]
+    host.disk.replace(path, changed_footer(host.disk.contents(path)))
+    _, findings = check(host)
+    assert [(f.path, f.offset) for f in findings if f.what == "the footer names another block here"] == [(path, 64)]
+
+
+async def test_a_log_that_has_lost_its_footer_is_told() -> None:
+    host = await lived()
+    path = files_of(host, ".log")[0]
+    data = host.disk.contents(path)
+    host.disk.replace(path, data[: struct.unpack_from("<QII", data, len(data) - TRAILER_BYTES)[0]])
+    _, findings = check(host)
+    assert [f.path for f in findings if "the log has no footer, and the index says" in f.what] == [path]
+
+
+async def test_records_that_came_as_no_sound_entries_are_told_with_their_block() -> None:
+    host = Host(settings=settings(block_bytes=1))
+    storage = await host.boot()
+    body = records(1, range(3))
+    wrong = body[:-1] + bytes((body[-1] ^ 1,))  # the last payload
+    await add(storage, Batch(1, 0, 3), bodies=[wrong])
+    await add(storage, Batch(2, 0, 3), bodies=[b"x" * len(records(2, range(3)))])
+    await add(storage, Batch(3, 0, 3, 5000), bodies=[b"x"])  # so far apart that a block has only the ids
+    await storage.close()
+    _, findings = check(host)
+    told = [f for f in findings if "records that are no sound entries" in f.what]
+    assert [f.ledger_id for f in told] == [1, 2]
+    assert "the checksum of entry 2 is wrong" in told[0].what
+
+
+async def test_rows_of_a_deleted_ledger_that_are_still_there_are_no_strays() -> None:
+    host = Host(settings=settings(block_bytes=1))
+    storage = await host.boot()
+    await add(storage, *(Batch(i, 0) for i in (1, 2)))
+    await storage.checkpoint()
+    hidden = await hide(storage, 1)
+    assert hidden is not None
+    assert await hidden.delete()
+    (shard,) = storage.shards
+    async with shard.checkpointing:
+        await shard.write_tombstones()
+    with shard.store.read() as txn:
+        assert trash_rows(txn) == [1]
+    storage.release()
+    host.disk.crash()
+    assert check(host)[1] == []
+
+
+async def test_a_log_that_goes_while_a_bookie_runs_is_no_damage() -> None:
+    host = await lived()
+    for path in files_of(host, ".log"):
+        host.disk.unlink(path)
+    assert [f for f in check(host)[1] if "gone" in f.what or "No such file" in f.what]
+    assert not [f for f in check(host, running=True)[1] if "gone" in f.what or "No such file" in f.what]

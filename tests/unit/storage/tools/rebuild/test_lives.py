@@ -138,9 +138,12 @@ async def test_a_doubtful_life_stays_for_the_collector() -> None:
     await storage.close()
 
 
+@pytest.mark.parametrize("values", [{}, {"index_step_rows": 1, "memtable_bytes_max": 1, "memtable_fill_min": 0.001}])
 @pytest.mark.parametrize("rebuilt", [(), (0,), (1,)])
 @pytest.mark.parametrize("damaged", [False, True])
-async def test_a_ledger_with_blocks_in_two_directories_is_in_one_index(rebuilt: tuple[int, ...], damaged: bool) -> None:
+async def test_a_ledger_with_blocks_in_two_directories_is_in_one_index(
+    rebuilt: tuple[int, ...], damaged: bool, values: dict[str, float]
+) -> None:
     """Its lives were in one directory each; the next directory changes where a ledger is looked for first."""
     host = Host(settings=settings(**FORGETFUL))
     storage = await host.boot()
@@ -164,7 +167,9 @@ async def test_a_ledger_with_blocks_in_two_directories_is_in_one_index(rebuilt: 
     for path in directories or host.settings.ledger_directories:
         host.disk.replace(f"{path}/index/data.mdb", b"rotten")
     metadata = Metadata({i: metadata_of(i, last) for i, last in known.items()})
+    host.settings = host.settings.model_copy(update=values)
     await rebuild(host, metadata, directories)
+    host.settings = settings(ledgers=2, **FORGETFUL)
     storage = await host.boot()
     rows = []
     for shard in storage.shards:

@@ -36,8 +36,16 @@ from tests.unit.storage.support import (
 from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError, IdentityError, StorageFailedError
 from bkpy.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bkpy.protocol.wire.messages import Status
-from bkpy.storage.entry_log.entry_log import BlockReader
-from bkpy.storage.index.index import block_rows, decode_block_row, initialise, ledger_of_block, load_shard
+from bkpy.storage.entry_log.entry_log import LOG_HEADER_BYTES, BlockReader
+from bkpy.storage.index.index import (
+    block_rows,
+    decode_block_row,
+    initialise,
+    ledger_key,
+    ledger_of_block,
+    load_shard,
+    put_shard,
+)
 from bkpy.storage.journal.format import PAGE_BYTES, RunState, decode_file_header, encode_file_header
 from bkpy.storage.journal.reader import JournalReader
 from bkpy.storage.losses import Losses
@@ -127,8 +135,8 @@ async def check(host: Host, writes: AcknowledgedWrites, *, whole: bool = True) -
 
 
 @pytest.mark.parametrize("retained", [True, False])
-@pytest.mark.parametrize("damaged", [False, True])
-async def test_batches_that_stayed_in_journal_files_are_found(retained: bool, damaged: bool) -> None:
+@pytest.mark.parametrize("damaged", ["", "flipped", "unreadable", "no header"])
+async def test_batches_that_stayed_in_journal_files_are_found(retained: bool, damaged: str) -> None:
     values = {"journal_run_bytes_min": 1, "journal_run_share_min": 0.0, "journal_max_backups": 0}
     host, writes = Host(settings=settings(**values)), AcknowledgedWrites()
     storage = await host.boot()
@@ -145,12 +153,15 @@ async def test_batches_that_stayed_in_journal_files_are_found(retained: bool, da
     if not retained:
         for path in host.journal_files()[:-1]:  # the last tells of the last run
             host.disk.unlink(path)
-    if damaged:
+    if damaged == "flipped":
         host.disk.flip(kept[0], 300_000)
+    elif damaged:
+        bad = {"unreadable": range(300_000, 300_001), "no header": range(1)}[damaged]
+        host.disk.unreadable.append((kept[0], bad))
     damage_indexes(host)
     done = await rebuild(host, Metadata(dict(ALL_OPEN)))
-    assert bool(done.damages) == damaged
-    assert done.trusted is not damaged
+    assert bool(done.damages) == bool(damaged)
+    assert done.trusted is not bool(damaged)
     await check(host, writes, whole=not damaged)
     storage = await host.boot()
     await writes.add(storage, Batch(4, 0, payload=b"new"))
@@ -617,6 +628,87 @@ async def test_what_was_only_in_a_log_that_is_gone_is_not_denied(kept: bool, clo
     assert set((await storage.states((5, 6, NEWEST + 1))).values()) == {None}
     assert (await read_all(storage, NEWEST, 0, 4))[1] == {0, 1, 2, 3, 4}
     assert not storage.untrusted
+    storage.release()
+
+
+@pytest.mark.parametrize("part", ["footer", "head of a block", "data"])
+async def test_a_disk_that_cannot_read_a_part_of_a_log_costs_what_is_there_and_no_more(part: str) -> None:
+    host, writes = await two_logs(journal_run_bytes_min=1 << 30)
+    directory = host.settings.ledger_directories[0]
+    path = f"{directory}/{min(name for name in host.disk.listdir(directory) if name.endswith('.log'))}"
+    size = len(host.disk.contents(path))
+    at = {"footer": size - 1, "head of a block": LOG_HEADER_BYTES, "data": size // 2}[part]
+    host.disk.unreadable.append((path, range(at, at + 1)))
+    damage_indexes(host)
+    done = await rebuild(host, Metadata({i: metadata_of(i, 4) for i in (1, 3)}))
+    assert bool(done.damages) == (part == "footer"), "the footer, if there is one, lists the blocks, whatever they hold"
+    await check(host, writes, whole=part == "footer")
+    storage = await host.boot()
+    assert len((await read_all(storage, 3, 0, 4))[0]) == 5
+    storage.release()
+
+
+async def test_directories_that_were_added_are_not_rebuilt() -> None:
+    host, _ = await two_logs()
+    host.settings = settings(ledgers=2)
+    host.disk.make_dirs(host.settings.ledger_directories[1])
+    with pytest.raises(IdentityError, match="moved or added since the bookie's last start"):
+        await rebuild(host, Metadata())
+
+
+async def test_an_index_that_stays_has_to_be_the_one_of_the_cookie() -> None:
+    host, writes = new_host(), AcknowledgedWrites()
+    await whole_life(host, writes)
+    first, second, *_ = host.settings.ledger_directories
+    store = SimStores(host.disk).open(f"{second}/index")
+    row = load_shard(store)
+    assert row is not None
+    put_shard(store, row._replace(uuid=b"another index..."))
+    store.close()
+    with pytest.raises(
+        IdentityError, match="not the one that the cookie names; name this directory as well"
+    ) as refused:
+        await rebuild(host, Metadata(dict(ALL_OPEN)), (first,))
+    assert refused.value.path == f"{second}/index"
+
+
+async def test_a_bookie_that_the_cluster_does_not_know_is_not_rebuilt() -> None:
+    host, _ = await two_logs()
+    host.cookie = None
+    with pytest.raises(IdentityError, match="doesn't know this bookie id"):
+        await rebuild(host, Metadata({i: metadata_of(i, 4) for i in (1, 3)}))
+
+
+async def test_a_closed_ledger_of_two_fragments_is_compared_fragment_by_fragment() -> None:
+    host = Host(settings=settings(block_bytes=1))
+    storage = await host.boot()
+    for ledger_id in (1, 2):
+        await storage.states((ledger_id,))
+        await add(storage, *(Batch(ledger_id, i) for i in range(8) if (ledger_id, i) != (2, 6)))
+    await storage.close()
+    damage_indexes(host)
+    fragments = (Fragment(0, (BOOKIE,)), Fragment(5, (BOOKIE,)))
+    ledgers = {i: replace(metadata_of(i, 7), fragments=fragments) for i in (1, 2)}
+    done = await rebuild(host, Metadata(ledgers))
+    assert (done.ledgers, done.limbo) == (2, 1)
+    storage = await host.boot()
+    assert {i: state.limbo for i, state in (await storage.states((1, 2))).items() if state} == {1: False, 2: True}
+    storage.release()
+
+
+async def test_a_damaged_row_of_a_ledger_in_the_old_index_counts_as_one_in_limbo() -> None:
+    host, _ = await two_logs()
+    directory = host.settings.ledger_directories[0]
+    store = SimStores(host.disk).open(f"{directory}/index")
+    with store.write() as txn:
+        txn.put(ledger_key(3), b"no row")
+    store.close()
+    elsewhere = (Fragment(0, ("other-1",)),)  # what the bookie has may be the copies of a move that is about to end
+    ledgers = {i: replace(metadata_of(i, 4), fragments=elsewhere) for i in (1, 3)}
+    done = await rebuild(host, Metadata(ledgers), (directory,))
+    assert done.limbo == 1
+    storage = await host.boot()
+    assert {i: state.limbo for i, state in (await storage.states((1, 3))).items() if state} == {1: False, 3: True}
     storage.release()
 
 

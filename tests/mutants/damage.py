@@ -1,0 +1,125 @@
+"""Defects in what happens with rows that have rotted, and with bytes that the disk can't read."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+
+_TESTS = "tests/unit/storage"
+_INDEX = f"{_TESTS}/index/test_index.py"
+_LOG = f"{_TESTS}/entry_log/test_entry_log.py"
+_REBUILD = f"{_TESTS}/tools/rebuild/test_rebuild.py"
+_CHECK = f"{_TESTS}/tools/check/test_check.py"
+
+MUTANTS: list[Mutant] = [
+    Mutant(
+        "a rotten row in the way of a block is passed over without limbo",
+        "entries that it named are denied",
+        "row = row._replace(limbo=True)  # its living entries are not known any more\ncontinue",
+        "continue",
+        (f"{_INDEX}::test_a_damaged_row_in_the_way_of_a_block_puts_the_ledger_in_limbo_and_stays",),
+    ),
+    Mutant(
+        "limbo that a checkpoint found is not known in memory",
+        "entries of a ledger with a rotten row are denied until the next start",
+        "if info is not None and not info.limbo:\ninfo.limbo = True",
+        "if info is not None and not info.limbo:\n    info.limbo = False",
+        (
+            f"{_TESTS}/reads/test_reading.py::"
+            "test_a_row_that_rots_while_the_bookie_runs_puts_its_ledger_in_limbo_when_a_block_comes",
+        ),
+    ),
+    Mutant(
+        "a rotten row of a block counts as a short one",
+        "a ledger's row is made anew and ends before its entries do: they are denied",
+        "last_entry = max(last_entry, first_of_block(key) + SPAN_MAX - 1)",
+        "last_entry = max(last_entry, first_of_block(key))",
+        (f"{_INDEX}::test_limbo_for_all_believes_a_damaged_row_of_a_block_to_be_as_long_as_one_can_be",),
+    ),
+    Mutant(
+        "rows that fit their checksums count as sound whatever they hold",
+        "a rotten row counts as proof that nothing is missing",
+        "unseal(key, value)\ncount += 1",
+        "count += 1",
+        (f"{_INDEX}::test_blocks_do_not_fit_with_a_damaged_row_whatever_its_checksum_says",),
+    ),
+    Mutant(
+        "a ledger whose row has rotted in the old index was in no limbo",
+        "a rebuild forgets a loss, and entries are denied",
+        "except CorruptDataError:\nlimbo = True",
+        "except CorruptDataError:\n    limbo = False",
+        (f"{_REBUILD}::test_a_damaged_row_of_a_ledger_in_the_old_index_counts_as_one_in_limbo",),
+    ),
+    Mutant(
+        "a ledger whose own row has rotted ends compaction",
+        "one rotten row, and the bookie reclaims no space any more",
+        "except CorruptDataError:\ncontinue\nfor source, place in group:",
+        "except CorruptDataError:\n    raise\nfor source, place in group:",
+        (f"{_TESTS}/space/test_compaction.py::test_rows_of_a_ledger_whose_own_row_is_damaged_stay_as_they_are",),
+    ),
+    Mutant(
+        "an unreadable footer ends a rebuild",
+        "a disk with one bad sector costs all entries of the bookie",
+        "try:\nreturn read_footer(file)\nexcept OSError:\nreturn None",
+        "return read_footer(file)",
+        (f"{_REBUILD}::test_a_disk_that_cannot_read_a_part_of_a_log_costs_what_is_there_and_no_more",),
+    ),
+    Mutant(
+        "an unreadable page of a kept file ends a rebuild",
+        "a disk with one bad sector costs all entries of the bookie",
+        "try:\nreturn self._file.pread(length, offset)\nexcept OSError:\nreturn None",
+        "return self._file.pread(length, offset)",
+        (f"{_REBUILD}::test_batches_that_stayed_in_journal_files_are_found",),
+    ),
+    Mutant(
+        "an unreadable head of a block ends a scan",
+        "a disk with one bad sector costs all entries of the bookie",
+        "try:\nhead = decode_block_head(self._file.pread(BLOCK_HEADER_BYTES, offset))\nexcept OSError:",
+        "try:\n    head = decode_block_head(self._file.pread(BLOCK_HEADER_BYTES, offset))\nexcept ValueError:",
+        (f"{_LOG}::test_a_scan_passes_an_unreadable_head_of_a_block_and_finds_what_is_behind",),
+    ),
+    Mutant(
+        "only the first place that looks like a block is looked at",
+        "a rebuild misses a sound block behind a rotten one",
+        "at = chunk.find(BLOCK_MAGIC, at + 1)",
+        "at = -1",
+        (f"{_LOG}::test_bytes_like_the_begin_of_a_block_do_not_hide_the_next_one",),
+    ),
+    Mutant(
+        "a log that is gone costs all that is read with it",
+        "a range of entries is unknown of which most are there",
+        "if not lost:\nreturn None",
+        "if not lost:\n    return None\nreturn [None] * len(rows)",
+        (f"{_TESTS}/reads/test_reading.py::test_of_the_logs_of_one_read_only_the_one_that_is_gone_is_unknown",),
+    ),
+    Mutant(
+        "what lacks across two steps of the look is two ranges",
+        "a bookie that lacks a large part of a ledger reports thousands of ranges",
+        "if missing_ranges and share.following(missing_ranges[-1].last) == first:",
+        "if missing_ranges and missing_ranges[-1].last + 1 == first:",
+        (
+            f"{_TESTS}/test_losses.py::"
+            "test_what_lacks_across_steps_of_the_look_is_one_range_unless_something_is_between",
+        ),
+    ),
+    Mutant(
+        "an unreadable header of a journal ends a check",
+        "an operator gets an error in place of what is damaged",
+        "except OSError as e:\nself._found(Defect(e.filename or directory, None, None, str(e), JOURNAL))",
+        "except ValueError as e:\n    self._found(Defect(directory, None, None, str(e), JOURNAL))",
+        (f"{_CHECK}::test_a_journal_that_cannot_be_read_is_told_and_hides_no_other_finding",),
+    ),
+    Mutant(
+        "rows of a deleted ledger count as strays",
+        "a check tells of damage where there is none, and an operator rebuilds the index",
+        "strays = sum(1 for _ in block_rows(self._txn)) - deleted - self.blocks",
+        "strays = sum(1 for _ in block_rows(self._txn)) - self.blocks",
+        (f"{_CHECK}::test_rows_of_a_deleted_ledger_that_are_still_there_are_no_strays",),
+    ),
+    Mutant(
+        "damages that a round has forgotten come back",
+        "an operator is told of damage that is gone",
+        "if key not in self._known:\ncontinue  # a round has ended meanwhile",
+        "if key not in self._known:\n    self._known[key] = Known(old, 0)",
+        (f"{_TESTS}/scrub/test_walk.py::test_damages_that_a_round_has_forgotten_meanwhile_do_not_come_back",),
+    ),
+]
