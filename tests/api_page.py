@@ -25,7 +25,10 @@ CLASSES: tuple[type, ...] = (
     bkpy.Client,
     bkpy.LogWriter,
     bkpy.LogReader,
+    bkpy.LogPosition,
     bkpy.LogConsumer,
+    bkpy.ConsumerLag,
+    bkpy.ConsumerStatus,
     bkpy.LogEntry,
     bkpy.LogBlock,
     bkpy.LedgerWriter,
@@ -53,7 +56,8 @@ HIDDEN = {
 # it does.
 READS = {
     "LedgerReader.close", "LogReader.close",
-    "auditor", "describe_log", "describe_replication", "drain_progress", "health", "is_reachable", "last_entries",
+    "auditor", "consumers", "describe_log", "describe_replication", "drain_progress", "health", "is_reachable",
+    "lag", "lag_at", "last_entries",
     "ledger_metadata", "list_locks", "log_consumers", "log_sinks", "open_ledger", "position_at",
     "read_last_add_confirmed", "read_log", "refresh", "replication_status", "under_replication", "unreadable_entries",
 }  # fmt: skip

@@ -17,7 +17,7 @@ COMMIT_INTERVAL_S = 1.0  # a commit is a write to ZooKeeper; what was handled si
 async def main(minutes: int) -> None:
     async with bkpy.connect(os.environ["BKPY_CONNECT"]) as client, await client.read_log("flights") as reader:
         # The position of a consumer is kept with the log, and what it has yet to read is not deleted.
-        delays = await reader.consumer("delays")
+        delays = await reader.consumer("delays", create=True)
         print(f"reading from position {delays.position:,} on", flush=True)
         handled = Handled(delays.position)
         try:

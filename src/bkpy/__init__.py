@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         ClientClosedError,
         ClientInfo,
         ConfigError,
+        ConsumerLockedError,
         CorruptDataError,
         DigestMismatchError,
         DuplicateEntryError,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         MetadataConflictError,
         MetadataUnavailableError,
         NoSuchClusterError,
+        NoSuchConsumerError,
         NoSuchEntryError,
         NoSuchLedgerError,
         NoSuchLogError,
@@ -48,11 +50,12 @@ if TYPE_CHECKING:
         WouldBlock,
         WrongEventLoopError,
     )
-    from bkpy.log.consumer import LogConsumer
+    from bkpy.log.consumer import ConsumerLag, ConsumerStatus, LogConsumer
     from bkpy.log.entries import LogBlock, LogEntry
     from bkpy.log.reader import LogReader
     from bkpy.log.writer import LogWriter
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.log.log_position import LogPosition
     from bkpy.runtime.threadsafe import ThreadsafeCalls
 
     __version__: str
@@ -66,6 +69,9 @@ __all__ = [
     "ClientClosedError",
     "ClientInfo",
     "ConfigError",
+    "ConsumerLag",
+    "ConsumerLockedError",
+    "ConsumerStatus",
     "CorruptDataError",
     "DigestMismatchError",
     "DuplicateEntryError",
@@ -82,11 +88,13 @@ __all__ = [
     "LogEntry",
     "LogFencedError",
     "LogLockedError",
+    "LogPosition",
     "LogReader",
     "LogWriter",
     "MetadataConflictError",
     "MetadataUnavailableError",
     "NoSuchClusterError",
+    "NoSuchConsumerError",
     "NoSuchEntryError",
     "NoSuchLedgerError",
     "NoSuchLogError",
@@ -112,6 +120,8 @@ _MODULES = {
     "AdminClient": "bkpy.admin.client",
     "Block": "bkpy.client.read.block",
     "Client": "bkpy.client.client",
+    "ConsumerLag": "bkpy.log.consumer",
+    "ConsumerStatus": "bkpy.log.consumer",
     "Entry": "bkpy.client.read.block",
     "LedgerMetadata": "bkpy.protocol.ledger.ledger_metadata",
     "LedgerReader": "bkpy.client.read.reader",
@@ -119,6 +129,7 @@ _MODULES = {
     "LogBlock": "bkpy.log.entries",
     "LogConsumer": "bkpy.log.consumer",
     "LogEntry": "bkpy.log.entries",
+    "LogPosition": "bkpy.protocol.log.log_position",
     "LogReader": "bkpy.log.reader",
     "LogWriter": "bkpy.log.writer",
     "ThreadsafeCalls": "bkpy.runtime.threadsafe",

@@ -111,6 +111,10 @@ class NoSuchLogError(CallerError):
     """There is no log of that name."""
 
 
+class NoSuchConsumerError(CallerError):
+    """The log has no consumer of that name, and the call was not to create it."""
+
+
 class TruncatedError(CallerError):
     """The log's entries at that position were deleted, by truncation or retention."""
 
@@ -197,6 +201,12 @@ class LogLockedError(ClusterError):
     """Another client has the log open for writing, and the call was not to fence it. `writer` is that client."""
 
     writer: ClientInfo | None = None
+
+
+class ConsumerLockedError(ClusterError):
+    """Another client holds the consumer's lease, or this one has lost it. `holder` has it now, None if nobody has."""
+
+    holder: ClientInfo | None = None
 
 
 class LedgerRecoveryError(ClusterError):

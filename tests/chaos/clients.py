@@ -128,7 +128,7 @@ async def consume(uri: str, directory: Path, log: str) -> None:
 async def consume_some(client: bkpy.Client, log: str, record: Record, *, until_the_end: bool) -> None:
     """Record each entry once, in order, from where the record ends, and commit after that."""
     async with await client.read_log(log) as reader:
-        consumer = await reader.consumer(CONSUMER, position=0)
+        consumer = await reader.consumer(CONSUMER, position=0, create=True)
         if record.count < consumer.position:
             _tell(record.path.parent, f"{log}: its consumer is at {consumer.position} and received {record.count}")
         while True:

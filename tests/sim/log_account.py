@@ -28,7 +28,7 @@ class Tale:
         return data
 
     def told(self, data: bytes, position: int) -> None:
-        self.acknowledged[data] = position
+        self.acknowledged[data] = int(position)  # a range searches in vain for long for what is no plain integer
 
     def never(self, data: bytes) -> None:
         """It was never appended."""

@@ -185,7 +185,7 @@ class LogUsers:
         while True:
             try:
                 reader = reader or await client.read_log(self.name, password=PASSWORD)
-                consumer = await reader.consumer("tail")
+                consumer = await reader.consumer("tail", create=True)
                 self.account.registered(consumer.position)
                 async for entry in reader.tail(self.account.tailed):
                     self.account.read(entry.position, entry.data, entry.time)

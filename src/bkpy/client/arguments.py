@@ -129,7 +129,7 @@ def payload_of(data: Any) -> bytes:
 
 
 def _check_whole(name: str, value: Any, ledger_id: int | None = None) -> None:
-    if type(value) is not int:  # a bool is one by inheritance, and a mistake
+    if not isinstance(value, int) or isinstance(value, bool):  # a bool is one by inheritance, and a mistake
         raise ConfigError(f"{name} must be a whole number, not {_described(value)}", ledger_id=ledger_id)
 
 

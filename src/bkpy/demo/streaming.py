@@ -244,7 +244,7 @@ async def _tail(pipeline: Pipeline, tell: Tell, log: _LogState) -> Tailed:
     resumed_at = 0
     for until in (total // 2, total):
         async with bkpy.connect(pipeline.uri) as client, await client.read_log(LOG) as reader:
-            consumer = await reader.consumer(CONSUMER)
+            consumer = await reader.consumer(CONSUMER, create=True)
             resumed_at = consumer.position
             commit_at = time.monotonic() + _COMMIT_INTERVAL_S
             async with aclosing(reader.tail_blocks(first=consumer.position)) as blocks:

@@ -27,6 +27,7 @@ from bkpy.errors import (
     WouldBlock,
 )
 from bkpy.protocol.ledger.writer_state import WriterState
+from bkpy.protocol.log.log_position import positions_in
 from bkpy.protocol.log.log_writer_state import TRANSITIONS, LogEvent, LogWriterState
 from bkpy.protocol.wire.records import STAMP_BYTES
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from bkpy.client.write.batcher import AppendBatcher
     from bkpy.config.client import ClientSettings
     from bkpy.errors import ClientInfo
+    from bkpy.protocol.log.log_position import LogPosition
 
 _SERVING: Final = LogWriterState.SERVING
 _ENDING_FORMER: Final = LogWriterState.ENDING_FORMER
@@ -73,11 +75,14 @@ class LogAppends:
         "_due_bytes",
         "_due_entries",
         "_former",
+        "_last_before",
+        "_may_publish",
         "_moved",
         "_name",
         "_on_due",
         "_on_end",
         "_settings",
+        "_uid",
         "batcher",
         "error",
         "state",
@@ -86,15 +91,18 @@ class LogAppends:
     )
 
     def __init__(
-        self, name: str, settings: ClientSettings, on_due: Callable[[], None], on_end: Callable[[], None]
+        self, name: str, uid: str, settings: ClientSettings, on_due: Callable[[], None], on_end: Callable[[], None]
     ) -> None:
         self._name = name
+        self._uid = uid
         self._settings = settings
         self._on_due = on_due
         self._on_end = on_end
         self._moved = asyncio.Event()  # something was confirmed, or has failed
         self._former: AppendBatcher | None = None  # of the ledger before, until all of it is confirmed
+        self._last_before: LogPosition | None = None  # of the last entry in the ledger before, once that is confirmed
         self._due_entries = self._due_bytes = NEVER  # of the last ledger, when it is large enough
+        self._may_publish = settings.explicit_lac_interval_s > 0
         self.batcher: AppendBatcher
         self.window: AppendWindow
         self.state = LogWriterState.SERVING
@@ -111,6 +119,17 @@ class LogAppends:
         """The position up to which everything is acknowledged."""
         batcher = self.batcher if self._former is None else self._former
         return batcher.base + batcher.confirmed_entries
+
+    @property
+    def last_acknowledged(self) -> LogPosition | None:
+        """The last acknowledged entry that this writer has appended."""
+        for batcher in (self.batcher, self._former):
+            if batcher is not None and batcher.confirmed_entries:
+                return self._positions(batcher)(batcher.base + batcher.confirmed_entries - 1)
+        return self._last_before
+
+    def _positions(self, batcher: AppendBatcher) -> type[LogPosition]:
+        return positions_in(self._uid, batcher.replication.ledger_id, batcher.base)
 
     def move(self, event: LogEvent) -> None:
         self.state = TRANSITIONS[self.state, event]
@@ -202,15 +221,40 @@ class LogAppends:
             and batcher.confirmed_entries < self._due_entries
             and batcher.length < self._due_bytes
         ):
+            if self._may_publish and batcher.confirmed_entries == batcher.next_id:
+                self._publish_soon()
             return
         self._moved.set()
         if self._former is not None and not self._former.has_pending:
+            self._last_before = self.last_acknowledged
             self._former = None
             self._release()
         if batcher.confirmed_entries >= self._due_entries or batcher.length >= self._due_bytes:
             self._due_entries = self._due_bytes = NEVER
             self._on_due()
         self.window.give_room()
+        if self._may_publish and batcher.confirmed_entries == batcher.next_id:
+            self._publish_soon()
+
+    def _publish_soon(self) -> None:
+        """Nothing is pending. Unless the application goes on at once, publish that, so that readers see it now.
+
+        At most once in `explicit_lac_interval_s`; what is confirmed meanwhile is published when that is over.
+        """
+        self._may_publish = False
+        self.batcher.guard.loop.call_soon(
+            self._publish, self.batcher
+        )  # behind the callers whose appends were confirmed
+
+    def _publish(self, batcher: AppendBatcher) -> None:
+        if batcher.confirmed_entries == batcher.next_id:
+            batcher.lac.publish()
+            self.batcher.guard.loop.call_later(self._settings.explicit_lac_interval_s, self._publish_again)
+        else:
+            self._may_publish = True
+
+    def _publish_again(self) -> None:
+        self._may_publish = True
 
     def _release(self) -> None:
         """The former ledger holds up the last one no longer."""
@@ -240,6 +284,7 @@ class LogAppends:
         """Appends can go to the first of the writer's ledgers, from this position on."""
         self.batcher = batcher
         batcher.base = position
+        batcher.position = self._positions(batcher)
         self._due_entries, self._due_bytes = due_entries, due_bytes
         batcher.release()
         self.window = AppendWindow(self, batcher, self._settings)
@@ -265,8 +310,10 @@ class LogAppends:
 
     def switch(self, following: AppendBatcher, due_entries: int, due_bytes: int) -> None:
         """Appends go on in another ledger, which is held until all of the former one is confirmed."""
+        self._last_before = self.last_acknowledged
         former, self.batcher = self.batcher, following
         following.base = former.base + former.next_id
+        following.position = self._positions(following)
         self._due_entries, self._due_bytes = due_entries, due_bytes
         self.window.follow(following)
         self.move(LogEvent.SWITCHED)

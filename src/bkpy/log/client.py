@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from bkpy.client.arguments import check_password, check_seconds, check_size
@@ -73,7 +74,7 @@ async def open_log(
     opened = await Opening(name, password, parts, wait=wait, made=made).run()
     if wait:
         await _show(parts, name, opened)
-    return LogWriter(name, opened, password, limits, parts)
+    return LogWriter(name, opened, password, limits, parts, partial(read_log, parts, name, password))
 
 
 def roll_limits(
@@ -152,11 +153,8 @@ async def read_log(parts: LogParts, name: str, password: bytes) -> LogReader:
     reader = LogReader(
         LogSnapshot(name, log_list, version),
         password,
-        logs=parts.logs,
+        parts=parts,
         segments=_segments(parts),
-        settings=parts.shared.settings,
-        runtime=parts.shared.runtime,
-        guard=parts.shared.pool.guard,
     )
     await reader.refresh()
     return reader

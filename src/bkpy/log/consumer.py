@@ -5,35 +5,85 @@ Invariant: the position is replaced only from a state that this object knows or 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from datetime import datetime
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from bkpy.client.arguments import check_position
 from bkpy.client.lifetime import refuse_pickling
-from bkpy.metadata.logs.consumers import LogConsumers
+from bkpy.errors import BookKeeperError, ClientClosedError, ConfigError
+from bkpy.metadata.logs.consumers import LogConsumers, no_such_consumer
+from bkpy.protocol.ledger.ledger_metadata import ENTRY_ID_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from bkpy.metadata.logs.catalog import LogStore
+    from bkpy.errors import ClientInfo
+    from bkpy.log.parts import LogParts
     from bkpy.metadata.logs.consumers import ConsumerState
     from bkpy.runtime.loop_guard import LoopGuard
+
+EARLIEST, LATEST = "earliest", "latest"
+
+
+class ConsumerLag(NamedTuple):
+    """What a consumer has yet to read."""
+
+    entries: int
+    """How many they are."""
+    bytes: int
+    """About how many bytes they have."""
+    seconds: float
+    """How old the first of them is, by this client's clock."""
+
+
+class ConsumerStatus(NamedTuple):
+    """A consumer, as `LogReader.consumers` returns it."""
+
+    name: str
+    """Its name."""
+    position: int
+    """The next position that it has to read."""
+    since: float
+    """When it committed that, in seconds since the epoch."""
+    lag: ConsumerLag
+    """What it has yet to read."""
+    idle_s: float
+    """For how long it has committed nothing though there was something to read, by this client's clock."""
+    holder: ClientInfo | None
+    """The client that has its lease."""
+
+
+class LogEnd(NamedTuple):
+    """What a consumer needs of the reader or the writer that made it.
+
+    `end_at`: the position up to which the log is proved to reach, after another look if that is below its argument;
+    `position_at`: the first position that isn't earlier; `lag_at`: what lies from a position on.
+    """
+
+    end_at: Callable[[int], Awaitable[int]]
+    position_at: Callable[[datetime], Awaitable[int]]
+    lag_at: Callable[[int], Awaitable[ConsumerLag]]
 
 
 class LogConsumer:
     """One name among a log's consumers; made by `LogReader.consumer` or `LogWriter.consumer`.
 
     Retention and truncation go no further than it. For one process at a time: of two with the same name, one gets an
-    error from its next `commit`.
+    error from its next `commit`; with a lease, from `consumer`. `close` gives up the lease.
     """
 
     __reduce__ = refuse_pickling
 
-    def __init__(self, consumers: LogConsumers, log: str, name: str, state: ConsumerState, guard: LoopGuard) -> None:
+    def __init__(
+        self, consumers: LogConsumers, log: str, name: str, state: ConsumerState, end: LogEnd, guard: LoopGuard
+    ) -> None:
         self._guard = guard
         self._consumers = consumers
         self._log = log
         self._name = name
         self._state = state
+        self._end = end
+        self._closed = False
 
     @property
     def name(self) -> str:
@@ -52,13 +102,19 @@ class LogConsumer:
         """Say that everything below `position` has been dealt with. It may lie before the present one, to read again.
 
         A cancelled call may have recorded it, and another call may follow. Raises `MetadataConflictError` if another
-        process uses the name, `TruncatedError` for a step back to what is not there any more, `ConfigError` for a
-        position past the log's end, `NoSuchLogError`, `MetadataUnavailableError`. What its reader doesn't know yet
+        process uses the name, `ConsumerLockedError` if another client has its lease or if this one has lost it with its
+        session, `TruncatedError` for a step back to what is not there any more, `ConfigError` for a position past what
+        is proved to be acknowledged, `NoSuchLogError`, `MetadataUnavailableError`. What its reader doesn't know yet
         costs a `refresh`, with the errors of that.
         """
-        self._guard.check()
+        self._check_open()
         check_position("position", position)
         self._state = await self._consumers.commit(self._name, position, self._state)
+
+    async def lag(self) -> ConsumerLag:
+        """What it has yet to read by now. Raises what `LogReader.refresh` and `read` do."""
+        self._check_open()
+        return await self._end.lag_at(self.position)
 
     async def delete(self) -> None:
         """Forget the consumer: nothing is kept for it any more. A cancelled call may have done it.
@@ -68,23 +124,86 @@ class LogConsumer:
         self._guard.check()
         await self._consumers.delete(self._name)
 
+    async def close(self) -> None:
+        """Give up the lease, if it has one; the consumer stays. Raises `MetadataUnavailableError`, and can be repeated.
 
-async def registered(
-    logs: LogStore,
+        Without this, or if it is cancelled, the lease ends with the client's session.
+        """
+        self._guard.check()
+        self._closed = True
+        if self._consumers.leased:
+            await self._consumers.unlock(self._name)
+
+    def _check_open(self) -> None:
+        self._guard.check()
+        if self._closed:
+            raise ClientClosedError(f"consumer {self._name} of log {self._log} is closed")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+async def opened(
+    parts: LogParts,
     log: str,
     uid: str,
     name: str,
-    position: int | None,
-    known_end: Callable[[int], Awaitable[int]],
-    guard: LoopGuard,
+    position: int | str | datetime | None,
+    end: LogEnd,
+    *,
+    create: bool,
+    lease: bool,
 ) -> LogConsumer:
-    """The consumer of that name of the log with this `uid`; a new one begins at `position`, or where the log does.
+    """The consumer of that name of the log with this `uid`. See `LogReader.consumer`."""
+    check_begin(position)
+    consumers = LogConsumers(parts.logs, log, uid, end.end_at)
+    state = await consumers.find(name)
+    if state is None:
+        if not create:
+            raise no_such_consumer(log, name)
+        state = await consumers.register(name, await _begin(position, end))
+    if lease:
+        try:
+            state = await consumers.lock(name, parts.label)
+        except BaseException as error:
+            # It may have been taken, and nobody else would give it up before the session ends.
+            unlocking = _unlock(consumers, name)
+            if isinstance(error, BookKeeperError):
+                await unlocking
+            else:
+                parts.shared.runtime.spawn(unlocking, name=f"end of the lease of consumer {name}")
+            raise
+    return LogConsumer(consumers, log, name, state, end, parts.shared.pool.guard)
 
-    `known_end` is that of `LogConsumers`.
-    Raises `TruncatedError` for a position that is gone, `ConfigError` for one past the end, `NoSuchLogError`,
-    `MetadataUnavailableError`.
-    """
-    if position is not None:
+
+async def _unlock(consumers: LogConsumers, name: str) -> None:
+    try:
+        await consumers.unlock(name)
+    except BookKeeperError:
+        return  # it ends with the session
+
+
+def check_begin(position: int | str | datetime | None) -> None:
+    """`ConfigError` unless a consumer can begin there."""
+    if isinstance(position, datetime):
+        if position.tzinfo is None:
+            raise ConfigError(
+                f"the time {position} has no time zone: give datetime(..., tzinfo=timezone.utc), or another"
+            )
+    elif isinstance(position, str):
+        if position not in (EARLIEST, LATEST):
+            raise ConfigError(f"position is a number, {EARLIEST!r}, {LATEST!r} or a datetime, not {position!r}")
+    elif position is not None:
         check_position("position", position)
-    consumers = LogConsumers(logs, log, uid, known_end)
-    return LogConsumer(consumers, log, name, await consumers.register(name, position), guard)
+
+
+async def _begin(position: int | str | datetime | None, end: LogEnd) -> int | None:
+    """Where a new consumer begins; None is where the log does at that moment."""
+    if isinstance(position, datetime):
+        return await end.position_at(position)
+    if position == LATEST:
+        return await end.end_at(ENTRY_ID_MAX)
+    return None if isinstance(position, str) else position

@@ -8,31 +8,34 @@ from __future__ import annotations
 
 from contextlib import aclosing
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from bkpy.client.arguments import check_position
+from bkpy.client.arguments import check_position, check_seconds, check_size
 from bkpy.client.iteration import ResumableIterator, Stepwise, alone
 from bkpy.client.lifetime import refuse_pickling
-from bkpy.errors import ClientClosedError, ConfigError, NoSuchLedgerError
-from bkpy.log.consumer import registered
+from bkpy.errors import ClientClosedError, ConfigError, NoSuchEntryError, NoSuchLedgerError, TruncatedError
+from bkpy.log.consumer import ConsumerLag, ConsumerStatus, LogEnd, opened
 from bkpy.log.entries import LogBlock, past_the_end
+from bkpy.log.poll import LogPoll
 from bkpy.log.scan import SegmentScan
 from bkpy.log.tail import LogTail
+from bkpy.metadata.logs.consumers import LogConsumers
 from bkpy.metadata.logs.pages import PageMissingError
 from bkpy.protocol.log.client_info import writer_of
+from bkpy.protocol.log.log_position import LogPosition
 from bkpy.protocol.log.log_reading import range_in
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from bkpy.client.read.reader import LedgerReader
-    from bkpy.config.client import ClientSettings
     from bkpy.errors import ClientInfo
     from bkpy.log.consumer import LogConsumer
     from bkpy.log.entries import LogEntry
+    from bkpy.log.parts import LogParts
     from bkpy.log.segments import Segments
     from bkpy.log.snapshot import LogSnapshot
-    from bkpy.metadata.logs.catalog import LogStore
     from bkpy.metadata.logs.pages import LogPages
     from bkpy.protocol.log.log_reading import SegmentRange
     from bkpy.runtime.interfaces import Runtime
@@ -51,21 +54,20 @@ class LogReader:
         snapshot: LogSnapshot,
         password: bytes,
         *,
-        logs: LogStore,
+        parts: LogParts,
         segments: Segments,
-        settings: ClientSettings,
-        runtime: Runtime,
-        guard: LoopGuard,
     ) -> None:
         self._snapshot = snapshot
-        self._guard = guard
+        self._guard: LoopGuard = parts.shared.pool.guard
         self._password = password
-        self._logs = logs
+        self._parts = parts
+        self._logs = parts.logs
         self._segments = segments
-        self._settings = settings
-        self._runtime = runtime
+        self._settings = parts.shared.settings
+        self._runtime: Runtime = parts.shared.runtime
         self._readers: dict[int, LedgerReader] = {}  # of the segments that were open at the last look
         self._tails: set[LogTail] = set()
+        self._poll = LogPoll(self.tail_blocks)
         self._closed = False
 
     # --- what is known ----------------------------------------------------------------------------------------------
@@ -104,21 +106,54 @@ class LogReader:
     async def refresh(self, *, confirmed: int = 0) -> None:
         """Look how far the log may be read by now, and where it begins.
 
-        What lies below the position `confirmed` may be read, as somebody knows who has: bookies that are away may be
-        the only ones that tell.
+        With `confirmed`, the position that an append has returned, or the writer's `last_acknowledged`, the entry may
+        be read when the call returns: no bookie is asked, and none need know yet that it was acknowledged. If
+        `confirmed` is another integer, what lies below that position may be read, as a caller knows that has read it;
+        no consumer can be committed by that.
 
         Raises `NoSuchLogError` once the log is deleted, `BookieUnavailableError` if it has an open ledger and too few
-        of its bookies can tell how far that may be read.
+        of its bookies can tell how far that may be read; with the position of an append, `ConfigError` if it was one to
+        another log, `NoSuchEntryError` if the log has that entry no more since its loss was accepted, `TruncatedError`.
         """
         self._check_open()
+        check_position("confirmed", confirmed)
+        if isinstance(confirmed, LogPosition):
+            if confirmed.log_uid != self.uid:
+                raise ConfigError(
+                    f"position {confirmed} is one of the log with uid {confirmed.log_uid}, and log {self.name} has uid "
+                    f"{self.uid}"
+                )
+            await self._on_the_present_list(partial(self._trust, confirmed))
+            return
         await self._snapshot.refresh(self._logs, fresh=True)
         await self._on_the_present_list(self._look)
-        self._snapshot.advance(confirmed)
+        self._snapshot.claim(confirmed)
+
+    async def _trust(self, appended: LogPosition) -> None:
+        """The entry was acknowledged. That holds for the log if its list has the entry's ledger at that place."""
+        snapshot = self._snapshot
+        await snapshot.refresh(self._logs, fresh=True)
+        snapshot.check(appended)
+        if appended < snapshot.proved and snapshot.list.behind(appended) == appended:  # it lies in no gap
+            return
+        entry_id = appended.entry_id
+        for segment in snapshot.list.open_segments:
+            if (segment.ledger_id, segment.first_position) == (appended.ledger_id, appended - entry_id):
+                reader = await self._look_up(segment.ledger_id)
+                if not reader.closed or entry_id <= reader.last_add_confirmed:
+                    snapshot.advance(appended + 1)
+                    return
+        raise NoSuchEntryError(
+            f"log {self.name} has no such entry at position {appended}: its loss was accepted, or the log was restored "
+            "to a state before it",
+            ledger_id=appended.ledger_id,
+            entry_id=entry_id,
+        )
 
     async def _look(self) -> None:
         snapshot = self._snapshot
         readers: dict[int, LedgerReader] = {}
-        while (segment := snapshot.segment_for(snapshot.next_position)) is not None and not segment.sealed:
+        while (segment := snapshot.segment_for(snapshot.proved)) is not None and not segment.sealed:
             reader = self._readers.get(segment.ledger_id)
             if reader is None:
                 reader = await self._look_up(segment.ledger_id)
@@ -147,6 +182,7 @@ class LogReader:
         self._readers.clear()
         for tail in self._tails:
             tail.fail(self._closed_error())
+        await self._poll.close()
 
     async def __aenter__(self) -> LogReader:
         return self
@@ -302,22 +338,92 @@ class LogReader:
             self._tails.discard(tail)
             await tail.close()
 
-    # --- consumers --------------------------------------------------------------------------------------------------
+    # --- polling ----------------------------------------------------------------------------------------------------
 
-    async def consumer(self, name: str, *, position: int | None = None) -> LogConsumer:
-        """The consumer of that name. A new one is registered at `position`, or where the log begins.
+    async def poll(self, *, max_entries: int = 1000, timeout: float | None = None) -> list[LogEntry]:  # noqa: ASYNC109
+        """The next entries: at most `max_entries`, as soon as there is one; an empty list after `timeout` seconds.
 
-        What it has yet to read is kept from then on. A cancelled call may have registered it. Raises `TruncatedError`
-        for a position that is gone, `ConfigError` for one past the end, `NoSuchLogError`, `MetadataUnavailableError`.
+        The first call begins where the log does, or at the position of `seek`; each further one behind what the former
+        returned. A call that is cancelled, times out or fails loses nothing: the next one returns those entries. With
+        `timeout=0` it returns what has arrived; None waits. Raises what `tail` does, and `RuntimeError` if another task
+        polls.
         """
         self._check_open()
-        return await registered(self._logs, self.name, self.uid, name, position, self._end_at, self._guard)
+        check_size("max_entries", max_entries)
+        if max_entries < 1:
+            raise ConfigError(f"max_entries must be at least 1, not {max_entries}")
+        if timeout is not None:
+            check_seconds("timeout", timeout)
+        return await self._poll.poll(max_entries, timeout)
+
+    def seek(self, position: int) -> None:
+        """The next `poll` begins at this position. Raises `RuntimeError` while another task polls."""
+        self._check_open()
+        check_position("position", position)
+        self._poll.seek(position)
+
+    # --- consumers --------------------------------------------------------------------------------------------------
+
+    async def consumer(
+        self, name: str, *, position: int | str | datetime | None = None, create: bool = False, lease: bool = False
+    ) -> LogConsumer:
+        """The consumer of that name. Raises `NoSuchConsumerError` if there is none, unless it is to `create` one.
+
+        A new one begins at `position`: "earliest", as without it, "latest", a position, or a time with a time zone.
+        What it has yet to read is kept from then on. With `lease`, no other client can commit, or take the lease, until
+        it is closed or this client's session ends; `ConsumerLockedError` says who has it. A cancelled call may have
+        registered the consumer, and leaves no lease. Raises `TruncatedError` for a position that is gone, `ConfigError`
+        for one past the end, `NoSuchLogError`, `MetadataUnavailableError`.
+        """
+        self._check_open()
+        end = LogEnd(self._end_at, self.position_at, self.lag_at)
+        return await opened(self._parts, self.name, self.uid, name, position, end, create=create, lease=lease)
+
+    async def consumers(self) -> list[ConsumerStatus]:
+        """All consumers of the log by name, with their lag. Raises what `refresh` and `read` do."""
+        self._check_open()
+        await self.refresh()
+        consumers = LogConsumers(self._logs, self.name, self.uid)
+        found = []
+        lags: dict[int, ConsumerLag] = {}
+        for name, state in sorted((await consumers.registered()).states.items()):
+            lag = lags.get(state.position)
+            if lag is None:
+                lag = lags[state.position] = await self._lag(state.position)
+            since = state.since_ms / 1000
+            idle_s = max(0.0, min(lag.seconds, self._runtime.clock.time() - since))
+            holder = await consumers.holder(name) if state.lease else None
+            found.append(ConsumerStatus(name, state.position, since, lag, idle_s, holder))
+        return found
+
+    async def lag_at(self, position: int) -> ConsumerLag:
+        """What lies from the position on, as a consumer there has yet to read it. Raises what `refresh` does."""
+        await self.refresh()
+        return await self._lag(position)
+
+    async def _lag(self, position: int) -> ConsumerLag:
+        while True:
+            snapshot = self._snapshot
+            begin, end = snapshot.list.behind(max(position, self.first_position)), snapshot.proved
+            if begin >= end:
+                return ConsumerLag(0, 0, 0.0)
+            entries_left = bytes_left = 0
+            try:
+                async with aclosing(self.list_ranges(begin, end - 1)) as parts:
+                    async for part in parts:
+                        entries_left += part.entries
+                        bytes_left += part.payload_bytes
+                async with aclosing(self.read(begin, begin)) as entries:
+                    age_s = self._runtime.clock.time() - (await anext(entries)).time
+            except TruncatedError:
+                continue  # meanwhile; what is there begins later
+            return ConsumerLag(entries_left, bytes_left, max(0.0, age_s))
 
     async def _end_at(self, position: int) -> int:
-        """`next_position`, after a `refresh` if that is short of `position`."""
-        if position > self.next_position:
+        """The position below which everything is proved, after a `refresh` if that is short of `position`."""
+        if position > self._snapshot.proved:
             await self.refresh()
-        return self.next_position
+        return self._snapshot.proved
 
     # --- times ------------------------------------------------------------------------------------------------------
 

@@ -97,7 +97,7 @@ class Roller:
         self._parts = parts
         self._logs = parts.logs
         self._settings, self._runtime = parts.shared.settings, parts.shared.runtime
-        self.appends = LogAppends(name, self._settings, self._is_due, self._stop)
+        self.appends = LogAppends(name, opened.log_list.uid, self._settings, self._is_due, self._stop)
         self._clock = WriterClock(self._runtime.clock, opened.log_list.segments[-1].begun_ms)
         self._lock = asyncio.Lock()  # of the task that rolls, seals or closes
         self._present = self._writer(opened.created)

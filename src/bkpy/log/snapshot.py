@@ -1,7 +1,8 @@
 """What a reader knows of its log: the list of its segments, and how far it may be read.
 
 Invariants: the list is never replaced by an older one, nor by that of another log of the same name; `next_position`
-never goes back; where a segment that isn't sealed ends is known only from metadata that say CLOSED.
+never goes back; where a segment that isn't sealed ends is known only from metadata that say CLOSED; `proved` rises only
+by the list, by what bookies show to be confirmed, and by what an append has returned.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class LogSnapshot:
     def __init__(self, name: str, log_list: LogList, version: int) -> None:
         self.name = name
         self.list = log_list
-        self.next_position = max(log_list.sealed_end, log_list.first_position)
+        self.proved = max(log_list.sealed_end, log_list.first_position)
+        self._claimed = 0  # a caller knows that what lies below may be read
         self._version = version
         self._closed: dict[int, int] = {}  # entries of ledgers that are CLOSED, though their segments aren't sealed
 
@@ -44,9 +46,18 @@ class LogSnapshot:
         still_open = {segment.ledger_id for segment in log_list.open_segments}
         self._closed = {ledger: entries for ledger, entries in self._closed.items() if ledger in still_open}
 
+    @property
+    def next_position(self) -> int:
+        """What lies below may be read."""
+        return max(self.proved, self._claimed)
+
     def advance(self, position: int) -> None:
-        """What lies below `position` may be read."""
-        self.next_position = max(self.next_position, position)
+        """What lies below `position` is proved to be readable."""
+        self.proved = max(self.proved, position)
+
+    def claim(self, position: int) -> None:
+        """A caller knows that what lies below `position` may be read. Nothing but reading goes by that."""
+        self._claimed = max(self._claimed, position)
 
     def ended(self, segment: Segment, entries: int) -> None:
         """The segment's ledger is CLOSED, with so many entries."""

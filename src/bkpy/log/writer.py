@@ -9,31 +9,44 @@ from typing import TYPE_CHECKING
 
 from bkpy.client.arguments import payload_of
 from bkpy.client.lifetime import refuse_pickling
-from bkpy.log.consumer import registered
+from bkpy.log.consumer import LogEnd, opened
 from bkpy.log.rolling import Roller
 from bkpy.protocol.wire.records import STAMP_BYTES
 from bkpy.runtime.loop_guard import this_thread
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
+    from datetime import datetime
 
     from bkpy.errors import ClientInfo
-    from bkpy.log.consumer import LogConsumer
+    from bkpy.log.consumer import ConsumerLag, LogConsumer
     from bkpy.log.opening import Opened
     from bkpy.log.parts import LogParts
+    from bkpy.log.reader import LogReader
     from bkpy.log.rolling import RollLimits
+    from bkpy.protocol.log.log_position import LogPosition
 
 
 class LogWriter:
     """Appends to one log; made by `Client.open_log`. Not to be shared between event loops."""
 
-    __slots__ = ("__weakref__", "_appends", "_logs", "_name", "_roller")
+    __slots__ = ("__weakref__", "_appends", "_name", "_parts", "_read", "_roller")
     __reduce__ = refuse_pickling
 
-    def __init__(self, name: str, opened: Opened, password: bytes, limits: RollLimits, parts: LogParts) -> None:
+    def __init__(
+        self,
+        name: str,
+        opened: Opened,
+        password: bytes,
+        limits: RollLimits,
+        parts: LogParts,
+        read: Callable[[], Awaitable[LogReader]],
+    ) -> None:
+        """`read` opens the log for reading."""
         self._name = name
-        self._logs = parts.logs
+        self._parts = parts
+        self._read = read
         self._roller = Roller(name, opened, password, limits, parts)
         self._appends = self._roller.appends
 
@@ -60,6 +73,11 @@ class LogWriter:
         return self._appends.next_position
 
     @property
+    def last_acknowledged(self) -> LogPosition | None:
+        """The last entry of this writer that is acknowledged, as `append` returned it; None if there is none yet."""
+        return self._appends.last_acknowledged
+
+    @property
     def usable(self) -> bool:
         """Whether appends can go on: it was neither closed nor abandoned, and has not failed."""
         return self._appends.state.takes_appends
@@ -74,8 +92,10 @@ class LogWriter:
 
     # --- appending --------------------------------------------------------------------------------------------------
 
-    async def append(self, data: bytes) -> int:
+    async def append(self, data: bytes) -> LogPosition:
         """Append one entry; returns its position when it and all before it are durable on the ack quorum.
+
+        The position is an int, and proves to `LogReader.refresh` that the entry was acknowledged.
 
         Waits for room in the window first, and while the log rolls. Cancelling the call doesn't withdraw an entry that
         has been assigned its position.
@@ -98,9 +118,9 @@ class LogWriter:
         ):
             await appends.admit(size, size, 1)
             batcher = appends.batcher
-        return await batcher.add(data, size)
+        return await batcher.add(data, size)  # type: ignore[return-value]  # what the batcher's `position` makes
 
-    def append_nowait(self, data: bytes) -> asyncio.Future[int]:
+    def append_nowait(self, data: bytes) -> asyncio.Future[LogPosition]:
         """Like `append`, but returns the future of the entry's position; cancelling that withdraws nothing.
 
         Raises `WouldBlock` if the window is full or the log is rolling.
@@ -119,13 +139,14 @@ class LogWriter:
             appends.check(size)
             if not window.enter(size, 1):
                 raise appends.would_block()
-        return batcher.add(data, size)
+        return batcher.add(data, size)  # type: ignore[return-value]
 
     async def append_batch(self, entries: Sequence[bytes]) -> range:
         """Append many entries, with consecutive positions; returns the range of them. The guarantee is `append`'s.
 
         An empty sequence is an empty range. The batch is admitted to the window as a whole, and never lies in two
-        ledgers. Cancelling the call withdraws nothing.
+        ledgers. Cancelling the call withdraws nothing. `last_acknowledged` proves to `LogReader.refresh` that they were
+        acknowledged.
         """
         payloads = [data if type(data) is bytes else payload_of(data) for data in entries]
         count = len(payloads)
@@ -150,14 +171,27 @@ class LogWriter:
         self._appends.batcher.guard.check()
         await self._roller.truncate(before, ignore_consumers=ignore_consumers)
 
-    async def consumer(self, name: str, *, position: int | None = None) -> LogConsumer:
+    async def consumer(
+        self, name: str, *, position: int | str | datetime | None = None, create: bool = False, lease: bool = False
+    ) -> LogConsumer:
         """The consumer of that name, as `LogReader.consumer`. A cancelled call may have registered it."""
         guard, uid = self._appends.batcher.guard, self._roller.log_list.uid
         guard.check()
-        return await registered(self._logs, self._name, uid, name, position, self._end, guard)
+        end = LogEnd(self._end_at, self._position_at, self._lag_at)
+        return await opened(self._parts, self._name, uid, name, position, end, create=create, lease=lease)
 
-    async def _end(self, _: int) -> int:
+    async def _end_at(self, _: int) -> int:
         return self._appends.acknowledged
+
+    async def _position_at(self, time: datetime) -> int:
+        async with await self._read() as reader:
+            return await reader.position_at(time)
+
+    async def _lag_at(self, position: int) -> ConsumerLag:
+        async with await self._read() as reader:
+            if (last := self._appends.last_acknowledged) is not None:
+                await reader.refresh(confirmed=last)
+            return await reader.lag_at(position)
 
     async def flush(self) -> None:
         """Return when everything appended so far is durable on the ack quorum; raises the writer's error.

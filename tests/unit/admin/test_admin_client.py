@@ -339,7 +339,7 @@ async def test_a_log_is_created_described_and_truncated(cluster: InProcess) -> N
     with pytest.raises(bkpy.UnauthorizedError):
         await admin.truncate_log("orders", 3)
     reader = await admin.client.read_log("orders", password=b"secret")
-    await reader.consumer("billing", position=0)
+    await reader.consumer("billing", position=0, create=True)
     with pytest.raises(ConfigError, match="billing"):
         await admin.truncate_log("orders", 3, password=b"secret")
     log_list = await admin.truncate_log("orders", 3, password=b"secret", ignore_consumers=True)
@@ -356,7 +356,7 @@ async def test_consumers_are_listed_and_deleted(cluster: InProcess) -> None:
     admin = await admin_of(cluster)
     await admin.create_log("orders")
     reader = await admin.client.read_log("orders")
-    await reader.consumer("billing", position=0)
+    await reader.consumer("billing", position=0, create=True)
     assert {name: state.position for name, state in (await admin.log_consumers("orders")).items()} == {"billing": 0}
     assert await admin.delete_log_consumer("orders", "billing") is True
     assert await admin.delete_log_consumer("orders", "billing") is False

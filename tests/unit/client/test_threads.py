@@ -71,7 +71,7 @@ async def start(directory: Path) -> World:
     writer, log = await client.create_ledger(**ONE), await client.open_log("orders", create=True, **ONE)
     assert (await writer.append(b"own"), await log.append(b"own")) == (0, 0)
     reader = await client.read_log("orders")
-    consumer = await reader.consumer("billing")
+    consumer = await reader.consumer("billing", create=True)
     ledger = await client.open_ledger(writer.ledger_id)
     return World(
         cluster, client, writer, log, (client, bkpy.AdminClient(client), writer, log, ledger, reader, consumer)

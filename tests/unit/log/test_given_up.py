@@ -40,7 +40,7 @@ async def test_a_log_goes_on_behind_all_that_was_told(
     for i in range(5):
         assert await log.append(b"%d" % i) == i
     reader = await other.read_log("orders")
-    billing = await log.consumer("billing")  # which knows of what was acknowledged just now
+    billing = await log.consumer("billing", create=True)  # which knows of what was acknowledged just now
     await billing.commit(5)
     log.abandon()
     await give_up(client, log.ledger_id, left)
@@ -120,9 +120,9 @@ async def test_a_consumer_that_has_read_everything_goes_on_behind_the_gap(cluste
     log = await client.open_log("orders", create=True)
     for i in range(5):
         await log.append(b"%d" % i)
-    billing = await log.consumer("billing")
+    billing = await log.consumer("billing", create=True)
     await billing.commit(5)
-    late = await log.consumer("late", position=1)
+    late = await log.consumer("late", position=1, create=True)
     log.abandon()
     await give_up(client, log.ledger_id, left)
     log = await client.open_log("orders")
@@ -134,7 +134,7 @@ async def test_a_consumer_that_has_read_everything_goes_on_behind_the_gap(cluste
     await log.truncate(LEDGER_ENTRIES_MAX)
     reader = await other.read_log("orders")
     assert reader.first_position == LEDGER_ENTRIES_MAX
-    billing = await reader.consumer("billing")
+    billing = await reader.consumer("billing", create=True)
     async with asyncio.timeout(30):
         tail = reader.tail(first=billing.position)
         assert (await anext(tail)).data == b"n"

@@ -19,14 +19,14 @@ async def test_a_consumer_goes_on_where_it_was(cluster: InProcess) -> None:
     log = await StepwiseLog(client).make()
     await log.segment(5)
     async with await client.read_log("orders") as reader:
-        billing = await reader.consumer("billing")
+        billing = await reader.consumer("billing", create=True)
         assert (billing.name, billing.position) == ("billing", 0)
         await billing.commit(3)
-        late = await reader.consumer("late", position=4)
+        late = await reader.consumer("late", position=4, create=True)
         assert late.position == 4
     async with await client.read_log("orders") as reader:
-        assert [(await reader.consumer(name)).position for name in ("billing", "late")] == [3, 4]
-        again = await reader.consumer("billing", position=1)
+        assert [(await reader.consumer(name, create=True)).position for name in ("billing", "late")] == [3, 4]
+        again = await reader.consumer("billing", position=1, create=True)
         assert again.position == 3  # it is there: the position is for new ones
         await again.commit(2)
         assert repr(again) == "<LogConsumer log=orders name=billing position=2>"
@@ -34,9 +34,9 @@ async def test_a_consumer_goes_on_where_it_was(cluster: InProcess) -> None:
             await billing.commit(4)
         assert billing.position == 3
         await again.delete()
-        assert (await reader.consumer("billing")).position == 0
+        assert (await reader.consumer("billing", create=True)).position == 0
     with pytest.raises(bkpy.ClientClosedError):
-        await reader.consumer("billing")
+        await reader.consumer("billing", create=True)
 
 
 async def test_what_a_consumer_can_not_be(cluster: InProcess) -> None:
@@ -45,16 +45,16 @@ async def test_what_a_consumer_can_not_be(cluster: InProcess) -> None:
     await log.segment(3)
     await log.segment(3)
     reader = await client.read_log("orders")
-    consumer = await reader.consumer("billing", position=5)
+    consumer = await reader.consumer("billing", position=5, create=True)
     await log.truncate(4)
     with pytest.raises(bkpy.TruncatedError):
-        await reader.consumer("other", position=3)
+        await reader.consumer("other", position=3, create=True)
     with pytest.raises(bkpy.TruncatedError):
         await consumer.commit(3)
     with pytest.raises(bkpy.ConfigError):
-        await reader.consumer("other", position=7)
+        await reader.consumer("other", position=7, create=True)
     with pytest.raises(bkpy.ConfigError, match="name of a consumer"):
-        await reader.consumer("a/b")
+        await reader.consumer("a/b", create=True)
     for bad in (-1, True, "1", None):
         with pytest.raises(bkpy.ConfigError, match="position"):
             await consumer.commit(bad)  # type: ignore[arg-type]
@@ -70,7 +70,7 @@ async def test_no_consumer_gets_past_what_is_there(cluster: InProcess) -> None:
     log = await StepwiseLog(client).make()
     await log.segment(3)
     reader = await client.read_log("orders")
-    consumer = await reader.consumer("billing")
+    consumer = await reader.consumer("billing", create=True)
     with pytest.raises(bkpy.ConfigError, match="reach up to position 3, so no consumer can be at 4"):
         await consumer.commit(4)
     assert consumer.position == 0
@@ -79,14 +79,16 @@ async def test_no_consumer_gets_past_what_is_there(cluster: InProcess) -> None:
     await consumer.commit(6)  # it looks again before it refuses
     assert consumer.position == reader.next_position == 6
     with pytest.raises(bkpy.ConfigError, match="reach up to position 6, so no consumer can be at 7"):
-        await reader.consumer("other", position=7)
-    assert (await reader.consumer("billing", position=7)).position == 6  # it is there: that is for new ones
+        await reader.consumer("other", position=7, create=True)
+    assert (
+        await reader.consumer("billing", position=7, create=True)
+    ).position == 6  # it is there: that is for new ones
 
 
 async def test_the_consumer_of_a_writer_gets_as_far_as_is_acknowledged(cluster: InProcess) -> None:
     client = await cluster.client()
     async with await client.open_log("orders", create=True) as log:
-        consumer = await log.consumer("billing")
+        consumer = await log.consumer("billing", create=True)
         for position in range(3):
             with pytest.raises(bkpy.ConfigError, match=f"position {position}, so no consumer can be at {position + 1}"):
                 await consumer.commit(position + 1)
@@ -99,7 +101,7 @@ async def test_what_a_tail_has_given_is_committed_without_another_look(cluster: 
     client = await cluster.client()
     log = await client.open_log("orders", create=True)
     reader = await client.read_log("orders")
-    consumer = await reader.consumer("billing")
+    consumer = await reader.consumer("billing", create=True)
     await log.append_batch([b"x"] * 5)
     await log.close()
     async with aclosing(reader.tail()) as tail:
@@ -117,13 +119,13 @@ async def test_a_writer_has_the_same_consumers(cluster: InProcess) -> None:
     client = await cluster.client()
     async with await client.open_log("orders", create=True) as log:
         await log.append_batch([b"x"] * 5)
-        consumer = await log.consumer("billing", position=3)
+        consumer = await log.consumer("billing", position=3, create=True)
         with pytest.raises(bkpy.ConfigError, match="billing"):
             await log.truncate(5)
         await log.truncate(3)
         with pytest.raises(bkpy.TruncatedError):
-            await log.consumer("late", position=2)
+            await log.consumer("late", position=2, create=True)
         with pytest.raises(bkpy.ConfigError, match="position"):
-            await log.consumer("late", position=True)
+            await log.consumer("late", position=True, create=True)
     reader = await client.read_log("orders")
-    assert (await reader.consumer("billing")).position == consumer.position == 3
+    assert (await reader.consumer("billing", create=True)).position == consumer.position == 3

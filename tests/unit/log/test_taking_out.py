@@ -130,7 +130,7 @@ async def test_a_consumer_holds_back_the_writer(cluster: InProcess) -> None:
     client = await cluster.client()
     await written(client, 4, per_ledger=100)
     async with await client.read_log(NAME) as reader:
-        consumer = await reader.consumer("billing")
+        consumer = await reader.consumer("billing", create=True)
         await consumer.commit(2)
         async with await client.open_log(NAME) as log:
             await log.append(entry(4))

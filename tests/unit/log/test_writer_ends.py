@@ -437,7 +437,7 @@ async def test_a_log_that_another_client_uses_is_not_removed_again(cluster: InPr
         log_list, _ = await log_parts(client).logs.read(name)
         if name == "read":
             async with await client.read_log(name) as reader:
-                await reader.consumer("billing")
+                await reader.consumer("billing", create=True)
         else:
             await (await client.open_log(name)).close()
         assert not await log_parts(client).logs.unmake(name, log_list.uid)
@@ -534,7 +534,7 @@ async def test_a_log_that_another_one_reads_meanwhile_is_not_removed_again(clust
     async def after_a_consumer(operations: Any) -> Any:
         if isinstance(operations[0], Delete):
             async with await other.read_log("orders") as reader:
-                await reader.consumer("billing", position=0)
+                await reader.consumer("billing", position=0, create=True)
         return await multi(operations)
 
     with patch.object(session, "multi", after_a_consumer), pytest.raises(NotEnoughBookiesError):

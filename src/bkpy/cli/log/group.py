@@ -500,7 +500,7 @@ async def _consumers(
     async with connect_admin(uri) as admin:
         if moved is not None:
             async with await admin.client.read_log(name, password=password) as reader:
-                consumer = await reader.consumer(moved[0], position=moved[1])
+                consumer = await reader.consumer(moved[0], position=moved[1], create=True)
                 if consumer.position != moved[1]:
                     await consumer.commit(moved[1])
         if deleted is not None and not await admin.delete_log_consumer(name, deleted):

@@ -28,7 +28,7 @@ class Appending:
         self._writer: bkpy.LogWriter | None = None
         self._first = 0
         self._acknowledged = 0
-        self._pending: deque[asyncio.Future[int]] = deque()
+        self._pending: deque[asyncio.Future[bkpy.LogPosition]] = deque()
         self._bytes = 0
         self._started = self._ended = 0.0
         self._closed = False

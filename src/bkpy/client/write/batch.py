@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 NEVER: Final = 1 << 62  # an entry, or a length, that no ledger gets to
 SENT: Final[list[bytes]] = []  # what is left of the payloads of a batch that was sent
@@ -79,8 +79,11 @@ class PendingBatch:
         self.end_length = 0
         self.resolved = 0  # entries of it that are confirmed
 
-    def confirm(self, confirmed: int, base: int) -> bool:
-        """Resolve what is confirmed of it, entry i to base + i. Returns whether that is all. `resolved` follows."""
+    def confirm(self, confirmed: int, base: int, position: Callable[[int], int] | None) -> bool:
+        """Resolve what is confirmed of it, entry i to base + i, or to what `position` makes of that.
+
+        Returns whether that is all. `resolved` follows.
+        """
         futures, entry_id = self.futures, self.first_id
         if self.resolved:
             futures, entry_id = futures[self.resolved :], entry_id + self.resolved
@@ -91,11 +94,12 @@ class PendingBatch:
         else:  # of several batches, some are done
             self.resolved = confirmed - self.first_id + 1
             futures = futures[: confirmed - entry_id + 1]
-        acknowledged_id = base + entry_id
-        for future in futures:
+        acknowledged: Iterable[int] = range(base + entry_id, base + entry_id + len(futures))
+        if position is not None:
+            acknowledged = map(position, acknowledged)
+        for future, result in zip(futures, acknowledged, strict=True):
             if not future.done():
-                future.set_result(acknowledged_id)
-            acknowledged_id += 1
+                future.set_result(result)
         return whole
 
     def length_at(self, confirmed: int) -> int:

@@ -26,7 +26,7 @@ from bkpy.protocol.ledger.writer_state import Event, WriterState
 from bkpy.protocol.wire.messages import Flags
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from bkpy.client.write.explicit_lac import Publisher
     from bkpy.client.write.interfaces import AppendReceiver, FragmentStore, ReplicationParts
@@ -43,7 +43,8 @@ class AppendBatcher:
     """The source of a writer's replication.
 
     `next_id` and `added_bytes` count what was added, `confirmed_entries` and `length` what of it is confirmed. `base`:
-    the position of the first entry in a log, so that futures are resolved to positions; 0 for other ledgers.
+    the position of the first entry in a log, so that futures are resolved to positions; 0 for other ledgers. `position`
+    makes of each what proves itself; None leaves it an integer.
     """
 
     # Not for the memory: an object with more than thirty attributes has a dict that is slow to look into.
@@ -70,6 +71,7 @@ class AppendBatcher:
         "length",
         "next_id",
         "open_batch",
+        "position",
         "replication",
     )
 
@@ -113,6 +115,7 @@ class AppendBatcher:
         self._sent_length = 0
         self._deferred = metadata.deferred_sync
         self.base = 0
+        self.position: Callable[[int], int] | None = None
         self.next_id = 0
         self.added_bytes = 0
         self.confirmed_entries = 0
@@ -276,16 +279,17 @@ class AppendBatcher:
         state = self.replication.state
         if state is _HELD or state is _HELD_CHANGING:
             return
-        base = self.base
+        base, position = self.base, self.position
         batches = self._batches
         while batches and (batch := batches[0]).first_id <= confirmed:
             if isinstance(batch, PendingEntry):
                 batches.popleft()
                 self.length = batch.end_length
                 if not batch.future.done():
-                    batch.future.set_result(base + batch.first_id)
+                    acknowledged = base + batch.first_id
+                    batch.future.set_result(acknowledged if position is None else position(acknowledged))
             else:
-                whole = batch.confirm(confirmed, base)
+                whole = batch.confirm(confirmed, base, position)
                 self.length = batch.length_at(confirmed)
                 if not whole:
                     break

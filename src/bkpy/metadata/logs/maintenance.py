@@ -333,8 +333,10 @@ class LogMaintenance:
                 return
             path = paths.log(self._logs.root, name)
             own = f"{path}/{log_list.uid}"
+            consumers = await self._nodes_below(f"{own}/consumers")
+            leases = [lease for consumer in consumers for lease in await self._nodes_below(consumer)]
             written_ahead = await self._nodes_below(pages_path(self._logs.root, name, log_list.uid))
-            for node in (f"{own}/lease", *await self._nodes_below(f"{own}/consumers"), *written_ahead):
+            for node in (f"{own}/lease", *leases, *consumers, *written_ahead):
                 _check_done(await delete_certainly(self._store, node, attempts_max=self._attempts_max))
             await self._deletions.note(name, log_list.uid)
             nodes = [Delete(f"{own}/consumers"), Delete(own), Delete(path)]

@@ -16,14 +16,16 @@ from tests.unit.metadata.store.troubled import AWAY, REPLY_LOST, REQUEST_LOST, O
 
 from bkpy.errors import (
     ConfigError,
+    ConsumerLockedError,
     CorruptDataError,
     MetadataConflictError,
     MetadataUnavailableError,
+    NoSuchConsumerError,
     NoSuchLogError,
     TruncatedError,
 )
 from bkpy.metadata.cluster import init_cluster
-from bkpy.metadata.logs.consumers import LogConsumers, consumers_of
+from bkpy.metadata.logs.consumers import ConsumerState, LogConsumers, consumers_of
 from bkpy.metadata.store.memory import MemoryStore
 from bkpy.metadata.store.outcome import Done, Missing
 from bkpy.metadata.store.store import Create, Delete, Put
@@ -32,6 +34,7 @@ from bkpy.protocol.log.log_list import Segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
 FOLDER = f"{LIST}/u1/consumers"
 
 
@@ -325,3 +328,148 @@ async def test_a_step_back_is_one_from_where_the_consumer_is(tree: MemoryStore) 
     before = (await of.registered()).check
     await of.commit("billing", 20, state)
     assert (await of.registered()).check != before
+
+
+# --- leases -----------------------------------------------------------------------------------------------------------
+
+
+class Holder:
+    """A client that has a consumer's lease, or wants it."""
+
+    def __init__(self, tree: MemoryStore, script: Iterable[str | OpeningStep | None] = (), **settings: int) -> None:
+        self.session = Troubled(tree, script)
+        self.of = LogConsumers(on(self.session, **settings), "orders", "u1")
+
+    async def lock(self, label: str = "host-1, pid 1") -> ConsumerState:
+        return await self.of.lock("billing", label)
+
+    async def commit(self, at: int, state: ConsumerState) -> ConsumerState:
+        return await self.of.commit("billing", at, state)
+
+
+def leases(tree: MemoryStore) -> list[str]:
+    return [path for path in tree.paths if path.startswith(f"{FOLDER}/billing/lease-")]
+
+
+async def test_one_client_at_a_time_has_the_lease(tree: MemoryStore) -> None:
+    first, second = Holder(tree), Holder(tree)
+    before = await consumers(tree).register("billing", 12)
+    with pytest.raises(NoSuchConsumerError, match="no consumer other: check the name, or register it with create=True"):
+        await first.of.lock("other", "host-1, pid 1")
+    state = await first.lock("client a on host-1, pid 4711")
+    assert (state.position, state.since_ms) == (before.position, before.since_ms)
+    assert await first.lock() == state  # again
+    holder = await second.of.holder("billing")
+    assert holder is not None
+    assert holder[:3] == ("host-1", 4711, "a")
+    for act in (second.lock(), consumers(tree).commit("billing", 20, before), second.commit(20, state)):
+        with pytest.raises(ConsumerLockedError, match="is leased to client a on host-1, pid 4711, since") as locked:
+            await act
+        assert (locked.value.holder, locked.value.retriable) == (holder, True)
+    state = await first.commit(20, state)
+    state = await first.commit(15, state)
+    await first.of.unlock("billing")
+    await first.of.unlock("billing")
+    assert await second.of.holder("billing") is None
+    with pytest.raises(
+        ConsumerLockedError, match="the lease of consumer billing of log orders has ended, and nobody holds"
+    ):
+        await first.commit(25, state)
+    free = await consumers(tree).commit("billing", 16, state)  # by a client without a lease
+    assert free.lease == ""
+    assert (await second.lock()).position == 16
+    assert await consumers(tree).delete("billing")
+    assert leases(tree) == []
+    with pytest.raises(ConsumerLockedError):
+        await second.commit(17, free)
+
+
+@pytest.mark.parametrize("taken", [False, True], ids=["free", "taken"])
+@pytest.mark.parametrize("to", [20, 11], ids=["on", "back"])
+@pytest.mark.parametrize("call", range(9))
+async def test_a_lease_that_ends_at_any_time_ends_the_commits(
+    tree: MemoryStore, call: int, to: int, taken: bool
+) -> None:
+    """The commit was made before that, or it is refused; a successor has what was committed."""
+    await consumers(tree).register("billing", 15)
+    first, second = Holder(tree), Holder(tree)
+    state = await first.lock()
+    ended = False
+
+    def ends() -> None:
+        nonlocal ended
+        ended = True
+        tree.end_session(first.session.session_id)
+        if taken:  # as `lock` does it
+            node = tree.node(f"{FOLDER}/billing")
+            value = json.dumps(json.loads(node.data) | {"token": "s", "lease": "s"})
+            put = Put(f"{FOLDER}/billing", value.encode(), node.version)
+            tree.apply_all([put, Create(f"{FOLDER}/billing/lease-s", b'{"label":"other, pid 2"}', True)], 99)
+
+    first.session.script.extend([None] * call + [ends])
+    (result,) = await asyncio.gather(first.commit(to, state), return_exceptions=True)
+    committed = isinstance(result, ConsumerState)
+    if isinstance(result, ConsumerLockedError):
+        assert (result.retriable, ended, result.holder is None) == (False, True, not taken)
+    else:
+        assert committed, result
+    assert await position(tree) == (to if committed else 15)
+    first.session.script.clear()
+    if ended:
+        with pytest.raises(ConsumerLockedError):
+            await first.commit(22, state)
+        if not taken:
+            assert (await second.lock()).position == (to if committed else 15)
+
+
+@pytest.mark.parametrize("call", range(8))
+async def test_of_two_that_want_the_lease_one_gets_it(tree: MemoryStore, call: int) -> None:
+    await consumers(tree).register("billing", 15)
+
+    def taken() -> None:
+        node = tree.node(f"{FOLDER}/billing")
+        value = json.dumps(json.loads(node.data) | {"token": "s", "lease": "s"})
+        put = Put(f"{FOLDER}/billing", value.encode(), node.version)
+        tree.apply_all([put, Create(f"{FOLDER}/billing/lease-s", b'{"label":"other, pid 2","since_ms":0}', True)], 99)
+
+    holder = Holder(tree, [None] * call + [taken])
+    if call < 6:
+        with pytest.raises(ConsumerLockedError, match="leased to other, pid 2"):
+            await holder.lock()
+        assert len(leases(tree)) == 1
+    else:
+        await holder.lock()  # it was first
+
+
+@pytest.mark.parametrize("trouble", [REQUEST_LOST, REPLY_LOST])
+@pytest.mark.parametrize("call", range(14))
+async def test_a_lost_request_or_reply_takes_nobody_a_lease(tree: MemoryStore, trouble: str, call: int) -> None:
+    await consumers(tree).register("billing", 15)
+    holder = Holder(tree, [None] * call + [trouble])
+    state = await holder.lock()
+    state = await holder.commit(20, state)
+    state = await holder.commit(12, state)
+    await holder.of.unlock("billing")
+    assert await position(tree) == 12
+    assert leases(tree) == []
+    await Holder(tree).lock()
+
+
+@pytest.mark.parametrize("call", range(10))
+async def test_a_lease_whose_outcome_is_unknown_can_be_given_up(tree: MemoryStore, call: int) -> None:
+    await consumers(tree).register("billing", 15)
+    holder = Holder(tree, [None] * call + [REPLY_LOST], metadata_write_attempts_max=1)
+    with contextlib.suppress(MetadataUnavailableError):
+        await holder.lock()
+    holder.session.script.clear()
+    await holder.of.unlock("billing")
+    await Holder(tree).lock()
+
+
+async def test_an_unreadable_lease_is_one_all_the_same(tree: MemoryStore) -> None:
+    await consumers(tree).register("billing", 15)
+    tree.apply(Create(f"{FOLDER}/billing/lease-x", b"?", True), 99)
+    with pytest.raises(ConsumerLockedError, match="leased to a client"):
+        await Holder(tree).lock()
+    tree.end_session(99)
+    await Holder(tree).lock()
