@@ -227,6 +227,8 @@ class HealingOracle:
         named = ensemble & mark.keys()
         if named and all(mark[name] == LossReason.LOST and name in settled for name in named):
             return f"{', '.join(sorted(named))} was back"
+        if any(mark[name] == LossReason.REBUILDING for name in named):
+            return ""  # until the ledger is closed it can't tell what it has lost
         size, quorum = metadata.ensemble_size, metadata.write_quorum
         sets = [{metadata.fragments[-1].bookies[i] for i in write_set(n, size, quorum)} for n in range(size)]
         if not writable - ensemble and all(len(members & settled) >= metadata.ack_quorum for members in sets):

@@ -7,7 +7,7 @@ the copy has not given out keeps all that it has. What was closed before the cop
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bkpy.client.client import replication_context
 from bkpy.errors import BookKeeperError
@@ -29,6 +29,13 @@ if TYPE_CHECKING:
     from .stage import Stage
 
 COLLECTS_WITHIN_S = 10.0  # several rounds of every bookie's collection
+
+
+class Held(NamedTuple):
+    """What a bookie has, and of which ledgers it has entries."""
+
+    ledgers: list[int]
+    with_entries: list[int]
 
 
 class GoneBack:
@@ -58,14 +65,17 @@ class GoneBack:
                 bookie.host.crash()
         return found
 
-    async def _go_back(self, bookies: Sequence[Bookie]) -> dict[Bookie, list[int]]:
+    async def _go_back(self, bookies: Sequence[Bookie]) -> dict[Bookie, Held]:
         """What each bookie has then. All servers are down meanwhile: no call spans it, and sessions end."""
         stage = self.stage
         sessions = [(bookie, session) for bookie in bookies for session in bookie.host.sessions]
         for bookie, session in sessions:
             bookie.host.do(session.suspend)
         await asyncio.sleep(stage.world.metadata_timeout_s + 0.1)
-        held = {bookie: await bookie.held() for bookie in bookies}
+        held = {
+            bookie: Held(await bookie.held(), [ledger_id for ledger_id, ids in bookie.promises.items() if ids])
+            for bookie in bookies
+        }
         stage.world.metadata.put_back(self.older)
         stage.world.record("event", "the metadata store has gone back to an older copy")
         for bookie, session in sessions:
@@ -79,16 +89,16 @@ class GoneBack:
                 await stage.start(bookie)
         return held
 
-    async def _check(self, client: Client, before: Mapping[Bookie, list[int]]) -> None:
+    async def _check(self, client: Client, before: Mapping[Bookie, Held]) -> None:
         given = await replication_context(client).cluster.catalog.ids_given()
         for bookie, held in before.items():
-            newer = [ledger_id for ledger_id, ids in bookie.promises.items() if ids and ledger_id >= given.below]
+            newer = [ledger_id for ledger_id in held.with_entries if ledger_id >= given.below]
             if not newer:
                 continue  # nothing tells it
             self.stage.world.marks[WENT_BACK] += 1
             if not bookie.host.up:
                 self._violated("liveness: bookies up", f"{bookie.host.name} is down")
-            elif collected := sorted({*held}.difference(await bookie.held())):
+            elif collected := sorted({*held.ledgers}.difference(await bookie.held())):
                 self._violated("I2", f"{bookie.host.name} has {newer}, which are newer, and collected {collected}")
         here = {bookie.settings.bookie_id for bookie in before}
         for story in self.stage.stories.by_id.values():
