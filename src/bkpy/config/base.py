@@ -7,7 +7,7 @@ tuning value.
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Final, Literal, get_args
+from typing import Annotated, ClassVar, Final, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -32,6 +32,14 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True, defer_build=True)
 
     group: ClassVar[Group | None] = None  # of the fields that a class declares itself
+
+    def __new__(cls, **values: object) -> Self:
+        """`ConfigError` for a wrong name, with the nearest right one, which pydantic's own error doesn't say."""
+        if unknown := values.keys() - cls.model_fields.keys():
+            from bkpy.config.checking import check_name  # which imports this module
+
+            check_name(cls, min(unknown), cls.__name__)
+        return super().__new__(cls)
 
     @classmethod
     def secrets(cls) -> frozenset[str]:

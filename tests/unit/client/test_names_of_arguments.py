@@ -12,6 +12,7 @@ import pytest
 from tests import api_page
 
 import bkpy
+from bkpy.config.recovery import RecoverySettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +25,7 @@ PASSED_ON = {"call", "submit", "iterate"}
 
 MISSPELT = """\
 import bkpy
+from bkpy.config.recovery import RecoverySettings
 
 async def main() -> None:
     async with bkpy.connect("zk://localhost:2181/ledgers", read_timout_s=1.0) as client:
@@ -32,6 +34,7 @@ async def main() -> None:
         reader = await client.read_log("orders", pasword=b"")
         reader.read(frist=1)
         admin = bkpy.AdminClient(client, setings=None)
+        RecoverySettings(copies_at_one=1)
         await admin.create_log("orders", retention=1)
         bkpy.threadsafe(client).call(log.append, date=b"x")
 """
@@ -42,6 +45,11 @@ def test_a_wrong_name_of_a_setting_is_refused_before_anything_is_connected() -> 
         bkpy.ConfigError, match=r"argument: unknown setting read_timout_s; the nearest .* read_timeout_s"
     ):
         bkpy.connect(URI, read_timout_s=1.0)  # type: ignore[call-arg]
+
+
+def test_a_wrong_name_of_a_setting_of_an_administrator_is_refused_at_once() -> None:
+    with pytest.raises(bkpy.ConfigError, match="RecoverySettings: unknown setting copies_at_one; the nearest"):
+        RecoverySettings(copies_at_one=1)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(("cls", "name", "function"), CALLS, ids=lambda it: getattr(it, "__name__", it))
@@ -68,4 +76,4 @@ def test_a_type_checker_refuses_each_wrong_name(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mypy", "--config-file", ROOT / "pyproject.toml", program]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
     wrong = {int(line.split(":")[1]) for line in done.stdout.splitlines() if " error: " in line}
-    assert wrong == {4, 5, 6, 7, 8, 9, 10, 11}, done.stdout + done.stderr
+    assert wrong == {5, 6, 7, 8, 9, 10, 11, 12, 13}, done.stdout + done.stderr

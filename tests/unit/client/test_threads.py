@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.real("threads")
 
 ONE = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
+_NOT_REFUSED_S = 0.2  # what isn't refused at once may never end in a loop that isn't its own
 REFUSED = "nothing was done: "
 IN_A_THREAD = (
     REFUSED + r"the client belongs to the event loop of another thread than elsewhere: from .* bkpy.threadsafe"
@@ -102,11 +103,12 @@ def calls(world: World) -> Iterator[tuple[str, Callable[[], Any]]]:
 
 async def made(call: Callable[[], Any]) -> None:
     """Carry out a call, whatever it returns."""
-    result = call()
-    if inspect.isawaitable(result):
-        await result
-    elif hasattr(result, "__anext__"):
-        await anext(result)
+    async with asyncio.timeout(_NOT_REFUSED_S):
+        result = call()
+        if inspect.isawaitable(result):
+            await result
+        elif hasattr(result, "__anext__"):
+            await anext(result)
 
 
 def refusals(world: World, run: Callable[[Any], Any]) -> dict[str, str]:
@@ -267,6 +269,7 @@ async def test_an_append_in_a_process_that_was_forked_beside_one_writes_nothing(
 # --- threadsafe -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.timeout(30)  # what waits for itself never ends
 async def test_threads_append_and_read_by_threadsafe(tmp_path: Path) -> None:
     world = await start(tmp_path)
     threads = bkpy.threadsafe(world.client)
@@ -294,6 +297,7 @@ async def test_threads_append_and_read_by_threadsafe(tmp_path: Path) -> None:
     await world.cluster.stop()
 
 
+@pytest.mark.timeout(30)  # nor what is waited for again and again
 async def test_an_error_of_time_of_the_call_itself_is_raised(tmp_path: Path) -> None:
     world = await start(tmp_path)
 
@@ -346,7 +350,7 @@ def test_a_thread_that_waits_for_a_loop_that_ends_is_released(tmp_path: Path, de
         loop = asyncio.get_running_loop()
         assert isinstance(loop, Deaf)
         loop.deaf = deaf
-        thread = threading.Thread(target=wait)
+        thread = threading.Thread(target=wait, daemon=True)
         thread.start()
         if deaf:
             assert loop.dropped.wait(30)
