@@ -205,7 +205,7 @@ def test_a_password(uri: str, name: str, tmp_path: Path) -> None:
 
 
 def test_show_and_list(uri: str, name: str) -> None:
-    kept = ("--retention", "1h", "--retention-bytes", "1MiB", "--consumer-lag-max", 60)
+    kept = ("--retention", "1h", "--retention-bytes", "1MiB", "--consumer-lag-max", 60, "--consumer-expiry", "30d")
     bkpy("log", "create", name, "--ensemble", "2,2,1", *kept, uri=uri)
     bkpy("log", "write", name, uri=uri, stdin=b"one\ntwo\n")
     bkpy("log", "write", name, uri=uri, stdin=b"three\n")
@@ -214,6 +214,7 @@ def test_show_and_list(uri: str, name: str) -> None:
     assert (shown["log"], shown["first_position"], shown["next_position"], shown["writer"]) == (name, 0, 3, None)
     assert (shown["ensemble_size"], shown["write_quorum"], shown["ack_quorum"]) == (2, 2, 1)
     assert (shown["retention_s"], shown["retention_bytes"], shown["consumer_lag_max_s"]) == (3600, 1 << 20, 60)
+    assert shown["consumer_expiry_s"] == 30 * 86400
     assert [(s["first_position"], s["entries"], s["bytes"]) for s in shown["segments"]] == [(0, 2, 6), (2, 1, 5)]
     assert [(c["consumer"], c["position"]) for c in shown["consumers"]] == [("billing", 1)]
     table = bkpy("log", "show", name, uri=uri).stdout.decode()
@@ -257,6 +258,8 @@ def test_consumers(uri: str, name: str) -> None:
         [row] = as_json("log", "consumers", name, "--set", "billing", position, uri=uri)
         assert (row["consumer"], row["position"]) == ("billing", position)
     assert re.search(r"billing\s+1\s", bkpy("log", "consumers", name, uri=uri).stdout.decode())
+    assert (row["lag_entries"], row["lag_bytes"], row["holder"]) == (1, 3, None)
+    assert 0 <= row["idle_s"] <= row["lag_s"] < 600
     past = bkpy("log", "consumers", name, "--set", "billing", 3, uri=uri, status=1).stderr.decode()
     assert past == f"bkpy: log {name} is known to reach up to position 2, so no consumer can be at 3\n"
     assert (

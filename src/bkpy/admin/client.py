@@ -373,6 +373,7 @@ class AdminClient:
         retention_s: float | None = None,
         retention_bytes: int | None = None,
         consumer_lag_max_s: float | None = None,
+        consumer_expiry_s: float | None = None,
     ) -> bool:
         """Create a log without opening it. Returns False if there is a log of that name, which stays as it is.
 
@@ -380,7 +381,16 @@ class AdminClient:
         arguments.
         """
         self._guard.check()
-        new = NewLog(ensemble_size, write_quorum, ack_quorum, digest, retention_s, retention_bytes, consumer_lag_max_s)
+        new = NewLog(
+            ensemble_size,
+            write_quorum,
+            ack_quorum,
+            digest,
+            retention_s,
+            retention_bytes,
+            consumer_lag_max_s,
+            consumer_expiry_s,
+        )
         return await create_log(self._log_parts.logs, name, password, new)
 
     async def describe_log(self, name: str, *, fresh: bool = True) -> LogDescription:

@@ -376,6 +376,7 @@ class Client:
         retention_s: float | None = None,
         retention_bytes: int | None = None,
         consumer_lag_max_s: float | None = None,
+        consumer_expiry_s: float | None = None,
         roll_bytes: int | None = None,
         roll_entries: int | None = None,
         roll_s: float | None = None,
@@ -384,16 +385,26 @@ class Client:
 
         With `create`, the log is made if there is none: its ledgers have these sizes, as in `create_ledger`. Retention
         deletes entries that are older than `retention_s` seconds and lie before the last `retention_bytes` bytes (with
-        one limit, by that alone). It waits for consumers, for at most `consumer_lag_max_s` seconds. `roll_*`: in place
-        of the settings `log_roll_bytes`, `log_roll_entries` and `log_roll_s`. Without `wait`, raises `LogLockedError`
-        if another client has the log open, and fences no writer. If the call fails, it removes a log that it created;
-        if it is cancelled, it may have fenced the previous writer.
+        one limit, by that alone). It waits for consumers, for at most `consumer_lag_max_s` seconds, and for none that
+        has committed nothing for `consumer_expiry_s` seconds though there was something to read. `roll_*`: in place of
+        the settings `log_roll_bytes`, `log_roll_entries` and `log_roll_s`. Without `wait`, raises `LogLockedError` if
+        another client has the log open, and fences no writer. If the call fails, it removes a log that it created; if
+        it is cancelled, it may have fenced the previous writer.
         Raises `NoSuchLogError`, `UnauthorizedError` for a wrong password, `LedgerRecoveryError` if too few
         bookies can say where the log ends, and what `create_ledger` raises; `ConfigError`, before it fences a writer,
         if the log's list has no room for another ledger.
         """
         self._check_open()
-        new = NewLog(ensemble_size, write_quorum, ack_quorum, digest, retention_s, retention_bytes, consumer_lag_max_s)
+        new = NewLog(
+            ensemble_size,
+            write_quorum,
+            ack_quorum,
+            digest,
+            retention_s,
+            retention_bytes,
+            consumer_lag_max_s,
+            consumer_expiry_s,
+        )
         limits = roll_limits(self._settings, roll_bytes, roll_entries, roll_s)
         return await open_log(self._log_parts, name, password, limits, create=new if create else None, wait=wait)
 

@@ -41,6 +41,7 @@ class NewLog(NamedTuple):
     retention_s: float | None
     retention_bytes: int | None
     consumer_lag_max_s: float | None
+    consumer_expiry_s: float | None = None
 
     def checked(self) -> NewLog:
         """The same. Raises `ConfigError` for a value that no log can have."""
@@ -54,6 +55,8 @@ class NewLog(NamedTuple):
             check_seconds("retention_s", self.retention_s)
         if self.consumer_lag_max_s is not None:
             check_seconds("consumer_lag_max_s", self.consumer_lag_max_s)
+        if self.consumer_expiry_s is not None:
+            check_seconds("consumer_expiry_s", self.consumer_expiry_s)
         if self.retention_bytes is not None:
             check_size("retention_bytes", self.retention_bytes)
             if self.retention_bytes < 0:

@@ -25,6 +25,7 @@ from bkpy.metadata.logs.pages import PageMissingError
 from bkpy.protocol.log.client_info import writer_of
 from bkpy.protocol.log.log_position import LogPosition
 from bkpy.protocol.log.log_reading import range_in
+from bkpy.protocol.wire.records import STAMP_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -412,7 +413,7 @@ class LogReader:
                 async with aclosing(self.list_ranges(begin, end - 1)) as parts:
                     async for part in parts:
                         entries_left += part.entries
-                        bytes_left += part.payload_bytes
+                        bytes_left += max(0, part.payload_bytes - STAMP_BYTES * part.entries)
                 async with aclosing(self.read(begin, begin)) as entries:
                     age_s = self._runtime.clock.time() - (await anext(entries)).time
             except TruncatedError:

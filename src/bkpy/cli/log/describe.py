@@ -17,6 +17,8 @@ from bkpy.cli.output.text import human_bytes, say
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from bkpy.admin.client import AdminClient
+    from bkpy.log.consumer import ConsumerStatus
     from bkpy.metadata.logs.consumers import ConsumerState
     from bkpy.protocol.log.log_list import LogList, Segment
 
@@ -33,9 +35,11 @@ async def described(uri: str, name: str, password: bytes, *, whole: bool) -> dic
 
     async with connect_admin(uri) as admin:
         next_position = None
+        statuses: list[ConsumerStatus] = []
         try:
             async with await admin.client.read_log(name, password=password) as reader:
                 next_position = reader.next_position
+                statuses = await reader.consumers()
         except (bkpy.UnauthorizedError, bkpy.BookieUnavailableError):
             if password:
                 raise
@@ -56,12 +60,13 @@ async def described(uri: str, name: str, password: bytes, *, whole: bool) -> dic
             "retention_s": log_list.retention_s,
             "retention_bytes": log_list.retention_bytes,
             "consumer_lag_max_s": log_list.consumer_lag_max_s,
+            "consumer_expiry_s": log_list.consumer_expiry_s,
             "sinks": dict(log_list.sinks),
             "gaps": [list(gap) for gap in log_list.gaps],
             "segments": [_segment(segment) for segment in segments],
             "older_ledgers": 0 if whole else log_list.ledgers - len(log_list.segments),
             "to_be_deleted": list(log_list.pending_delete),
-            "consumers": consumer_rows(await admin.log_consumers(name)),
+            "consumers": consumer_rows(await admin.log_consumers(name), statuses),
         }
 
 
@@ -105,12 +110,62 @@ def _segment(segment: Segment) -> dict[str, Any]:
     }
 
 
-def consumer_rows(states: Mapping[str, ConsumerState]) -> list[dict[str, Any]]:
-    """Each consumer, with the next position that it has to read, and the time when it committed that."""
-    return [
-        {"consumer": name, "position": state.position, "since": iso(state.since_ms)}
-        for name, state in sorted(states.items())
-    ]
+async def consumers_listed(admin: AdminClient, name: str, password: bytes) -> list[dict[str, Any]]:
+    """The log's consumers; without the password, or too many bookies, nobody knows what they have yet to read."""
+    import bkpy
+
+    statuses: list[ConsumerStatus] = []
+    try:
+        async with await admin.client.read_log(name, password=password) as reader:
+            statuses = await reader.consumers()
+    except (bkpy.UnauthorizedError, bkpy.BookieUnavailableError):
+        if password:
+            raise
+    return consumer_rows(await admin.log_consumers(name), statuses)
+
+
+def consumer_rows(states: Mapping[str, ConsumerState], statuses: Sequence[ConsumerStatus]) -> list[dict[str, Any]]:
+    """Each consumer, with the next position that it has to read, and the time when it committed that.
+
+    What it has yet to read is null where `statuses` don't say it.
+    """
+    known = {status.name: status for status in statuses}
+    rows = []
+    for name, state in sorted(states.items()):
+        status = known.get(name)
+        rows.append(
+            {
+                "consumer": name,
+                "position": state.position,
+                "since": iso(state.since_ms),
+                "lag_entries": status and status.lag.entries,
+                "lag_bytes": status and status.lag.bytes,
+                "lag_s": status and round(status.lag.seconds, 3),
+                "idle_s": status and round(status.idle_s, 3),
+                "holder": str(status.holder) if status and status.holder else None,
+            }
+        )
+    return rows
+
+
+def print_consumers(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Prints what `consumer_rows` returns as a table."""
+    print_table(
+        ("consumer", "position", "since", "entries to read", "bytes", "oldest s", "idle s", "leased to"),
+        [
+            (
+                row["consumer"],
+                row["position"],
+                row["since"],
+                *(
+                    "?" if row[key] is None else f"{row[key]:.0f}"
+                    for key in ("lag_entries", "lag_bytes", "lag_s", "idle_s")
+                ),
+                row["holder"] or "",
+            )
+            for row in rows
+        ],
+    )
 
 
 def iso(ms: int) -> str:
@@ -144,7 +199,7 @@ def show(log: dict[str, Any]) -> None:
         print_table(("given up from", "up to"), [(begin, end - 1) for begin, end in log["gaps"]])
     if log["consumers"]:
         click.echo()
-        print_table(("consumer", "position", "since"), [tuple(row.values()) for row in log["consumers"]])
+        print_consumers(log["consumers"])
 
 
 def _kept(log: dict[str, Any]) -> str:
@@ -157,4 +212,6 @@ def _kept(log: dict[str, Any]) -> str:
         return "everything"
     lag = log["consumer_lag_max_s"]
     held = "" if lag is None else f", at most {lag:g} s longer"
+    if (expiry := log["consumer_expiry_s"]) is not None:
+        held += f", and not for one that is idle for {expiry:g} s"
     return f"{', and '.join(parts)}; longer what consumers have yet to read{held}"

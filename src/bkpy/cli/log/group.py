@@ -71,6 +71,14 @@ def creation_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options that describe a new log."""
     for option in (
         click.option(
+            "--consumer-expiry",
+            "consumer_expiry_s",
+            callback=duration,
+            metavar="SECONDS",
+            help="Keep nothing any longer for a consumer that has committed nothing for so long though there was "
+            "something to read, such as 30d.  [default: keep it]",
+        ),
+        click.option(
             "--consumer-lag-max",
             "consumer_lag_max_s",
             callback=duration,
@@ -337,9 +345,10 @@ def consumers(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """List the consumers of the log NAME, with the next position that each has to read; or change one.
+    """List the consumers of the log NAME, with the next position and what each has yet to read; or change one.
 
-    Only --set needs the log's password: it reads the log's end, since no consumer can be past that.
+    A consumer is idle while it commits nothing though there is something to read. Without the log's password, what
+    there is to read is unknown, and --set is refused: no consumer can be past the log's end.
 
     \b
     Examples:
@@ -354,7 +363,9 @@ def consumers(
     if as_json:
         print_json(found)
     else:
-        print_table(("consumer", "position", "since"), [(c["consumer"], c["position"], c["since"]) for c in found])
+        from bkpy.cli.log.describe import print_consumers
+
+        print_consumers(found)
 
 
 @log.command(short_help="List and remove writer ids of Spark jobs.")
@@ -495,7 +506,7 @@ async def _sinks(uri: str, name: str, deleted: str | None) -> dict[str, int]:
 async def _consumers(
     uri: str, name: str, moved: tuple[str, int] | None, deleted: str | None, password: bytes
 ) -> list[dict[str, Any]]:
-    from bkpy.cli.log.describe import consumer_rows
+    from bkpy.cli.log.describe import consumers_listed
 
     async with connect_admin(uri) as admin:
         if moved is not None:
@@ -505,4 +516,4 @@ async def _consumers(
                     await consumer.commit(moved[1])
         if deleted is not None and not await admin.delete_log_consumer(name, deleted):
             raise click.ClickException(f"log {name} has no consumer {deleted}")
-        return consumer_rows(await admin.log_consumers(name))
+        return await consumers_listed(admin, name, password)

@@ -56,6 +56,11 @@ class MetadataTuning(Settings):
         description="bytes of one write of a log's list and its new pages",
     )
     log_consumer_reads_at_once: Size = Field(default=32, description="consumers of a log to read concurrently")
+    log_idle_intervals_max: Size = Field(
+        default=2,
+        description="retention intervals that count at most as a consumer's idle time between two passes of the "
+        "retention; what kept the passes apart may have kept the consumer from its commits",
+    )
     log_conflicts_max: Size = Field(
         default=20,
         description="writes to a log's list that lose in a row to somebody else's change before that is an error",

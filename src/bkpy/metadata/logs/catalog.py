@@ -127,6 +127,10 @@ class LogStore:
         """Milliseconds since the epoch."""
         return int(self._runtime.clock.time() * 1000)
 
+    def monotonic(self) -> float:
+        """Seconds by a clock that never jumps."""
+        return self._runtime.clock.monotonic()
+
     async def create(self, name: str, log_list: LogList) -> Done | Exists | NotDone | Unknown:
         """Create a log. `Exists` if there is one of that name, even one whose deletion is under way."""
         path = paths.log(self.root, name)

@@ -39,6 +39,7 @@ from bkpy.errors import (
 from bkpy.metadata import paths
 from bkpy.metadata.logs.consumers import LogConsumers
 from bkpy.metadata.logs.deletions import LogDeletions
+from bkpy.metadata.logs.idleness import IdleConsumers, idle_path
 from bkpy.metadata.logs.pages import PageMissingError, pages_path
 from bkpy.metadata.store.outcome import Changed, Done, Gone, Missing, NotDone, Superseded, Unknown, to_error
 from bkpy.metadata.store.resolve import children_if_there, delete_certainly, delete_together, read_certainly
@@ -93,6 +94,7 @@ class LogMaintenance:
         self._deletions = LogDeletions(logs)
         self._store = logs.store
         self._pages = logs.pages
+        self._idle = IdleConsumers(logs)
         self._last_read: tuple[str, LogList] | None = None  # by `sweep`: a log's name and list
         self._settings = logs.settings
         self._attempts_max = logs.settings.metadata_write_attempts_max
@@ -132,7 +134,7 @@ class LogMaintenance:
 
         log_list, _ = await self._logs.read(name)
         if log_list.retention_s is not None or log_list.retention_bytes is not None:
-            await self._change(name, change)
+            await self._change(name, change, expiring=True)
         return await self.finish(name)
 
     async def _change(
@@ -141,8 +143,12 @@ class LogMaintenance:
         change: Callable[[LogList, Mapping[str, int]], Awaitable[LogList]],
         *,
         ignore_consumers: bool = False,
+        expiring: bool = False,
     ) -> None:
-        """Write what `change` makes of the list and the consumers' positions; again if either changes meanwhile."""
+        """Write what `change` makes of the list and the consumers' positions; again if either changes meanwhile.
+
+        If `expiring`, without the consumers that have been idle for too long, unless one of them moves meanwhile.
+        """
         log_list, _ = await self._logs.read(name, fresh=True)
         missing: PageMissingError | None = None
         for _ in range(self._settings.log_conflicts_max):
@@ -150,8 +156,11 @@ class LogMaintenance:
             checks = []
             if not ignore_consumers:
                 registered = await LogConsumers(self._logs, name, log_list.uid).registered()
-                positions = {consumer: state.position for consumer, state in registered.states.items()}
-                checks = [registered.check]
+                gone = await self._idle.expired(name, log_list, registered) if expiring else frozenset()
+                positions = {
+                    consumer: state.position for consumer, state in registered.states.items() if consumer not in gone
+                }
+                checks = [registered.check, *(registered.checks[consumer] for consumer in sorted(gone))]
             uid = log_list.uid
             # Behind that: reading all consumers may take longer than the log goes without rolling.
             log_list, version = await self._logs.read(name, fresh=True)
@@ -336,7 +345,8 @@ class LogMaintenance:
             consumers = await self._nodes_below(f"{own}/consumers")
             leases = [lease for consumer in consumers for lease in await self._nodes_below(consumer)]
             written_ahead = await self._nodes_below(pages_path(self._logs.root, name, log_list.uid))
-            for node in (f"{own}/lease", *leases, *consumers, *written_ahead):
+            idle = idle_path(self._logs.root, name, log_list.uid)
+            for node in (f"{own}/lease", idle, *leases, *consumers, *written_ahead):
                 _check_done(await delete_certainly(self._store, node, attempts_max=self._attempts_max))
             await self._deletions.note(name, log_list.uid)
             nodes = [Delete(f"{own}/consumers"), Delete(own), Delete(path)]
@@ -359,7 +369,7 @@ class LogMaintenance:
             elif await self._logs.lease_holder(name, log_list.uid) is None:
                 await self.retain(name)
         except NoSuchLogError:
-            return
+            self._idle.forget(name)
 
     async def sweep(self, metadata: LedgerMetadata, grace_s: float) -> Swept:
         """Delete the ledger if it belongs to a log and certainly nobody needs it."""

@@ -259,3 +259,12 @@ def test_no_name(name: Any) -> None:
 def test_equal_values_are_equally_stored() -> None:
     log_list = dataclasses.replace(full(), unknown={"another": None, "later": [1]})
     assert log_list.encode() == full().encode()
+
+
+def test_fields_that_may_be_absent_are_stored_where_they_say_something() -> None:
+    log_list = full(writer_since_ms=5, consumer_expiry_s=60)
+    assert LogList.decode("orders", log_list.encode()) == log_list
+    assert json.loads(log_list.encode()) == json.loads(full().encode()) | {
+        "writer_since_ms": 5,
+        "consumer_expiry_s": 60.0,
+    }
