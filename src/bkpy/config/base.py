@@ -7,9 +7,15 @@ tuning value.
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Final, Literal, Self, get_args
+import difflib
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from bkpy.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -36,9 +42,7 @@ class Settings(BaseModel):
     def __new__(cls, **values: object) -> Self:
         """`ConfigError` for a wrong name, with the nearest right one, which pydantic's own error doesn't say."""
         if unknown := values.keys() - cls.model_fields.keys():
-            from bkpy.config.checking import check_name  # which imports this module
-
-            check_name(cls, min(unknown), cls.__name__)
+            check_names(cls.model_fields, min(unknown), cls.__name__)
         return super().__new__(cls)
 
     @classmethod
@@ -61,6 +65,14 @@ class Settings(BaseModel):
         """The names that users set, by group, basic first."""
         groups = cls.groups()
         return [name for group in GROUPS for name, own in groups.items() if own == group]
+
+
+def check_names(valid: Collection[str], name: str, origin: str, written: Callable[[str], str] = str) -> None:
+    """`ConfigError` with the nearest valid name if this one, which came from `origin`, isn't valid."""
+    if name not in valid:
+        near = difflib.get_close_matches(name.lower().replace("-", "_"), valid, n=1)
+        nearest = f"; the nearest valid one is {written(near[0])}" if near else ""
+        raise ConfigError(f"{origin}: unknown setting {written(name)}{nearest}")
 
 
 def encodes(text: str) -> bool:

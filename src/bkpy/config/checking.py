@@ -6,31 +6,19 @@ version, with a notice. Inside the package there are only the names of today.
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import ValidationError
 
-from bkpy.config.base import Settings
+from bkpy.config.base import Settings, check_names
 from bkpy.config.renamed import RENAMED
 from bkpy.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Mapping
 
 S = TypeVar("S", bound=Settings)
 V = TypeVar("V")
-
-
-def check_name(model: type[Settings], name: str, origin: str, written: Callable[[str], str] = str) -> None:
-    check_names(model.model_fields, name, origin, written)
-
-
-def check_names(valid: Collection[str], name: str, origin: str, written: Callable[[str], str] = str) -> None:
-    if name not in valid:
-        near = difflib.get_close_matches(name.lower().replace("-", "_"), valid, n=1)
-        nearest = f"; the nearest valid one is {written(near[0])}" if near else ""
-        raise ConfigError(f"{origin}: unknown setting {written(name)}{nearest}")
 
 
 def accepted_names(model: type[Settings]) -> set[str]:
@@ -54,7 +42,7 @@ def current_names(
     found: dict[str, V] = {}
     for name, value in given.items():
         if name not in accepted:
-            check_name(model, name, origin, written)
+            check_names(model.model_fields, name, origin, written)
         new = RENAMED.get(name, name)
         if new in found:
             old = name if name != new else next(old for old in given if RENAMED.get(old) == new)

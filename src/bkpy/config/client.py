@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from pydantic import Field, model_validator
 
-from bkpy.config.base import GIB, KIB, MIB, Group, Seconds, SecondsOrZero, Settings, Size
-from bkpy.config.checking import build, check_name
+from bkpy.config.base import GIB, KIB, MIB, Group, Seconds, SecondsOrZero, Settings, Size, check_names
+from bkpy.config.checking import build
 from bkpy.config.shared import MetadataSettings
 from bkpy.config.tuning.client import ClientTuning
 
@@ -127,5 +127,5 @@ def client_settings(**values: object) -> ClientSettings:
     `ConfigError` naming the argument at fault.
     """
     for name in values:
-        check_name(ClientSettings, name, "argument")
+        check_names(ClientSettings.model_fields, name, "argument")
     return build(ClientSettings, values, {})

@@ -11,8 +11,9 @@ import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
+from bkpy.config.base import check_names
 from bkpy.config.bookie import BookieSettings
-from bkpy.config.checking import accepted_names, build, check_names, current_names
+from bkpy.config.checking import accepted_names, build, current_names
 from bkpy.config.client import ClientSettings
 from bkpy.config.toml_file import read_toml
 from bkpy.errors import ConfigError
