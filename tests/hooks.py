@@ -26,7 +26,7 @@ from bkpy.storage.journal.journal import JournalWriter
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 
     import pytest
 
@@ -73,6 +73,13 @@ P = TypeVar("P", bound="Phase")
 Method = tuple[type, str]  # as `getattr`, `monkeypatch.setattr` and `patch.object` take it
 
 # --- the client ---------------------------------------------------------------------------------------------------
+
+
+def taking_in(writer: LedgerWriter, bookie_ids: Iterable[str]) -> Coroutine[Any, Any, None]:
+    """What the writer does when bookies come that were absent when its ledger was created."""
+    replication = writer._replication
+    replication._come = replication.absent.intersection(bookie_ids)
+    return replication._take_in_arrived()
 
 
 def pool_of(user: Client | LedgerReader) -> BookiePool:

@@ -126,7 +126,7 @@ class Healing:
         found = set[int]()
         for ledger_id in await self.marked():
             mark = await self.marks.read(ledger_id)
-            if mark is not None and mark.unverified == mark.lost.keys():
+            if mark is not None and mark.returned == mark.lost.keys():
                 metadata, _ = await self.catalog.read(ledger_id, fresh=True)
                 found |= {ledger_id} if metadata.state is LedgerState.OPEN else set()
         return found

@@ -167,7 +167,9 @@ class AdminClient:
         named = {name for fragment in metadata.fragments for name in fragment.bookies}
         leaving = (named - bookies.readable) | (set() if record is None else record.lost.keys())
         incomplete = frozenset[str]() if record is None else incomplete_bookies(record, self._context.directory)
-        return LedgerReplication(metadata, record, lock, plan(metadata, leaving, bookies, incomplete=incomplete))
+        whole_from = {} if record is None else record.whole_from
+        planned = plan(metadata, leaving, bookies, incomplete=incomplete, whole_from=whole_from)
+        return LedgerReplication(metadata, record, lock, planned)
 
     async def unreadable_entries(
         self, metadata: LedgerMetadata, copy: Copy, *, ranges_max: int, on_read: Callable[[int], None] | None = None

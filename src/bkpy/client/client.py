@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
+from functools import partial
 from typing import TYPE_CHECKING, Final, assert_never
 
 from bkpy._version import VERSION
@@ -171,13 +172,18 @@ class Client:
         custom_metadata: Mapping[str, bytes] | None = None,
         caller_ids: bool = False,
         deferred_sync: bool = False,
+        allow_absent_bookies: bool | None = None,
     ) -> LedgerWriter:
         """Create a ledger and return its writer.
 
         Each entry goes to `write_quorum` of `ensemble_size` bookies and is acknowledged when `ack_quorum` of them have
         it on disk. `password` has at most 65536 bytes. `digest` is "crc32c" or "hmac-sha256", the latter keyed by
         `password`. With `caller_ids`, every append names its entry's id; with `deferred_sync`, appends are acknowledged
-        before they are on disk, and `force` makes them durable. Raises `ConfigError` for sizes without
+        before they are on disk, and `force` makes them durable. Where too few bookies are there, the ledger has known
+        ones that are absent, which get its entries when they are back, unless `allow_absent_bookies` (in place of the
+        setting) is False: `writer.absent` names them.
+
+        Raises `ConfigError` for sizes without
         E >= Qw >= Qa >= 1 and for custom metadata whose name begins with "bkpy.", `NotEnoughBookiesError`,
         `MetadataUnavailableError`; with `outcome_unknown`, the error's `ledger_id` is that of the ledger that may have
         been made. If the call is cancelled, what it has made is deleted again.
@@ -205,12 +211,16 @@ class Client:
             caller_ids=caller_ids,
             deferred_sync=deferred_sync,
         )
-        created = await self._create(new)
+        created = await self._create(new, allow_absent=allow_absent_bookies)
         return self._writer(created, RecordCodec(created.metadata.ledger_id, digest, digest_key(password)))
 
-    async def _create(self, new: NewLedger) -> Created:
+    async def _create(self, new: NewLedger, *, allow_absent: bool | None = None) -> Created:
         self._check_open()
-        return await create_ledger(new, self._cluster.catalog, self._ensembles, self._runtime)
+        if allow_absent is None:
+            allow_absent = self._settings.allow_absent_bookies
+        return await create_ledger(
+            new, self._cluster.catalog, self._ensembles, self._runtime, allow_absent=allow_absent
+        )
 
     def _writer(self, created: Created, codec: RecordCodec, log: AppendReceiver | None = None) -> LedgerWriter:
         metadata = created.metadata
@@ -220,7 +230,7 @@ class Client:
                 ledger_id=metadata.ledger_id,
             )
         self._pool.add_key(metadata.ledger_id, metadata.ledger_key)
-        self._leaving.start()
+        self._leaving.start(look=bool(created.absent))
         writer = LedgerWriter(
             metadata,
             created.version,
@@ -230,6 +240,7 @@ class Client:
             parts=self._parts,
             on_closed=self._ended,
             log=log,
+            absent=created.absent,
         )
         self._begun(writer)
         return writer
@@ -380,16 +391,25 @@ class Client:
         roll_bytes: int | None = None,
         roll_entries: int | None = None,
         roll_s: float | None = None,
+        allow_absent_bookies: bool | None = None,
     ) -> LogWriter:
         """Become the writer of a log, fencing any previous writer.
 
         With `create`, the log is made if there is none: its ledgers have these sizes, as in `create_ledger`. Retention
         deletes entries that are older than `retention_s` seconds and lie before the last `retention_bytes` bytes (with
+<<<<<<< HEAD
         one limit, by that alone). It waits for consumers, for at most `consumer_lag_max_s` seconds, and for none that
         has committed nothing for `consumer_expiry_s` seconds though there was something to read. `roll_*`: in place of
         the settings `log_roll_bytes`, `log_roll_entries` and `log_roll_s`. Without `wait`, raises `LogLockedError` if
         another client has the log open, and fences no writer. If the call fails, it removes a log that it created; if
         it is cancelled, it may have fenced the previous writer.
+=======
+        one limit, by that alone). It waits for consumers, for at most `consumer_lag_max_s` seconds. `roll_*`: in place
+        of the settings `log_roll_bytes`, `log_roll_entries` and `log_roll_s`; `allow_absent_bookies` as in
+        `create_ledger`, for all ledgers that this writer makes. Without `wait`, raises `LogLockedError`
+        if another client has the log open, and fences no writer. If the call fails, it removes a log that it created;
+        if it is cancelled, it may have fenced the previous writer.
+>>>>>>> 56fd2402 (Create ledgers with known bookies that are absent where too few others are there)
         Raises `NoSuchLogError`, `UnauthorizedError` for a wrong password, `LedgerRecoveryError` if too few
         bookies can say where the log ends, and what `create_ledger` raises; `ConfigError`, before it fences a writer,
         if the log's list has no room for another ledger.
@@ -406,7 +426,8 @@ class Client:
             consumer_expiry_s,
         )
         limits = roll_limits(self._settings, roll_bytes, roll_entries, roll_s)
-        return await open_log(self._log_parts, name, password, limits, create=new if create else None, wait=wait)
+        parts = self._log_parts._replace(create=partial(self._create, allow_absent=allow_absent_bookies))
+        return await open_log(parts, name, password, limits, create=new if create else None, wait=wait)
 
     # --- the end ----------------------------------------------------------------------------------------------------
 

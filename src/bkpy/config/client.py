@@ -67,6 +67,11 @@ class WriterHealing(Settings):
     disable_ensemble_change: bool = Field(
         default=False, description="keep sending to failed bookies instead of replacing them"
     )
+    allow_absent_bookies: bool = Field(
+        default=True,
+        description="create ledgers with bookies that are known and absent where there are too few others. Those get "
+        "their entries when they are back",
+    )
     delay_ensemble_change: bool = Field(
         default=False, description="replace failed bookies only when an ack quorum is in danger"
     )

@@ -26,6 +26,7 @@ class ClientArguments(TypedDict, total=False):
     explicit_lac_interval_s: float
     long_poll_s: float
     disable_ensemble_change: bool
+    allow_absent_bookies: bool
     delay_ensemble_change: bool
     quarantine_s: float
     absent_bookie_replace_delay_s: float

@@ -175,5 +175,9 @@ class WriteBack:
     ) -> LedgerMetadata:
         return fragment.metadata.new_fragment(fragment.confirmed + 1, tuple(ensemble))
 
+    async def taken_in(self, fragment: OpenFragment, bookie_ids: Collection[str], first_entry: int) -> None:
+        """Never called: only the writer that has created a ledger knows of absent bookies."""
+        raise AssertionError(f"a recovery of ledger {fragment.ledger_id} has taken in {bookie_ids}")
+
     def abandon(self) -> None:
         self._replication.abandon(ClientClosedError("the recovery has ended"))

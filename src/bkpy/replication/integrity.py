@@ -516,7 +516,7 @@ class IntegrityCheck:
         self._metrics.repaired()
         if demand is Demand.CLOSED and record is not None and self._is_reported_lost(record):
             # Whatever comes of it: at worst a worker copies what is here.
-            await self._queue.remove(record, [self._bookie_id])
+            await self._queue.end_absence(record, [self._bookie_id])
 
     def _leave(self, ledger_id: int, why: str) -> None:
         self._waiting.pop(ledger_id, None)

@@ -169,7 +169,8 @@ class _Counts:
         left = copies_left(endangered(metadata, record.lost), self.bookies.readable)
         if left is not None:
             self.by_copies_left[left] += 1
-        planned = plan(metadata, record.lost, self.bookies, incomplete=incomplete_bookies(record, self.directory))
+        incomplete = incomplete_bookies(record, self.directory)
+        planned = plan(metadata, record.lost, self.bookies, incomplete=incomplete, whole_from=record.whole_from)
         self.unclosed += bool(planned.unclosed)
         entries = sum(copy.share.entries or 0 for copy in planned.copies)
         self.bytes_left += entries * metadata.length / max(1, metadata.last_entry + 1)

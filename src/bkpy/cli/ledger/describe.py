@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from bkpy.errors import BookKeeperError
+    from bkpy.metadata.replication.underreplication import LostBookie, UnderreplicationRecord
     from bkpy.protocol.repair.holdings import Share
 
     # By bookie, its last entry of the ledger, or the error that it answered with.
@@ -24,10 +25,13 @@ if TYPE_CHECKING:
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
 
 
-def describe(ledger: LedgerMetadata, answers: BookieAnswers | None = None) -> dict[str, Any]:
+def describe(
+    ledger: LedgerMetadata, answers: BookieAnswers | None = None, record: UnderreplicationRecord | None = None
+) -> dict[str, Any]:
     """All that is known, for JSON, with `answers` added to the bookies that gave them.
 
-    Fields that have no value before the ledger is closed are null.
+    `record`: the ledger's under-replication record, if it has one. Fields that have no value before the ledger is
+    closed are null.
     """
     from bkpy.protocol.repair.holdings import holdings
 
@@ -45,6 +49,7 @@ def describe(ledger: LedgerMetadata, answers: BookieAnswers | None = None) -> di
         "caller_ids": ledger.caller_ids,
         "deferred_sync": ledger.deferred_sync,
         **({} if ledger.accepted_loss is None else {"accepted_loss": ledger.accepted_loss.fields()}),
+        **({} if record is None else {"under_replicated": losses(record)}),
         "custom_metadata": {k: v.decode(errors="backslashreplace") for k, v in ledger.custom_metadata.items()},
         "fragments": [
             {
@@ -65,6 +70,23 @@ def describe(ledger: LedgerMetadata, answers: BookieAnswers | None = None) -> di
             for fragment in holdings(ledger)
         ],
     }
+
+
+def losses(record: UnderreplicationRecord) -> dict[str, dict[str, Any]]:
+    """By bookie whose copy is missing: the reason, since when, and from which entry on a bookie has them again."""
+    return {bookie_id: _loss(loss) for bookie_id, loss in record.lost.items()}
+
+
+def _loss(loss: LostBookie) -> dict[str, Any]:
+    since = datetime.fromtimestamp(loss.since_ms / 1000, UTC).isoformat(timespec="seconds")
+    whole = {} if loss.whole_from is None else {"whole_from": loss.whole_from}
+    return {"reason": loss.reason, "since": since, **whole}
+
+
+def loss_text(loss: Mapping[str, Any]) -> str:
+    """One of `losses`, for people."""
+    whole = f", has what follows entry {loss['whole_from'] - 1}" if "whole_from" in loss else ""
+    return f"{loss['reason']} since {loss['since']}{whole}"
 
 
 def row(ledger: LedgerMetadata) -> tuple[object, ...]:
@@ -92,9 +114,10 @@ def _compare(share: Share, last: int | None, answers: int | BookKeeperError) -> 
     return {"state": state, "has_up_to": answers, "missing_from": missing, "error": None}
 
 
-def show(ledger: LedgerMetadata, answers: BookieAnswers) -> None:
+def show(ledger: LedgerMetadata, answers: BookieAnswers, record: UnderreplicationRecord | None = None) -> None:
     """Print the ledger, its fragments, the entries that each bookie should hold of them, and what it reports."""
-    described = describe(ledger)
+    described = describe(ledger, record=record)
+    missing = described.pop("under_replicated", {})
     del described["fragments"]
     custom = described.pop("custom_metadata")
     if described["length"] is not None:
@@ -106,6 +129,7 @@ def show(ledger: LedgerMetadata, answers: BookieAnswers) -> None:
             + (f"; lost: entries {', '.join(f'{a}-{b}' for a, b in loss['holes'])}" if "holes" in loss else "")
         )
     rows = [(name.replace("_", " "), value) for name, value in described.items()]
+    rows += [(printable(f"missing on {name}"), printable(loss_text(loss))) for name, loss in missing.items()]
     rows += [(printable(f"custom {name}"), printable(value)) for name, value in custom.items()]
     print_table(("", ""), [(name, "-" if value is None else str(value)) for name, value in rows])
     click.echo()

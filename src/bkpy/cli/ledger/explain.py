@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from bkpy.cli.arguments import ledgers_argument
 from bkpy.cli.connecting import connect_option
+from bkpy.cli.ledger.describe import loss_text, losses
 from bkpy.cli.output.json import json_option
 from bkpy.cli.output.progress import progress
 from bkpy.cli.output.tables import print_table
@@ -52,7 +52,7 @@ async def _explain(client: bkpy.Client, ledger_id: int, read: bool) -> dict[str,
         "ledger_id": ledger_id,
         "state": metadata.state.value,
         "fragments": list(_fragments(admin, metadata, record)),
-        "marked": None if record is None else _marked(record),
+        "marked": None if record is None else losses(record),
         "locked_by": locked_by,
         "to_do": _to_do(planned),
         "lost": [list(hole) for hole in (() if metadata.accepted_loss is None else metadata.accepted_loss.holes)],
@@ -115,14 +115,6 @@ def _standing(client: bkpy.Client, bookie_id: str, mark: UnderreplicationRecord 
     return f"{here or 'away'}, marked: {loss.reason}"
 
 
-def _marked(mark: UnderreplicationRecord) -> dict[str, Any]:
-    return {bookie_id: {"reason": loss.reason, "since": _time(loss.since_ms)} for bookie_id, loss in mark.lost.items()}
-
-
-def _time(since_ms: int) -> str:
-    return datetime.fromtimestamp(since_ms / 1000, UTC).isoformat(timespec="seconds")
-
-
 def _to_do(planned: Plan) -> list[str]:
     report = [
         f"copy {copy.share.entries} of the entries {copy.first} to {copy.last} to {_where(copy)}"
@@ -150,9 +142,7 @@ def _show(report: dict[str, Any]) -> None:
             (fragment["first_entry"], last, f"{fragment['copies_left']} of {fragment['copies_wanted']}", bookies)
         )
     print_table(("from", "to", "copies", "bookies"), rows, title=f"ledger {report['ledger_id']}, {report['state']}")
-    lines = [
-        ("marked", f"{name} since {mark['since']}: {mark['reason']}") for name, mark in (report["marked"] or {}).items()
-    ]
+    lines = [("marked", f"{name}: {loss_text(mark)}") for name, mark in (report["marked"] or {}).items()]
     if report["locked_by"]:
         lines.append(("at work", report["locked_by"]))
     lines += [("to do", what) for what in report["to_do"]]

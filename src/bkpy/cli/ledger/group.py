@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from bkpy.client.read.block import Entry
     from bkpy.client.read.reader import LedgerReader
     from bkpy.errors import BookKeeperError
+    from bkpy.metadata.replication.underreplication import UnderreplicationRecord
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
 
 _ENTRY = click.IntRange(min=0)
@@ -395,12 +396,14 @@ async def _tail(uri: str, ledger_id: int, first: int, form: _Formatter, password
         await reader.close()
 
 
-async def _metadata(client: Client, ledger_id: int) -> tuple[LedgerMetadata, Mapping[str, int | BookKeeperError]]:
-    """The ledger's metadata, and the last entry that each bookie holds."""
+async def _metadata(
+    client: Client, ledger_id: int
+) -> tuple[LedgerMetadata, Mapping[str, int | BookKeeperError], UnderreplicationRecord | None]:
+    """The ledger's metadata, the last entry that each bookie holds, and the ledger's under-replication record."""
     from bkpy.admin.client import AdminClient
 
-    metadata = await client.ledger_metadata(ledger_id)
-    return metadata, await AdminClient(client).last_entries(metadata)
+    admin, metadata = AdminClient(client), await client.ledger_metadata(ledger_id)
+    return metadata, await admin.last_entries(metadata), await admin.under_replication(ledger_id)
 
 
 async def _recover(client: Client, ledger_id: int, password: bytes) -> dict[str, Any]:

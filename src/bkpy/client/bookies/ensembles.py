@@ -1,15 +1,20 @@
 """Finds bookies for ledgers: the placement policy chooses them, and the client connects to them before it uses them.
 
-Invariants: a returned ensemble has no new bookie that could not be reached; a bookie that failed lately is chosen only
-if there is no other.
+A new ledger may have bookies that are known and *absent*, where there are too few others: not registered, or out of
+this client's reach.
+
+Invariants: an ensemble has no new bookie that could not be reached, but for absent ones of a new ledger, whose write
+sets have `present_min` others each; a bookie that failed lately is chosen only if there is no other, an absent one only
+if there are too few others.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.errors import BookieUnavailableError, MetadataUnavailableError, NotEnoughBookiesError, TlsError
+from bkpy.protocol.ledger.quorum import arranged, present_min
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -18,8 +23,15 @@ if TYPE_CHECKING:
     from bkpy.client.bookies.pool import BookiePool
     from bkpy.config.client import ClientSettings
     from bkpy.errors import BookKeeperError
-    from bkpy.metadata.bookies.registration import BookieDirectory, BookieInfo
+    from bkpy.metadata.bookies.registration import AbsentBookie, BookieDirectory, BookieInfo
     from bkpy.runtime.interfaces import Runtime
+
+
+class NewEnsemble(NamedTuple):
+    """The bookies of a new ledger, and those of them that are absent."""
+
+    bookies: tuple[str, ...]
+    absent: tuple[AbsentBookie, ...] = ()
 
 
 class Ensembles:
@@ -51,20 +63,50 @@ class Ensembles:
         self._quarantine = {bookie_id: until for bookie_id, until in self._quarantine.items() if until > now}
         return frozenset(self._quarantine)
 
-    async def new(self, size: int) -> tuple[str, ...]:
-        """An ensemble for a new ledger. Raises `NotEnoughBookiesError`."""
+    async def new(
+        self,
+        size: int,
+        write_quorum: int,
+        ack_quorum: int,
+        *,
+        allow_absent: bool = False,
+        not_known: Collection[str] = (),
+    ) -> NewEnsemble:
+        """An ensemble for a new ledger. Raises `NotEnoughBookiesError`.
+
+        Where that needs them, and `allow_absent`, some are absent bookies: never one of those `not_known`.
+        """
         if len(self._directory.bookies) < size:
             await self._directory.refresh()  # the watch may be a moment behind
         unreachable: dict[str, BookKeeperError] = {}
+        shortage: NotEnoughBookiesError | None = None  # of bookies that are there
+        absent: dict[str, AbsentBookie] = {}
         while True:
+            here, avoid = self._without(unreachable), self.quarantined
+            if shortage is not None:
+                refusing = {name for name, error in unreachable.items() if isinstance(error, TlsError)}
+                known = await self._directory.known({*here, *self._directory.read_only, *refusing, *not_known})
+                absent = {one.bookie_id: one for one in known}
+                avoid = frozenset(absent)
+            away = {name: self._directory.last_seen(name) for name in absent}
             try:
-                chosen = self._placement.choose(self._without(unreachable), size, self.quarantined)
+                chosen = self._placement.choose(here | away, size, avoid)
             except NotEnoughBookiesError as e:
-                raise self._explained(e, unreachable) from None
-            failed = await self._unreachable(chosen)
-            if not failed:
-                return chosen
-            unreachable |= failed
+                if shortage is None and allow_absent:
+                    shortage = e
+                    continue
+                raise self._explained(shortage or e, unreachable) from None
+            failed = await self._unreachable([name for name in chosen if name in here])
+            if failed:
+                unreachable |= failed
+                continue
+            ensemble = arranged(chosen, absent, write_quorum, ack_quorum)
+            if ensemble is None:
+                assert shortage is not None
+                needed = present_min(write_quorum, ack_quorum)
+                why = f"of each {write_quorum} bookies that get an entry, {needed} have to be there"
+                raise self._explained(NotEnoughBookiesError(f"{shortage.message}; {why}"), unreachable)
+            return NewEnsemble(ensemble, tuple(absent[name] for name in ensemble if name in absent))
 
     async def replace(
         self, ensemble: Sequence[str], positions: Collection[int], *, without: Collection[str] = ()

@@ -26,7 +26,7 @@ from bkpy.protocol.ledger.writer_state import Event, WriterState
 from bkpy.protocol.wire.messages import Flags
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from bkpy.client.write.explicit_lac import Publisher
     from bkpy.client.write.interfaces import AppendReceiver, FragmentStore, ReplicationParts
@@ -85,6 +85,7 @@ class AppendBatcher:
         parts: ReplicationParts,
         receiver: AppendReceiver,
         held: bool = False,
+        absent: Collection[str] = (),
     ) -> None:
         settings = parts.settings
         self.replication = Replication(
@@ -96,6 +97,7 @@ class AppendBatcher:
             # What a bookie that has gone had not synced yet can't be sent to its successor: it is not kept here.
             may_change=not metadata.deferred_sync,
             state=WriterState.HELD if held else WriterState.OPEN,
+            absent=absent,
         )
         self.lac = ExplicitLac(self.replication, codec, publisher, parts)
         self._acks = self.replication.acks

@@ -110,6 +110,21 @@ class StoredFragments:
                     raise
                 await asyncio.sleep(self._settings.metadata_write_pause_s)
 
+    async def taken_in(self, fragment: OpenFragment, bookie_ids: Collection[str], first_entry: int) -> None:
+        """See `FragmentStore.taken_in`."""
+        marks, ledger_id = self._catalog.marks(), fragment.ledger_id
+        while fragment.error is None:
+            try:
+                outcome = await marks.taken_in(ledger_id, bookie_ids, first_entry)
+                if isinstance(outcome, Done):
+                    await marks.announce()  # the fragment before has an end
+            except (BookKeeperError, UnsupportedVersionError) as error:
+                log.warning("ledger %d: failed to update its under-replication record: %s", ledger_id, error)
+                return
+            if isinstance(outcome, Done | Missing):
+                return
+            await asyncio.sleep(self._settings.metadata_write_pause_s)
+
     async def close(self, metadata: LedgerMetadata, last_entry: int, length: int) -> LedgerMetadata:
         """Close the ledger; returns its metadata. Raises what `LedgerWriter.close` does."""
         closed = await close_ledger(

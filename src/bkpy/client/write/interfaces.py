@@ -100,3 +100,9 @@ class FragmentStore(Protocol):
         These may name another ensemble, which somebody else has stored. None if nothing was changed and nothing will
         be. Called while the acknowledgements are frozen. Raises what ends the replication.
         """
+
+    async def taken_in(self, fragment: OpenFragment, bookie_ids: Collection[str], first_entry: int) -> None:
+        """Record that these bookies, absent when the ledger was created, take all entries from `first_entry` on.
+
+        Tries until that is done or the replication has ended: else a worker looks at more than it needs to.
+        """

@@ -1,10 +1,11 @@
-"""Moves writers away from draining and lost bookies, idle writers included.
+"""Moves writers away from draining and lost bookies, and to absent ones that are back; idle writers included.
 
 A writer that appends learns from the bookie itself that it is read-only. An idle writer would stay, and a worker that
-moves the bookie's entries would have to fence it.
+moves the bookie's entries would have to fence it. A bookie that was absent when a ledger was created is taken in by its
+writer when it is there.
 
 Invariant: a writer that finds no other bookie goes on as it was, and is asked again when the list of bookies has been
-read again, or after `leave_look_interval_s`.
+read again, or after `leave_look_interval_s`; so is one that waits for an absent bookie.
 """
 
 from __future__ import annotations
@@ -39,8 +40,11 @@ class Leaving:
         self._writers = writers
         self._task: asyncio.Task[Any] | None = None
 
-    def start(self) -> None:
-        """Begin, unless it has begun: with the client's first writer."""
+    def start(self, *, look: bool = False) -> None:
+        """Begin, unless it has begun: with the client's first writer. `look`: begin again."""
+        if self._task is not None and look:
+            self._task.cancel()
+            self._task = None
         if self._task is None:
             self._task = self._runtime.spawn(self._run(), name="leaving bookies")
 
@@ -50,15 +54,20 @@ class Leaving:
 
     async def _run(self) -> None:
         while True:
-            if self._directory.draining or self._directory.absent_since:
+            if self._some:
                 await self._look()
             await self._wait()
 
+    @property
+    def _some(self) -> bool:
+        """Whether bookies are there to be left, or writers wait for some."""
+        directory = self._directory
+        return bool(directory.draining or directory.absent_since) or any(writer.absent for writer in self._writers())
+
     async def _wait(self) -> None:
-        """Until bookies have come or gone. While some are there to be left, only for a while."""
-        some = self._directory.draining or self._directory.absent_since
+        """Until bookies have come or gone; for a while, if a look may find something before."""
         try:
-            async with asyncio.timeout(self._settings.leave_look_interval_s if some else None):
+            async with asyncio.timeout(self._settings.leave_look_interval_s if self._some else None):
                 await self._directory.changed()
         except TimeoutError:
             return
@@ -73,8 +82,12 @@ class Leaving:
                 self._directory.absent_since,
                 self._runtime.clock.monotonic(),
                 self._settings.absent_bookie_replace_delay_s,
+                writer.absent,
             )
             change = writer.leave(bookie_ids) if bookie_ids else None
+            back = writer.absent & self._directory.bookies.keys() if writer.absent else ()
+            if change is None and back:
+                change = writer.take_in(back)
             if change is not None:
                 some.add(change)
             if len(some) >= self._settings.leaves_at_once:

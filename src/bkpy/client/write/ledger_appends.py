@@ -18,6 +18,7 @@ from bkpy.errors import ConfigError, FrameTooLargeError, LedgerClosedError, Woul
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Collection
 
     from bkpy.client.write.explicit_lac import Publisher
     from bkpy.client.write.interfaces import AppendReceiver, FragmentStore, ReplicationParts
@@ -43,6 +44,7 @@ class LedgerAppends:
         publisher: Publisher,
         parts: ReplicationParts,
         receiver: AppendReceiver | None,
+        absent: Collection[str] = (),
     ) -> None:
         self.batcher = AppendBatcher(
             metadata,
@@ -52,6 +54,7 @@ class LedgerAppends:
             parts=parts,
             receiver=receiver or self,
             held=receiver is not None,
+            absent=absent,
         )
         self._replication = self.batcher.replication
         self.ids = OutOfOrder(self.batcher) if metadata.caller_ids else None

@@ -2,6 +2,7 @@
 
     source -> batches -> queues of write sets -> bookies;   answers -> LedgerAcks -> the source's `on_confirmed`
     a failure -> reaction (`protocol/ledger/ensemble_change.py`) -> new fragment in the metadata -> batches sent again
+    a bookie that was absent is there -> new fragment with the same bookies -> batches sent again
 
 The writer of a ledger has one, and so has its recovery. They differ in the source of batches, which receives what is
 confirmed (`Source`), and in where a change of the ensemble is stored (`FragmentStore`).
@@ -15,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bkpy.errors import (
     BookieUnavailableError,
@@ -32,7 +33,7 @@ from bkpy.protocol.ledger.writer_state import TRANSITIONS, Event, WriterState
 from bkpy.protocol.wire import messages as m
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from bkpy.client.write.interfaces import FragmentStore, ReplicationParts, Source
     from bkpy.client.write.write_set_queue import WriteSetQueue
@@ -40,14 +41,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("bkpy.client")
 
+_NOBODY: Final[frozenset[str]] = frozenset()  # each of its own would cost an idle writer 200 bytes
+
 
 class Replication:
     """Of the open fragment of one ledger: its acknowledgements, its ensemble and its metadata."""
 
     # Not for the memory: an object with more than thirty attributes has a dict that is slow to look into.
     __slots__ = (
+        "_absent",
         "_change",
         "_changes",
+        "_come",
         "_dispatcher",
         "_ensembles",
         "_failed",
@@ -90,8 +95,12 @@ class Replication:
         may_change: bool = True,
         share_queues: bool = True,
         state: WriterState = WriterState.OPEN,
+        absent: Collection[str] = (),
     ) -> None:
-        """`may_change`: the ensemble. `share_queues`: with others of the same client."""
+        """`may_change`: the ensemble. `share_queues`: with others of the same client.
+
+        `absent`: bookies that the ledger was created without, and that the writer takes in when they come.
+        """
         settings = parts.settings
         self.source = source
         self.metadata = metadata
@@ -108,6 +117,8 @@ class Replication:
         self._may_change = may_change and not settings.disable_ensemble_change
         self._share_queues = share_queues
         self._failed: dict[str, BookKeeperError] = {}  # of the present ensemble
+        self._absent = frozenset(absent) if absent else _NOBODY  # bookies of the ensemble that never took part
+        self._come = _NOBODY  # of these, the ones to take in now
         self._leaving: tuple[str, ...] = ()  # bookies to leave, though they have not failed here
         self._logged_failures: tuple[str, ...] = ()  # bookies of the present ensemble
         self._reassigned: dict[Batch, ReassignedBatch] = {}
@@ -128,8 +139,13 @@ class Replication:
         return self.metadata.fragments[-1].bookies
 
     @property
+    def absent(self) -> frozenset[str]:
+        """The bookies of the ensemble that were absent when the ledger was created, and have not been taken in."""
+        return self._absent
+
+    @property
     def under_replicated(self) -> dict[str, int]:
-        """The bookies that may miss confirmed entries of theirs, each with the first of these."""
+        """The bookies that may miss confirmed entries of theirs, each with the first of these; not `absent` ones."""
         return {} if self._shortfall is None else self._shortfall.up_to(self.confirmed)
 
     def _open_queues(self) -> None:
@@ -207,16 +223,17 @@ class Replication:
             self.completed(batch)
 
     def bookie_failed(self, bookie_id: str, error: BookKeeperError, entry_id: int) -> None:
-        if self._shortfall is None:
-            self._shortfall = Shortfall()
-        self._shortfall.failed(bookie_id, entry_id, self.metadata)
+        if bookie_id not in self._absent:  # else the ledger's under-replication record says so
+            if self._shortfall is None:
+                self._shortfall = Shortfall()
+            self._shortfall.failed(bookie_id, entry_id, self.metadata)
         if self.error is not None or bookie_id not in self.ensemble:
             return  # it has been replaced: what it says no longer counts
         if isinstance(error, UnauthorizedError):  # others would say the same
             self.failed(UnauthorizedError(error.message, bookie=bookie_id, outcome_unknown=True))
             return
         if bookie_id not in self._failed:
-            again = bookie_id in self._logged_failures
+            again = bookie_id in self._logged_failures or bookie_id in self._absent
             self._logged_failures += (bookie_id,)
             log.log(
                 logging.DEBUG if again else logging.WARNING,
@@ -228,9 +245,13 @@ class Replication:
         self._failed[bookie_id] = error
         self._ensembles.failed(bookie_id)
         if not self.changing and self._reaction() is not Reaction.NOTHING:
-            self._change = self._runtime.spawn(
-                self._change_ensemble(), name=f"ensemble of ledger {self.ledger_id}", on_death=self._died
-            )
+            self._begin_change()
+
+    def _begin_change(self) -> asyncio.Task[None]:
+        self._change = self._runtime.spawn(
+            self._change_ensemble(), name=f"ensemble of ledger {self.ledger_id}", on_death=self._died
+        )
+        return self._change
 
     def leave(self, bookie_ids: Sequence[str]) -> asyncio.Task[None] | None:
         """Put others in the place of these if they are in the ensemble; the change, if that has begun one.
@@ -242,10 +263,14 @@ class Replication:
         self._leaving = tuple(bookie_id for bookie_id in self.ensemble if bookie_id in bookie_ids)
         if not self._leaving or self.changing:
             return None
-        self._change = self._runtime.spawn(
-            self._change_ensemble(), name=f"ensemble of ledger {self.ledger_id}", on_death=self._died
-        )
-        return self._change
+        return self._begin_change()
+
+    def take_in(self, bookie_ids: Collection[str]) -> asyncio.Task[None] | None:
+        """Begin a fragment with these absent bookies, if they can be reached; the change, if that has begun one."""
+        if self.error is not None or self.source.idle:
+            return None
+        self._come = self._absent.intersection(bookie_ids)
+        return self._begin_change() if self._come and not self.changing else None
 
     def _died(self, error: BaseException) -> None:
         log.error("ledger %d: changing its ensemble failed", self.ledger_id, exc_info=error)
@@ -306,9 +331,15 @@ class Replication:
         return self._change is not None and not self._change.done()
 
     async def _change_ensemble(self) -> None:
-        """Replace the bookies that failed; while there are no others, send to them again whenever they are back."""
+        """Replace the bookies that failed; while there are no others, send to them again whenever they are back.
+
+        Bookies that were absent when the ledger was created are taken in.
+        """
         try:
-            while (self._failed or self._leaving) and self.error is None and not self.source.idle:
+            while (self._failed or self._leaving or self._come) and self.error is None and not self.source.idle:
+                if self._come:
+                    await self._take_in_arrived()
+                    continue
                 reaction = self._reaction()
                 if reaction is Reaction.NOTHING:
                     return
@@ -388,6 +419,46 @@ class Replication:
         self._thaw()
         return changed
 
+    async def _take_in_arrived(self) -> None:
+        """Begin a fragment, with the same bookies, from which on the absent ones that are back take all entries.
+
+        So the one before has an end: workers can copy it to them. Whatever keeps them away, the writer goes on without.
+        """
+        came, self._come = sorted(self._come), _NOBODY
+        reached = await asyncio.gather(
+            *(self._pool.channel(bookie_id).connect(again=True) for bookie_id in came), return_exceptions=True
+        )
+        came = [name for name, error in zip(came, reached, strict=True) if error is None and name in self._absent]
+        if not came or self.error is not None:
+            return
+        if self.confirmed + 1 > self.metadata.fragments[-1].first_entry and not await self._begin_fragment(came):
+            return
+        first_entry = self.metadata.fragments[-1].first_entry
+        self._absent = self._absent.difference(came)
+        self._send_to(came)
+        recording = self._store.taken_in(self, came, first_entry)
+        self._runtime.spawn(recording, name=f"under-replication record of ledger {self.ledger_id}")
+        log.info("ledger %d: entries from %d on go to %s as well", self.ledger_id, first_entry, ", ".join(came))
+
+    async def _begin_fragment(self, came: Collection[str]) -> bool:
+        """Store a fragment with the bookies of the last one; whether it is the last one now."""
+        self.move(Event.CHANGE)
+        self.acks.freeze()
+        self._dispatcher.watch(self)
+        first_entry, before = self.confirmed + 1, self.ensemble
+        try:
+            stored = await self._store.store(self, before, came)
+            if stored is not None:
+                self.metadata = stored
+                if self.error is None:
+                    self._adopt(before)
+        except BaseException as e:
+            self._broken(e)
+            raise
+        self._thaw()
+        last = self.metadata.fragments[-1]
+        return self.error is None and (last.first_entry, last.bookies) == (first_entry, before)
+
     def _broken(self, error: BaseException) -> None:
         """End with this error; whatever is pending has an unknown outcome."""
         if not isinstance(error, BookKeeperError):
@@ -430,6 +501,8 @@ class Replication:
         self._logged_failures = ()
         self._leaving = tuple(bookie_id for bookie_id in self._leaving if bookie_id in ensemble)
         self._failed = {bookie_id: e for bookie_id, e in self._failed.items() if bookie_id in ensemble}
+        if self._absent:
+            self._absent = self._absent.intersection(ensemble)
         self._open_queues()
         quorum = self.metadata.write_quorum
         missing: dict[str, list[Batch]] = {}
@@ -464,12 +537,21 @@ class Replication:
         return reassigned
 
     def _send_again(self) -> None:
-        """Send what is pending to those of the failed bookies that can be reached again."""
+        """Send what is pending to those of the failed bookies that can be reached again.
+
+        A bookie that was absent when the ledger was created is taken in before.
+        """
+        up = [b for b in self._failed if self._pool.channel(b).up]
+        self._come = self._absent.intersection(up)
+        self._send_to([bookie_id for bookie_id in up if bookie_id not in self._come])
+
+    def _send_to(self, bookie_ids: Sequence[str]) -> None:
+        """Send what is pending to these bookies, which can be reached."""
         self._limit()  # they may have come back with other ones
         for queue in self.queues:
             queue.limit()
-        for bookie_id in [b for b in self._failed if self._pool.channel(b).up]:
-            del self._failed[bookie_id]
+        for bookie_id in bookie_ids:
+            self._failed.pop(bookie_id, None)
             batches = []
             for batch in self.acks.above():
                 members = members_of(batch.first_id, self.ensemble, self.metadata.write_quorum)

@@ -29,7 +29,7 @@ from bkpy.protocol.ledger.writer_state import Event, WriterState
 from bkpy.runtime.loop_guard import this_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from bkpy.client.write.batcher import AppendBatcher
     from bkpy.client.write.explicit_lac import Publisher
@@ -68,12 +68,22 @@ class LedgerWriter:
         parts: ReplicationParts,
         on_closed: Callable[[LedgerWriter], None],
         log: AppendReceiver | None = None,
+        absent: Collection[str] = (),
     ) -> None:
-        """`log`: the appends of the log that the ledger is made for; they hold it until they release it."""
+        """`log`: the appends of the log that the ledger is made for; they hold it until they release it.
+
+        `absent`: bookies that the ledger was created without.
+        """
         self._ledger_id = metadata.ledger_id
         self._fragments = StoredFragments(catalog, version, parts.settings)
         self._appends = LedgerAppends(
-            metadata, codec=codec, store=self._fragments, publisher=publisher, parts=parts, receiver=log
+            metadata,
+            codec=codec,
+            store=self._fragments,
+            publisher=publisher,
+            parts=parts,
+            receiver=log,
+            absent=absent,
         )
         self._window, self._batcher = self._appends.window, self._appends.batcher
         self._replication = self._batcher.replication
@@ -123,13 +133,23 @@ class LedgerWriter:
         return self._replication.state.takes_entries
 
     @property
+    def absent(self) -> frozenset[str]:
+        """The bookies of the ensemble that were absent when the ledger was created, and have not come since.
+
+        When one comes, the writer takes it in: it has all entries from then on, and a worker copies the others to it.
+        """
+        return self._replication.absent
+
+    @property
     def under_replicated(self) -> Mapping[str, int]:
         """The bookies that may miss acknowledged entries of theirs, each with the first of these.
 
         A bookie that could not take an entry (its disk is full, it died), and that none could replace in time, misses
-        it until a worker copies it there. A bookie that has not answered yet counts as one that will. `close` warns.
+        it until a worker copies it there. So does a bookie that is `absent`. A bookie that has not answered yet counts
+        as one that will. `close` warns.
         """
-        return self._replication.under_replicated
+        never = dict.fromkeys(sorted(self.absent), 0) if self._replication.confirmed >= 0 else {}
+        return {**self._replication.under_replicated, **never}
 
     def __repr__(self) -> str:
         return f"<LedgerWriter ledger={self._ledger_id} last_add_confirmed={self.last_add_confirmed}>"
@@ -279,7 +299,7 @@ class LedgerWriter:
         closing.set_result(None)
         abandoned = self._replication.state.over  # meanwhile
         self._replication.move(Event.STORED)
-        under_replicated = self.under_replicated
+        under_replicated = self._replication.under_replicated  # the absent ones are recorded since the creation
         if not abandoned:
             self._let_go()
         if under_replicated:
@@ -311,6 +331,10 @@ class LedgerWriter:
     def leave(self, bookie_ids: Sequence[str]) -> asyncio.Task[None] | None:
         """Have others take the place of these bookies; the client's own call, not for applications."""
         return self._replication.leave(bookie_ids)
+
+    def take_in(self, bookie_ids: Collection[str]) -> asyncio.Task[None] | None:
+        """Begin a fragment with these absent bookies, which are there now; the client's own call."""
+        return self._replication.take_in(bookie_ids)
 
     def abandon(self) -> None:
         """Stop without closing the ledger: it stays open, for another client to recover."""

@@ -13,13 +13,14 @@ import asyncio
 import contextlib
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, assert_never
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, assert_never
 
 from bkpy.config.client import ClientSettings
 from bkpy.config.shared import MetadataSettings
 from bkpy.errors import (
     BookieUnavailableError,
     ClientClosedError,
+    ConfigError,
     CorruptDataError,
     IdentityError,
     MetadataUnavailableError,
@@ -27,7 +28,7 @@ from bkpy.errors import (
     NotEnoughBookiesError,
 )
 from bkpy.metadata import paths
-from bkpy.metadata.bookies.cookies import cookie_fields, read_cookie
+from bkpy.metadata.bookies.cookies import cookie_fields, instance_of, list_cookies, read_cookie
 from bkpy.metadata.bookies.draining import Drains
 from bkpy.metadata.store.outcome import (
     Changed,
@@ -55,7 +56,7 @@ from bkpy.metadata.store.store import Check, Create, MetadataStore, Watch
 from bkpy.metadata.stored_record import StoredRecord, fields_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from bkpy.metadata.store.outcome import CreateOutcome
     from bkpy.runtime.interfaces import Runtime
@@ -369,11 +370,19 @@ def _leaving(info: BookieInfo) -> BookieInfo:
     return dataclasses.replace(info, read_only=True, read_only_reason="draining")
 
 
+class AbsentBookie(NamedTuple):
+    """A bookie that a ledger may be created without: its cookie's version, and its storage (`cookies.instance_of`)."""
+
+    bookie_id: str
+    cookie_version: int
+    instance: str
+
+
 class BookieDirectory:
     """The bookies as a client sees them: `bookies` are writable, `read_only` aren't. Both are replaced, never changed.
 
-    `draining` are the ids of draining bookies, registered or not. `absent_since` has bookies that this client saw and
-    that aren't registered any more, each with the monotonic time of that.
+    `draining` are the ids of draining bookies, registered or not. `absent_since` has bookies that this client saw, or
+    created a ledger without, and that aren't registered, each with the monotonic time of that.
 
     The directory remembers addresses of absent bookies, since a reader must still find a bookie that is restarting.
     """
@@ -389,6 +398,7 @@ class BookieDirectory:
         self._root = root
         self._runtime = runtime
         self._addresses: dict[str, str] = {}
+        self._last_seen: dict[str, BookieInfo] = {}  # of registered bookies, and the ones that were
         self._drains = Drains(store, root, runtime, settings)
         self._changed = asyncio.Event()
         self._refreshing = asyncio.Lock()
@@ -445,6 +455,38 @@ class BookieDirectory:
         self.absent_since = gone
         for info in infos.values():
             self._addresses[info.bookie_id] = info.address
+            self._last_seen[info.bookie_id] = info
+
+    def last_seen(self, bookie_id: str) -> BookieInfo:
+        """What a bookie has said of itself when it was registered last; of one never seen here, no rack is known."""
+        address = self._addresses.get(bookie_id, "")
+        return self._last_seen.get(bookie_id) or BookieInfo(bookie_id, address)
+
+    async def known(self, without: Collection[str]) -> list[AbsentBookie]:
+        """The bookies that have a cookie and don't drain, but for the ones in `without`.
+
+        Raises `MetadataUnavailableError`. From now on one of them that isn't registered counts as absent for this
+        client, seen before or not.
+        """
+        names = await list_cookies(self._store, self._root)
+        found = await asyncio.gather(
+            *(self._known(name) for name in names if name not in without and name not in self.draining)
+        )
+        return [bookie for bookie in found if bookie is not None]
+
+    async def _known(self, bookie_id: str) -> AbsentBookie | None:
+        async with self._reads:
+            cookie = await read_cookie(self._store, self._root, bookie_id)
+        if cookie is None:
+            return None  # it was decommissioned meanwhile
+        try:
+            address = str(cookie_fields(cookie[0])["address"])
+        except ConfigError:
+            return None  # nobody could connect to it
+        if bookie_id not in self._addresses:
+            self._addresses[bookie_id] = address
+            self.absent_since = {**self.absent_since, bookie_id: self._runtime.clock.monotonic()}
+        return AbsentBookie(bookie_id, cookie[1], instance_of(cookie[0]))
 
     async def wait_for(self, count: int, timeout: float) -> None:  # noqa: ASYNC109 - seconds, like every wait of a client
         """Return when `count` bookies are writable. Raises `NotEnoughBookiesError` after `timeout` seconds."""

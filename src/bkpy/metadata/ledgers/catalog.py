@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from bkpy.config.client import ClientSettings
 from bkpy.errors import ConfigError, MetadataConflictError, NoSuchClusterError, NoSuchLedgerError
+from bkpy.metadata import paths
 from bkpy.metadata.ledgers.layout import IdGenerator, Layout, held_ids, next_id
 from bkpy.metadata.replication.underreplication import UnderreplicationQueue
 from bkpy.metadata.store.outcome import (
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 
     from bkpy.errors import UnauthorizedError
+    from bkpy.metadata.bookies.registration import AbsentBookie
     from bkpy.metadata.replication.locks import LedgerLock
     from bkpy.runtime.interfaces import Runtime
 
@@ -52,10 +54,18 @@ _DEFAULTS = ClientSettings()
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """A new ledger's metadata, as they are stored at `version`."""
+    """A new ledger's metadata, as they are stored at `version`. `absent`: bookies that it was created without."""
 
     metadata: LedgerMetadata
     version: int
+    absent: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class NotKnown:
+    """Nothing was created: this absent bookie drains by now, or its cookie has changed or gone."""
+
+    bookie_id: str
 
 
 class IdsGiven(NamedTuple):
@@ -95,10 +105,13 @@ class LedgerCatalog:
     def path_of(self, ledger_id: int) -> str:
         return self.layout.path_of(self._root, ledger_id)
 
-    async def create(self, build: Callable[[int], LedgerMetadata]) -> Created | NotDone | Unknown:
+    async def create(
+        self, build: Callable[[int], LedgerMetadata], absent: Sequence[AbsentBookie] = ()
+    ) -> Created | NotKnown | NotDone | Unknown:
         """Store a new ledger's metadata, which `build` makes of its new id. The error of `Unknown` names the ledger.
 
-        `build` may be called again with another id. The value's `owner_token` must be unique to this call.
+        `build` may be called again with another id. The value's `owner_token` must be unique to this call. Bookies that
+        are `absent` are in the under-replication record that the same transaction makes.
         """
         for _ in range(self._settings.ledger_id_attempts_max):
             new = await self._new_ids.next()
@@ -111,7 +124,7 @@ class LedgerCatalog:
                 raise
             ledger = Create(self.path_of(new.ledger_id), metadata.encode())
             try:
-                outcome = await self._create_at(ledger, Delete(new.node))
+                outcome = await self._create_at(new.ledger_id, ledger, Delete(new.node), absent)
             except GeneratorExit:  # the loop has ended: nothing can take the ledger back
                 raise
             except BaseException:  # nobody will use the ledger
@@ -119,7 +132,12 @@ class LedgerCatalog:
                 raise
             match outcome:
                 case Done():
-                    return Created(metadata, outcome.version)
+                    if not absent:
+                        return Created(metadata, outcome.version)
+                    return Created(metadata, outcome.version, frozenset(one.bookie_id for one in absent))
+                case NotKnown():
+                    await self._discard(new.node)
+                    return outcome
                 case Exists() | Missing():
                     # Somebody chose this id for a ledger, or the session ended, and the id's node with it.
                     await self._discard(new.node)
@@ -162,15 +180,38 @@ class LedgerCatalog:
         except NoNode:
             raise NoSuchClusterError(f"there is no cluster under {self._root} any more") from None
 
-    async def _create_at(self, ledger: Create, id_node: Delete) -> CreateOutcome:
-        outcome = await create_certainly(self._store, ledger, id_node, attempts_max=self._attempts_max)
-        if not isinstance(outcome, Missing) or outcome.index != 0:
-            return outcome
-        # The first ledger of its partition.
-        above = await ensure_path(self._store, parent_of(ledger.path), attempts_max=self._attempts_max)
-        if isinstance(above, NotDone):
-            return above
-        return await create_certainly(self._store, ledger, id_node, attempts_max=self._attempts_max)
+    async def _create_at(
+        self, ledger_id: int, ledger: Create, id_node: Delete, absent: Sequence[AbsentBookie]
+    ) -> CreateOutcome | NotKnown:
+        marks = self.marks()
+        others: tuple[Create | Delete | Check, ...] = (id_node,)
+        if absent:
+            lost = marks.absent_now({one.bookie_id: one.instance for one in absent})
+            others = (id_node, *marks.nodes_of(ledger_id, lost), *(op for one in absent for op in self._stays(one)))
+        # The first ledger of its partition, the first record of its own, and the first draining of the cluster.
+        above = (parent_of(ledger.path), marks.partition_of(ledger_id), f"{self._root}/{paths.DRAINING}")
+        outcome = await create_certainly(self._store, ledger, *others, attempts_max=self._attempts_max)
+        for _ in range(self._attempts_max):
+            if not isinstance(outcome, Missing) or (parent := parent_of(outcome.node)) not in above:
+                break
+            made = await ensure_path(self._store, parent, attempts_max=self._attempts_max)
+            if isinstance(made, NotDone):
+                return made
+            outcome = await create_certainly(self._store, ledger, *others, attempts_max=self._attempts_max)
+        if isinstance(outcome, Exists | Missing):
+            for one in absent:
+                if outcome.node in (stay.path for stay in self._stays(one)):
+                    return NotKnown(one.bookie_id)
+        return outcome
+
+    def _stays(self, bookie: AbsentBookie) -> tuple[Check, Create, Delete]:
+        """For a transaction that names an absent bookie: refused if it was decommissioned, or drains."""
+        draining = paths.draining(self._root, bookie.bookie_id)  # a store can't check that there is no node
+        return (
+            Check(paths.cookie(self._root, bookie.bookie_id), bookie.cookie_version),
+            Create(draining, b""),
+            Delete(draining),
+        )
 
     async def _discard(self, id_node: str) -> None:
         # The outcome doesn't matter: at the latest the node ends with the session.

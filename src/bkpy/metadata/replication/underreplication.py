@@ -5,8 +5,9 @@ name of the one node below it that holds the value, and that no other node ever 
 state of one record, even if the record was removed and added again meanwhile.
 
 Invariants: every `add` makes a new version, so the removal of a record by its version removes nothing that was added
-later; records of one ledger merge; a merge forgets no bookie, and no reason that a bookie's return doesn't heal; fields
-that this version doesn't know survive.
+later; records of one ledger merge; a merge forgets no bookie, and no reason that a bookie's return doesn't heal; the
+record of a ledger that was created without a bookie is there as soon as the ledger is; fields that this version doesn't
+know survive.
 """
 
 from __future__ import annotations
@@ -67,9 +68,11 @@ class LossReason(enum.StrEnum):
     """Why a bookie's copy counts as lost. The later ones outlast those before them.
 
     RETURNED is over when all of the copy was read on the bookie, LOST when the bookie comes back as it was, DRAINING
-    when it stays after all: then it is RETURNED, unless the ledger was CLOSED before.
+    when it stays after all: then it is RETURNED, unless the ledger was CLOSED before. No return ends ABSENT: it is over
+    when the bookie has, or another one instead of it, what was written before the ledger's writer took it in.
     """
 
+    ABSENT = "absent-at-creation"  # the ledger was created while the bookie was absent
     RETURNED = "returned"  # it is here, and the ledger may have been written without it
     LOST = "lost"  # the bookie is absent
     DRAINING = "draining"  # it is to leave
@@ -78,8 +81,14 @@ class LossReason(enum.StrEnum):
 
 
 _LASTING = tuple(LossReason)
-_INCOMPLETE = (LossReason.RETURNED.value, LossReason.REBUILDING.value, LossReason.CHECK.value)
-_ABSENT = (LossReason.RETURNED.value, LossReason.LOST.value)
+_INCOMPLETE = (
+    LossReason.ABSENT.value,
+    LossReason.RETURNED.value,
+    LossReason.REBUILDING.value,
+    LossReason.CHECK.value,
+)
+_UNVERIFIED = (LossReason.ABSENT.value, LossReason.RETURNED.value)
+_AWAY = (LossReason.ABSENT.value, LossReason.RETURNED.value, LossReason.LOST.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +96,16 @@ class LostBookie:
     """A bookie that a ledger misses, since `since_ms` (of the epoch), because of `reason`, a `LossReason`'s value.
 
     `instance` says which storage the bookie had, see `cookies.instance_of`; "" if that isn't known.
+
+    `absent_at_creation` outlasts other reasons. `whole_from`: the first entry of the fragment with which the writer
+    took such a bookie in; None until then.
     """
 
     since_ms: int
     reason: str = LossReason.LOST.value
     instance: str = ""
+    absent_at_creation: bool = False
+    whole_from: int | None = None
     unknown: Mapping[str, Any] = field(default_factory=dict, hash=False, repr=False)
 
 
@@ -113,12 +127,26 @@ class UnderreplicationRecord:
     @property
     def unverified(self) -> frozenset[str]:
         """The bookies that may have all of their copy, or miss what was written while they were away."""
+        return frozenset(bookie_id for bookie_id, loss in self.lost.items() if loss.reason in _UNVERIFIED)
+
+    @property
+    def returned(self) -> frozenset[str]:
+        """The bookies that were away, and may have missed entries of the ledger then."""
         return frozenset(bookie_id for bookie_id, loss in self.lost.items() if loss.reason == LossReason.RETURNED)
+
+    @property
+    def whole_from(self) -> Mapping[str, int]:
+        """By bookie, the entry from which on the record says nothing of it: the writer has taken it in there."""
+        return {
+            bookie_id: loss.whole_from
+            for bookie_id, loss in self.lost.items()
+            if loss.reason == LossReason.ABSENT and loss.whole_from is not None
+        }
 
     @property
     def absent(self) -> frozenset[str]:
         """The bookies that the record names because they were absent when it was written."""
-        return frozenset(bookie_id for bookie_id, loss in self.lost.items() if loss.reason in _ABSENT)
+        return frozenset(bookie_id for bookie_id, loss in self.lost.items() if loss.reason in _AWAY)
 
 
 def missing_since_ms(record: UnderreplicationRecord, bookie_ids: Collection[str], settings: RecoverySettings) -> int:
@@ -166,6 +194,14 @@ class UnderreplicationQueue:
         now_ms = int(self._runtime.clock.time() * 1000)
         return {bookie_id: LostBookie(now_ms, LossReason.RETURNED.value) for bookie_id in bookie_ids}
 
+    def absent_now(self, instances: Mapping[str, str]) -> dict[str, LostBookie]:
+        """The record of a ledger that is created without these bookies, each with the storage that it has."""
+        now_ms = int(self._runtime.clock.time() * 1000)
+        return {
+            bookie_id: LostBookie(now_ms, LossReason.ABSENT.value, instance, absent_at_creation=True)
+            for bookie_id, instance in instances.items()
+        }
+
     # --- one record -----------------------------------------------------------------------------------------------
 
     async def add(self, ledger_id: int, lost: Mapping[str, LostBookie]) -> AddOutcome:
@@ -203,7 +239,7 @@ class UnderreplicationQueue:
 
         If not, all of these records may be there, or none: `add` adds each, and returns what is in its way.
         """
-        first, *others = (node for ledger_id in ledger_ids for node in self._new(self._path(ledger_id), lost))
+        first, *others = (node for ledger_id in ledger_ids for node in self.nodes_of(ledger_id, lost))
         made = await create_certainly(self._store, first, *others, *self._checks, attempts_max=1)
         return isinstance(made, Done)
 
@@ -232,11 +268,14 @@ class UnderreplicationQueue:
                 raise found  # a look is never refused
 
     async def _make(self, path: str, lost: Mapping[str, LostBookie]) -> CreateOutcome:
-        top, value = self._new(path, lost)
+        top, value = self._nodes(path, lost)
         return await create_certainly(self._store, top, value, *self._checks, attempts_max=self._attempts_max)
 
-    def _new(self, path: str, lost: Mapping[str, LostBookie]) -> tuple[Create, Create]:
-        """The nodes of a new record."""
+    def nodes_of(self, ledger_id: int, lost: Mapping[str, LostBookie]) -> tuple[Create, Create]:
+        """The nodes of a new record, for a transaction of the caller's. The first of them needs its partition."""
+        return self._nodes(self._path(ledger_id), lost)
+
+    def _nodes(self, path: str, lost: Mapping[str, LostBookie]) -> tuple[Create, Create]:
         token = self._runtime.rng.randbytes(_TOKEN_BYTES).hex()
         return Create(path, token.encode()), Create(f"{path}/{token}", _encode(lost, {}))
 
@@ -271,15 +310,69 @@ class UnderreplicationQueue:
 
     async def return_bookies(self, record: UnderreplicationRecord, bookie_ids: Collection[str]) -> PutOutcome:
         """Record that these bookies are back, and have yet to be verified, if the record is still as it was read."""
-        node = f"{self._path(record.ledger_id)}/{record.token}"
         back = LossReason.RETURNED.value
-        lost = {
-            b: dataclasses.replace(loss, reason=back) if b in bookie_ids else loss for b, loss in record.lost.items()
-        }
-        value = _encode(lost, record.unknown)
+        return await self._put(
+            record,
+            {b: dataclasses.replace(loss, reason=back) if b in bookie_ids else loss for b, loss in record.lost.items()},
+        )
+
+    async def _put(self, record: UnderreplicationRecord, lost: Mapping[str, LostBookie]) -> PutOutcome:
+        node, value = f"{self._path(record.ledger_id)}/{record.token}", _encode(lost, record.unknown)
         return await put_certainly(
             self._store, node, value, record.node_version, *self._checks, attempts_max=self._attempts_max
         )
+
+    async def end_absence(self, record: UnderreplicationRecord, bookie_ids: Collection[str]) -> RemoveOutcome:
+        """Drop these bookies, which are back as they were, as `remove` does.
+
+        The ones that were absent when the ledger was created stay for that reason: they never had all of it.
+        """
+        never_had = {b for b in bookie_ids if b in record.lost and record.lost[b].absent_at_creation}
+        if not never_had:
+            return await self.remove(record, bookie_ids)
+        absent = LossReason.ABSENT.value
+        return await self._put(
+            record,
+            {
+                b: dataclasses.replace(loss, reason=absent) if b in never_had else loss
+                for b, loss in record.lost.items()
+                if b in never_had or b not in bookie_ids
+            },
+        )
+
+    async def taken_in(self, ledger_id: int, bookie_ids: Collection[str], first_entry: int) -> AddOutcome:
+        """Record that the ledger's writer has begun a fragment with these bookies, which take all entries from it on.
+
+        They were absent when the ledger was created. What an absence before has made them miss is older than that, and
+        remains for that reason. `Missing`: the ledger has no record any more.
+        """
+        doubt = False
+        for _ in range(self._attempts_max):
+            found = await attempt(self._find(ledger_id))
+            match found:
+                case Answer():
+                    record = found.value
+                case NotDone() | Unknown():
+                    return escalate_unknown(NotDone(found.error), doubt)
+                case _:
+                    raise found  # a look is never refused
+            if record is None:
+                return Missing(self._path(ledger_id))
+            outcome = await self._put(
+                record,
+                {b: _whole_from(loss, first_entry) if b in bookie_ids else loss for b, loss in record.lost.items()},
+            )
+            match outcome:
+                case Done() | NotDone() | Unknown():
+                    return outcome if isinstance(outcome, Done) else escalate_unknown(outcome, doubt)
+                case Missing() | Changed():
+                    pass
+                case Superseded():
+                    doubt = True
+                case _:
+                    assert_never(outcome)
+        why = "other clients write its under-replication record all the time"
+        return escalate_unknown(NotDone(MetadataConflictError(why, ledger_id=ledger_id)), doubt)
 
     async def remove(self, record: UnderreplicationRecord, bookie_ids: Collection[str]) -> RemoveOutcome:
         """Drop these bookies, and with the last one the record, if it is still as it was read."""
@@ -287,10 +380,7 @@ class UnderreplicationQueue:
         node = f"{path}/{record.token}"
         rest = {bookie: loss for bookie, loss in record.lost.items() if bookie not in bookie_ids}
         if rest:
-            value = _encode(rest, record.unknown)
-            return await put_certainly(
-                self._store, node, value, record.node_version, *self._checks, attempts_max=self._attempts_max
-            )
+            return await self._put(record, rest)
         gone = await delete_together(
             self._store,
             Delete(node, record.node_version),
@@ -327,6 +417,14 @@ class UnderreplicationQueue:
             if not isinstance(await delete_certainly(self._store, partition, attempts_max=1), Gone):
                 return
             partition = parent_of(partition)
+
+    async def make_partition(self, ledger_id: int) -> Done | NotDone:
+        """Make the nodes above the ledger's record, for `nodes_of`. Where they were empty, they may be removed."""
+        return await ensure_path(self._store, self.partition_of(ledger_id), attempts_max=self._attempts_max)
+
+    def partition_of(self, ledger_id: int) -> str:
+        """The node that a record of the ledger lies below."""
+        return parent_of(self._path(ledger_id))
 
     def _path(self, ledger_id: int) -> str:
         return LONG_HIERARCHICAL.path_of(self._base, ledger_id)
@@ -453,8 +551,17 @@ def _worse(old: LostBookie, new: LostBookie) -> LostBookie:
         since_ms=min(old.since_ms, new.since_ms),
         reason=reason,
         instance=new.instance or old.instance,
+        absent_at_creation=old.absent_at_creation or new.absent_at_creation,
+        whole_from=new.whole_from if old.whole_from is None else old.whole_from,
         unknown={**old.unknown, **new.unknown},
     )
+
+
+def _whole_from(loss: LostBookie, first_entry: int) -> LostBookie:
+    """A bookie that its ledger's writer has taken in. One that lost data, is to leave or failed a check stays so."""
+    if not loss.absent_at_creation or loss.reason not in _AWAY:
+        return loss
+    return dataclasses.replace(loss, reason=LossReason.ABSENT.value, whole_from=first_entry)
 
 
 def _lasts(reason: str) -> int:
@@ -468,11 +575,17 @@ def _lasts(reason: str) -> int:
 def _encode(lost: Mapping[str, LostBookie], unknown: Mapping[str, Any]) -> bytes:
     fields = {
         "lost": {
-            bookie: {"since_ms": loss.since_ms, "reason": loss.reason, "instance": loss.instance, **loss.unknown}
+            bookie: {"since_ms": loss.since_ms, "reason": loss.reason, "instance": loss.instance, **_optional(loss)}
             for bookie, loss in sorted(lost.items())
         },
     }
     return _RECORD.encode(fields, unknown)
+
+
+def _optional(loss: LostBookie) -> dict[str, Any]:
+    absent = {"absent_at_creation": True} if loss.absent_at_creation else {}
+    whole = {} if loss.whole_from is None else {"whole_from": loss.whole_from}
+    return {**absent, **whole, **loss.unknown}
 
 
 def _decode(ledger_id: int, data: bytes, node_version: int, token: str) -> UnderreplicationRecord:
@@ -490,4 +603,7 @@ def _decode(ledger_id: int, data: bytes, node_version: int, token: str) -> Under
 
 def _decode_loss(fields: dict[str, Any]) -> LostBookie:
     since_ms, reason = take(fields, "since_ms", int), take(fields, "reason", str)
-    return LostBookie(since_ms, reason, take(fields, "instance", str), fields)
+    instance = take(fields, "instance", str)
+    absent = take(fields, "absent_at_creation", bool) if "absent_at_creation" in fields else False
+    whole_from = take(fields, "whole_from", int) if "whole_from" in fields else None
+    return LostBookie(since_ms, reason, instance, absent, whole_from, fields)

@@ -61,15 +61,18 @@ def to_leave(
     absent_since: Mapping[str, float],
     now: float,
     after_s: float,
+    never_came: Collection[str] = (),
 ) -> tuple[str, ...]:
     """The bookies that a writer is to put others in the place of, whether it appends or not.
 
-    A bookie that is absent for a moment may be restarting: it is lost to writers `after_s` later.
+    A bookie that is absent for a moment may be restarting: it is lost to writers `after_s` later. One that `never_came`
+    since the ledger was created has nothing: any other is better.
     """
     return tuple(
         bookie_id
         for bookie_id in ensemble
-        if bookie_id in draining or (bookie_id in absent_since and now - absent_since[bookie_id] >= after_s)
+        if bookie_id in draining
+        or (bookie_id in absent_since and (bookie_id in never_came or now - absent_since[bookie_id] >= after_s))
     )
 
 

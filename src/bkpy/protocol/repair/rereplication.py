@@ -23,6 +23,7 @@ copy impossible, never shorter; `copy_method`, `next_step`, `record_update` and 
 from __future__ import annotations
 
 import enum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bkpy.protocol.ledger.ledger_metadata import LedgerState
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
     from bkpy.protocol.repair.holdings import Holdings, Share
+
+
+_NO_ENTRIES: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class Bookies(NamedTuple):
@@ -159,21 +163,23 @@ def plan(
     *,
     incomplete: Collection[str] = (),
     repaired_in_place: Collection[RepairedInPlace] = (),
+    whole_from: Mapping[str, int] = _NO_ENTRIES,
 ) -> Plan:
     """How to get the bookies `leaving` out of the ledger's ensembles. They may be readable: then they are sources too.
 
-    The `incomplete` ones are here and merely miss entries: they keep the places where they are `repaired_in_place`.
+    The `incomplete` ones are here and merely miss entries: they keep the places where they are `repaired_in_place`. So
+    do those of `whole_from`, in the fragments that begin at that entry or behind it.
     """
     copies: list[Copy] = []
     stuck: list[Stuck] = []
     unclosed: tuple[str, ...] = ()
     for number, held in enumerate(holdings(metadata)):
         names = metadata.fragments[number].bookies
-        leave = [index for index, name in enumerate(names) if name in leaving]
+        first = held.first_entry
+        leave = [i for i, name in enumerate(names) if name in leaving and first < whole_from.get(name, first + 1)]
         if held.last_entry is None:  # the last one of a ledger that isn't closed
             unclosed = tuple(names[index] for index in leave)
             if leave and _gains_nothing(metadata, names, unclosed, leaving, bookies):
-                first = held.first_entry
                 stuck += [Stuck(number, i, names[i], CopyBlocker.NO_TARGET, first, first, 0, ()) for i in leave]
                 unclosed = ()
             continue
@@ -311,6 +317,7 @@ class RepairScope(NamedTuple):
     incomplete: frozenset[str] = frozenset()  # they keep their places if they get the entries that they miss
     unverified: frozenset[str] = frozenset()  # of the incomplete: they keep their places if they return their share
     absent: frozenset[str] = frozenset()  # they were; once they are back, no writer is ended because of them
+    whole_from: Mapping[str, int] = _NO_ENTRIES  # they miss nothing in fragments that begin there, or behind
 
 
 class RepairStep(enum.StrEnum):

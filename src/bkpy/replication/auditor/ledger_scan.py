@@ -127,7 +127,8 @@ class LedgerScan:
         """Drop bookies that are back, with these storages, from the records of their absence; from how many.
 
         A bookie stays in records of another storage, or of more than its absence. It also stays where the ledger was
-        not CLOSED when the bookie was lost: the ledger may have been written without it, so a worker verifies it.
+        not CLOSED when the bookie was lost: the ledger may have been written without it, so a worker verifies it. And
+        it stays where it was absent at the ledger's creation.
         """
         dropped = 0
 
@@ -139,7 +140,7 @@ class LedgerScan:
                     return
                 since_ms = missing_since_ms(record, back, self._settings)
                 closed = await self._catalog.closed_before(ledger_id, since_ms)
-                act = self._queue.remove if closed else self._queue.return_bookies
+                act = self._queue.end_absence if closed else self._queue.return_bookies
                 outcome = await act(record, back)
                 if self._queue.refused(outcome):
                     raise _over()

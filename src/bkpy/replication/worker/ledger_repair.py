@@ -168,14 +168,21 @@ class LedgerRepair:
     def plan(
         self,
         metadata: LedgerMetadata,
-        leaving: Collection[str],
+        scope: RepairScope,
         incomplete: Collection[str],
         repaired_in_place: Collection[RepairedInPlace],
     ) -> Plan:
         bookies = self._context.bookies()
         if self._target is not None:
             bookies = bookies._replace(writable=bookies.writable & {self._target})
-        return plan(metadata, leaving, bookies, incomplete=incomplete, repaired_in_place=repaired_in_place)
+        return plan(
+            metadata,
+            scope.leaving,
+            bookies,
+            incomplete=incomplete,
+            repaired_in_place=repaired_in_place,
+            whole_from=scope.whole_from,
+        )
 
     async def recover(self, ledger_id: int) -> None:
         """Close the ledger, which ends its writer. Raises what a recovery raises."""
@@ -320,7 +327,7 @@ class _Repairing:
             return _Look(None, None, None, scope.leaving, frozenset(), next_step(None, grace_over=True))
         metadata, _ = found
         incomplete = self._repair.here(scope.leaving & scope.incomplete)
-        planned = self._repair.plan(metadata, scope.leaving, incomplete, self._repaired_in_place)
+        planned = self._repair.plan(metadata, scope, incomplete, self._repaired_in_place)
         copies = tuple(copy for copy in planned.copies if (copy.fragment, copy.place) not in self._failed)
         possible = planned._replace(copies=copies)
         # The writer of an open ledger goes on with a bookie that has come back.

@@ -50,6 +50,10 @@ class ManualQueue:
         """The cluster's own records say which bookies a worker verifies."""
         return await self.remove(record, bookie_ids)
 
+    async def end_absence(self, record: UnderreplicationRecord, bookie_ids: Collection[str]) -> Gone:
+        """The same: no record of its own says that a bookie was absent at a ledger's creation."""
+        return await self.remove(record, bookie_ids)
+
     async def remove_with(self, record: UnderreplicationRecord, lock: LedgerLock) -> bool:
         """These records are no nodes that could be deleted together with those of the lock."""
         return False

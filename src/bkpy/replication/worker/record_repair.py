@@ -77,7 +77,7 @@ class RecordRepair:
         if leaving is None:
             return Repaired(RepairOutcome.LATER, AWAY)
         ended = await ledger.repair(
-            RepairScope(leaving, waited_for, record.incomplete, record.unverified, record.absent)
+            RepairScope(leaving, waited_for, record.incomplete, record.unverified, record.absent, record.whole_from)
         )
         if not await self._update(ledger, record, leaving, ended.left):
             return Repaired(RepairOutcome.LATER, NEWER_RECORD)
@@ -96,7 +96,7 @@ class RecordRepair:
         # Before it was drained it may have been away: the record has kept since when, and not why.
         since_ms = missing_since_ms(record, void, self._settings)
         if await self._context.cluster.catalog.closed_before(ledger_id, since_ms):
-            await self._drop(record, void)
+            await self._records.end_absence(record, void)
         else:
             await self._records.return_bookies(record, void)
         return await self._records.read(ledger_id)
@@ -112,7 +112,7 @@ class RecordRepair:
         A worker verifies such a bookie when it is back, and the auditor decides whether it is lost. One that no
         ensemble names any more misses nothing: the auditor adds no record for it.
         """
-        away = record.unverified - self._repair.here(record.unverified)
+        away = record.returned - self._repair.here(record.returned)
         if away:
             metadata = await ledger.metadata()
             away &= frozenset() if metadata is None else named_bookies(metadata)

@@ -248,6 +248,10 @@ class ReplicationWorker:
         now = self._now()
         bookies, self._bookies = self._bookies, self._context.bookies()
         others = bookies != self._bookies
+        if others:
+            for one in self._postponed.values():
+                if one.why == AWAY:
+                    one.due = now  # the bookie that has yet to be verified may be among them
         due = [
             i
             for i, one in self._postponed.items()
@@ -379,7 +383,9 @@ class ReplicationWorker:
         now, settings = self._now(), self._settings
         failed = ended.how is not RepairOutcome.WAITING and ended.why not in (LOCKED, AWAY, BACK, NEWER_RECORD)
         attempts = (before.attempts if before is not None else 0) + (failed or ended.why in (AWAY, BACK))
-        pause_s = backoff_s(attempts - 1, settings.repair_pause_min_s, settings.repair_pause_max_s)
+        # A writer that is kept may take its bookie in, or close the ledger, at any time: that is a look, and no copy.
+        longest_s = settings.marks_look_interval_s if ended.why == BACK else settings.repair_pause_max_s
+        pause_s = backoff_s(attempts - 1, settings.repair_pause_min_s, min(longest_s, settings.repair_pause_max_s))
         pause_s *= (1 + self._runtime.rng.random()) / 2
         one = _Postponed(now + pause_s, ended.why, attempts, failed)
         if before is not None and ended.why != BACK:  # a writer had the time to leave, whatever failed since

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -428,7 +429,10 @@ async def test_a_mark_without_a_value(tree: MemoryStore) -> None:
     assert isinstance(await marks.add(7, A), NotDone)
 
 
-RETURNED, LOST, DRAINING, REBUILDING, CHECK = (LostBookie(10, reason, "x") for reason in LossReason)
+RETURNED, LOST, DRAINING, REBUILDING, CHECK = (
+    LostBookie(10, reason, "x") for reason in LossReason if reason is not LossReason.ABSENT
+)
+ABSENT = LostBookie(10, LossReason.ABSENT, "x", absent_at_creation=True)
 
 
 @pytest.mark.parametrize(
@@ -454,12 +458,40 @@ def test_a_bookie_that_was_lost_twice(old: LostBookie, new: LostBookie, expected
 
 def test_no_merge_makes_a_loss_end_with_a_return() -> None:
     """Whatever came in whatever order: if one of the reasons doesn't end with a return, the merged one doesn't."""
-    absences = {LossReason.RETURNED, LossReason.LOST}
+    absences = {LossReason.ABSENT, LossReason.RETURNED, LossReason.LOST}
     for old in LossReason:
         for new in LossReason:
             reason = merged({"a": LostBookie(1, old)}, {"a": LostBookie(1, new)})["a"].reason
-            assert (reason == LossReason.RETURNED) is (old == new == LossReason.RETURNED)
+            assert (reason == LossReason.RETURNED) is (
+                LossReason.RETURNED in (old, new) and {old, new} <= {LossReason.ABSENT, LossReason.RETURNED}
+            )
             assert (reason == LossReason.LOST) is (LossReason.LOST in (old, new) and {old, new} <= absences)
+
+
+@pytest.mark.parametrize("other", [RETURNED, LOST, DRAINING, REBUILDING, CHECK])
+def test_a_merge_keeps_that_a_bookie_was_absent_at_the_creation(other: LostBookie) -> None:
+    """And where it was taken in: the other reason may be over before what it never had is there."""
+    taken_in = dataclasses.replace(ABSENT, whole_from=7)
+    for old, new in ((ABSENT, other), (other, ABSENT), (taken_in, other), (other, taken_in)):
+        loss = merged({"a": old}, {"a": new})["a"]
+        assert (loss.reason, loss.absent_at_creation) == (other.reason, True)
+        assert loss.whole_from == (7 if taken_in in (old, new) else None)
+
+
+async def test_the_stored_form_of_an_absent_bookie(tree: MemoryStore) -> None:
+    marks, _ = opened(tree)
+    for loss in (ABSENT, dataclasses.replace(LOST, absent_at_creation=True, whole_from=0)):
+        await marks.add(7, {"a": loss})
+    mark = await mark_of(tree)
+    stored = json.loads((await tree.session().get(value_of(tree, mark)))[0])["lost"]["a"]
+    assert stored == {
+        "since_ms": 10,
+        "reason": "lost",
+        "instance": "x",
+        "absent_at_creation": True,
+        "whole_from": 0,
+    }
+    assert mark.whole_from == {}  # being lost is of all that it has
 
 
 # --- all of them ----------------------------------------------------------------------------------------------------
