@@ -146,7 +146,7 @@ class LedgerWriter:
 
         A bookie that could not take an entry (its disk is full, it died), and that none could replace in time, misses
         it until a worker copies it there. So does a bookie that is `absent`. A bookie that has not answered yet counts
-        as one that will. `close` warns.
+        as one that will. `close` warns, but not of absent ones.
         """
         never = dict.fromkeys(sorted(self.absent), 0) if self._replication.confirmed >= 0 else {}
         return {**self._replication.under_replicated, **never}
@@ -322,7 +322,7 @@ class LedgerWriter:
         replication, last = self._replication, self._batcher.lac
         if self._deferred_sync is not None and replication.error is None and last.entry < replication.confirmed:
             await self._deferred_sync.force()
-        if under_replicated := self.under_replicated:
+        if under_replicated := replication.under_replicated:
             bookies = ", ".join(f"{name} from entry {first} on" for name, first in under_replicated.items())
             message = "ledger %d: closed with acknowledged entries under-replicated, bookies may miss theirs: %s"
             log.warning(message, self._ledger_id, bookies)
