@@ -10,6 +10,7 @@ Values that make every run impossible are left out: a bookie must accept the lar
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bkpy.config.renamed import RENAMED
@@ -308,11 +309,13 @@ def draw(world: World, host: str, bounds: Mapping[str, Bound]) -> dict[str, Any]
     """The bounds of a host that are small in this run; each is drawn by itself."""
     calm = world.stream("buggify").random() < CALM
     drawn = {}
+    stream = random.Random()  # one object for all streams: there are a hundred for each host
     for name, bound in bounds.items():
-        rng = world.stream(f"buggify-{host}-{_FIRST_NAMES.get(name, name)}")
-        struck, value = rng.random() < bound.chance, rng.choice(bound.small)
-        if struck and (bound.chance == 1.0 or not calm):
-            drawn[name] = value
+        if calm and bound.chance < 1.0:
+            continue
+        stream.seed(world.seed_of(f"buggify-{host}-{_FIRST_NAMES.get(name, name)}"))
+        if stream.random() < bound.chance:
+            drawn[name] = stream.choice(bound.small)
     return drawn
 
 

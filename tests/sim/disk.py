@@ -271,9 +271,15 @@ class SimDisk:
         assert error is not None
         raise OSError(error, os.strerror(error), path)
 
+    def delay(self) -> float:
+        """A virtual delay, as `Random.uniform` draws it."""
+        assert self.latency_s is not None
+        shortest, longest = self.latency_s
+        return shortest + (longest - shortest) * self.rng.random()
+
     def used_bytes(self) -> int:
-        inodes = {id(inode): inode for d in self.directories.values() for inode in d.view.values()}
-        return sum(inode.size for inode in inodes.values())
+        sizes = {id(inode): inode.size for d in self.directories.values() for inode in d.view.values()}
+        return sum(sizes.values())
 
     def _room_for(self, inode: Inode, size: int) -> int:
         """How large the file may become, at most `size`."""
@@ -547,7 +553,7 @@ class SimWorker:
         if self._disk.latency_s is None:
             loop.call_soon(self._turn, loop)
         else:
-            loop.call_later(self._disk.rng.uniform(*self._disk.latency_s), self._turn, loop)
+            loop.call_later(self._disk.delay(), self._turn, loop)
 
     def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
         self._scheduled = False
@@ -574,8 +580,9 @@ class SimWorker:
         if self._disk.latency_s is None:
             loop.call_soon(_resolve, future, result, error)
         else:
-            at = loop.time() + self._disk.rng.uniform(*self._disk.latency_s)
-            self._resolved_at = max(self._resolved_at, at)
+            at = loop.time() + self._disk.delay()
+            if at > self._resolved_at:
+                self._resolved_at = at
             loop.call_at(self._resolved_at, _resolve, future, result, error)
 
     def close(self) -> None:

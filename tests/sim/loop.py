@@ -14,10 +14,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import heapq
 import math
 import threading
+from contextvars import copy_context
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
@@ -56,11 +57,9 @@ CURRENT: contextvars.ContextVar[Incarnation | None] = contextvars.ContextVar("in
 
 
 class SimFuture(asyncio.Future[Any]):
-    """A future whose hash is its number and not its address in memory."""
+    """A future whose hash is its number and not its address in memory; made by `SimLoop.create_future` only."""
 
-    def __init__(self, *, loop: SimLoop) -> None:
-        super().__init__(loop=loop)
-        self._number = loop.next_number()
+    _number: int
 
     def __hash__(self) -> int:
         return self._number
@@ -78,27 +77,26 @@ class SimTask(asyncio.Task[Any]):
 
 
 class _SimHandle(asyncio.Handle):
-    """A handle that costs little to make: there is one for each callback, and the base's looks for a debug mode."""
+    """A handle that costs little to make: there is one for each callback, and the base's looks for a debug mode.
+
+    It is cancelled when it has no callback.
+    """
 
     __slots__ = ()
 
-    def __init__(
-        self,
-        callback: Callable[..., Any],
-        args: tuple[Any, ...],
-        loop: asyncio.AbstractEventLoop,
-        context: contextvars.Context | None,
-    ) -> None:
+    def __init__(self, callback: Callable[..., Any], args: tuple[Any, ...], context: contextvars.Context) -> None:
         self._callback = callback
         self._args = args
-        self._loop = loop
-        self._context = contextvars.copy_context() if context is None else context
-        self._cancelled = False
-        self._repr = self._source_traceback = None
+        self._context = context
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._callback!r}>"
 
     def cancel(self) -> None:
-        self._cancelled = True
         self._callback = self._args = None
+
+    def cancelled(self) -> bool:
+        return self._callback is None
 
 
 class _SimTimer(asyncio.TimerHandle):
@@ -107,25 +105,16 @@ class _SimTimer(asyncio.TimerHandle):
     __slots__ = ()
 
     def __init__(
-        self,
-        when: float,
-        callback: Callable[..., Any],
-        args: tuple[Any, ...],
-        loop: asyncio.AbstractEventLoop,
-        context: contextvars.Context | None,
+        self, when: float, callback: Callable[..., Any], args: tuple[Any, ...], context: contextvars.Context
     ) -> None:
         self._when = when
         self._callback = callback
         self._args = args
-        self._loop = loop
-        self._context = contextvars.copy_context() if context is None else context
-        self._cancelled = False
-        self._scheduled = True
-        self._repr = self._source_traceback = None
+        self._context = context
 
-    def cancel(self) -> None:
-        self._cancelled = True
-        self._callback = self._args = None
+    __repr__ = _SimHandle.__repr__
+    cancel = _SimHandle.cancel
+    cancelled = _SimHandle.cancelled
 
 
 def _new_task(
@@ -181,14 +170,17 @@ class SimLoop(asyncio.BaseEventLoop):
         return self._now
 
     def create_future(self) -> asyncio.Future[Any]:
-        return SimFuture(loop=self)
+        future = SimFuture(loop=self)
+        self._numbers += 1
+        future._number = self._numbers
+        return future
 
     def call_soon(
         self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
         if self._closed:
             self._check_closed()
-        handle = _SimHandle(callback, args, self, context)
+        handle = _SimHandle(callback, args, copy_context() if context is None else context)
         self._ready.append(handle)
         return handle
 
@@ -202,18 +194,24 @@ class SimLoop(asyncio.BaseEventLoop):
             when, wanted = START_S + (when - START_S) / rate, when
             while START_S + (when - START_S) * rate < wanted:  # by a rounding: then the host's clock must not be early
                 when = math.nextafter(when, math.inf)
-        timer = _SimTimer(when, callback, args, self, context)
+        timer = _SimTimer(when, callback, args, copy_context() if context is None else context)
         self._numbers += 1
-        heapq.heappush(self._timers, (when, self._numbers, timer))
+        heappush(self._timers, (when, self._numbers, timer))
         return timer
 
     def call_later(
         self, delay: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        now = self._now
         if self.rated and (rate := _rate_of(context)) != 1.0:
-            now = START_S + (now - START_S) * rate
-        return self.call_at(now + delay, callback, *args, context=context)
+            return self.call_at(START_S + (self._now - START_S) * rate + delay, callback, *args, context=context)
+        # As `call_at` does it, without the call: every wait of the simulated disks, links and stores comes here.
+        if self._closed:
+            self._check_closed()
+        when = self._now + delay
+        timer = _SimTimer(when, callback, args, copy_context() if context is None else context)
+        self._numbers += 1
+        heappush(self._timers, (when, self._numbers, timer))
+        return timer
 
     def call_soon_threadsafe(
         self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
@@ -226,24 +224,26 @@ class SimLoop(asyncio.BaseEventLoop):
         """Take turns until the loop is to stop."""
         # Written for speed: a tenth of what simulated runs take is here.
         ready, timers, turn_s, current = self._ready, self._timers, self._turn_s, CURRENT
-        pop, take = heapq.heappop, self._ready.popleft
+        pop, take = heappop, self._ready.popleft
         while True:
             if not ready and not self._stopping:
                 self._move_on()
             now = self._now
             while timers and timers[0][0] <= now:
                 timer = pop(timers)[2]
-                if not timer._cancelled:
+                if timer._callback is not None:
                     ready.append(timer)
             if turn_s:
                 self._now += turn_s
                 self._turns = 0
-            self._turns += len(ready)
+            count = len(ready)
+            self._turns += count
             if self._turns > TURNS_MAX:
                 raise StuckError(f"{TURNS_MAX} callbacks at {self._now}, the next one {ready[0]!r}")
-            for _ in range(len(ready)):
+            for _ in range(count):
                 handle = take()
-                if handle._cancelled:
+                callback = handle._callback
+                if callback is None:
                     continue
                 context = handle._context
                 incarnation = context.get(current)
@@ -251,7 +251,7 @@ class SimLoop(asyncio.BaseEventLoop):
                     incarnation.parked.append(handle)
                     continue
                 try:
-                    context.run(handle._callback, *handle._args)
+                    context.run(callback, *handle._args)
                 except (SystemExit, KeyboardInterrupt):
                     raise
                 except BaseException as error:  # whatever a callback raises is the loop's to tell, as in asyncio
@@ -266,7 +266,7 @@ class SimLoop(asyncio.BaseEventLoop):
         # Neither cancelled timers nor those of the dead make time go on.
         timers = self._timers
         while timers and self._is_void(timers[0][2]):
-            heapq.heappop(timers)
+            heappop(timers)
         if not timers:
             raise StuckError(f"nothing can happen any more; waiting: {self._waiting()}")
         when = timers[0][0]
@@ -278,7 +278,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _is_void(self, timer: asyncio.TimerHandle) -> bool:
         """Whether it is cancelled, or belongs to a dead incarnation, which then keeps it for ever."""
-        if timer._cancelled:
+        if timer.cancelled():
             return True
         incarnation: Incarnation | None = timer._context.get(CURRENT)
         if incarnation is None or not incarnation.dead:

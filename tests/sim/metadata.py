@@ -18,7 +18,8 @@ from bkpy.metadata.store.store import Check, Create, Delete, NoNode, parent_of
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
+    from contextvars import Context
 
     from bkpy.metadata.store.store import Operation, Watch
     from bkpy.runtime.interfaces import Runtime
@@ -242,10 +243,12 @@ class SimSession(MemorySession):
 
     async def _call(self, function: Callable[[], T], *, write: bool) -> T:
         loop = asyncio.get_running_loop()
-        self._asked_at = max(self._asked_at, loop.time() + self._rng.uniform(*self.latency_s))
-        await _sleep(loop, self._asked_at - loop.time())
+        self._asked_at = asked_at = max(self._asked_at, loop.time() + self._delay())
+        await _Until(loop, asked_at)
         try:
-            result = await super()._call(function, write=write)
+            if not self._connected.is_set():
+                await self._reconnected()
+            result = self._perform(function, write)
             if write and self._losing is not None and not self._losing.done():
                 self._losing.set_result(None)
                 raise MetadataUnavailableError("the connection was lost during a write", outcome_unknown=True)
@@ -253,9 +256,14 @@ class SimSession(MemorySession):
         finally:
             if write and self.follower is not None:
                 self.follower.catch_up()  # a server answers when it has the write itself
-            self._count()
-            self._answered_at = max(self._answered_at, loop.time() + self._rng.uniform(*self.latency_s))
-            await _sleep(loop, self._answered_at - loop.time())
+            if self._losing is not None:
+                self._count()
+            self._answered_at = answered_at = max(self._answered_at, loop.time() + self._delay())
+            await _Until(loop, answered_at)
+
+    def _delay(self) -> float:
+        shortest, longest = self.latency_s
+        return shortest + (longest - shortest) * self._rng.random()  # as `Random.uniform` draws it
 
     def _count(self) -> None:
         """One call more was answered since the reply that was lost."""
@@ -271,19 +279,36 @@ class SimSession(MemorySession):
         self.tree.end_session(self.session_id)
 
 
-async def _sleep(loop: asyncio.AbstractEventLoop, delay: float) -> None:
-    """`asyncio.sleep`, at less cost: runs are largely made of calls of the metadata store."""
-    if delay <= 0:
-        await asyncio.sleep(0)
-        return
-    future = loop.create_future()
-    timer = loop.call_later(delay, _wake, future)
-    try:
-        await future
-    finally:
-        timer.cancel()
+class _Until:
+    """Awaited, a time of the loop. The timer itself wakes the task: runs are largely made of calls of this store."""
 
+    __slots__ = ("_asyncio_future_blocking", "_cancelled", "_loop", "_timer", "_wake", "_when")
 
-def _wake(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
+    def __init__(self, loop: asyncio.AbstractEventLoop, when: float) -> None:
+        self._loop = loop
+        self._when = when
+        self._cancelled = False
+
+    def __await__(self) -> Generator[Any, None, None]:
+        self._asyncio_future_blocking = True  # what a task asks of a future, and what it then calls
+        yield self
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop
+
+    def add_done_callback(self, wake: Callable[[Any], None], *, context: Context) -> None:
+        self._wake = wake, context
+        self._timer = self._loop.call_at(self._when, wake, self, context=context)
+
+    def cancel(self, msg: Any = None) -> bool:
+        if self._cancelled:
+            return False
+        self._cancelled = True
+        self._timer.cancel()
+        wake, context = self._wake
+        self._loop.call_soon(wake, self, context=context)
+        return True
+
+    def result(self) -> None:
+        if self._cancelled:
+            raise asyncio.CancelledError

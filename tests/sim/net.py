@@ -128,7 +128,9 @@ class SimNet:
     # --- packets ------------------------------------------------------------------------------------------------------
 
     def delay(self, source: str, target: str) -> float:
-        return self.rng.uniform(*self.latency_s) + self._slow.get((source, target), 0.0)
+        shortest, longest = self.latency_s
+        latency = shortest + (longest - shortest) * self.rng.random()  # as `Random.uniform` draws it
+        return latency + self._slow.get((source, target), 0.0) if self._slow else latency
 
     def passes(self, source: str, target: str) -> bool:
         return (source, target) not in self._blocked and target not in self._down

@@ -16,6 +16,13 @@ if TYPE_CHECKING:
 
 SECTOR_BYTES = 512  # what a disk writes atomically, or, when it tears, does not
 ZEROS = bytes(SECTOR_BYTES)
+_BLANK = memoryview(bytes(1 << 20))
+
+
+def _zeros(length: int) -> list[memoryview]:
+    """So many zeros, none if it is negative."""
+    whole, rest = divmod(max(0, length), len(_BLANK))
+    return [_BLANK] * whole + [_BLANK[:rest]]
 
 
 class EntryStatus(enum.Enum):
@@ -56,15 +63,23 @@ class Inode:
         first, last = offset // SECTOR_BYTES, (end - 1) // SECTOR_BYTES
         view = self.view
         if last - first > len(view):  # most of what was allocated was never written
-            sparse = bytearray((last + 1 - first) * SECTOR_BYTES)
-            for i, content in view.items():
-                if first <= i <= last:
-                    sparse[(i - first) * SECTOR_BYTES : (i + 1 - first) * SECTOR_BYTES] = content
-            data = bytes(sparse)
-        else:
-            data = b"".join([view.get(i, ZEROS) for i in range(first, last + 1)])
+            return self._sparse(sorted(i for i in view if first <= i <= last), offset, end)
+        data = b"".join([view.get(i, ZEROS) for i in range(first, last + 1)])
         start = offset - first * SECTOR_BYTES
         return data[start : start + end - offset]
+
+    def _sparse(self, written: list[int], offset: int, end: int) -> bytes:
+        """The bytes from `offset` to `end`, of which only the sectors `written` are anything but zeros."""
+        pieces: list[bytes | memoryview] = []
+        at = offset
+        for i in written:
+            start = i * SECTOR_BYTES
+            pieces += _zeros(start - at)
+            at = max(at, start)
+            pieces.append(self.view[i][at - start : end - start])
+            at = start + SECTOR_BYTES
+        pieces += _zeros(end - at)
+        return b"".join(pieces)
 
     def write(self, data: bytes, offset: int) -> None:
         if not data:

@@ -4,7 +4,9 @@
     python -m tests.sim.soak everything --minutes 60 --first 500000
 
 A mark that is expected of the run and that no seed reaches fails it, like a seed that fails. SIGINT ends it with what
-was counted so far. Each core has one process, which plays a seed at a time and asks for the next one.
+was counted so far; a seed that fails is written to a file at once. Each core has one process, which plays a seed at a
+time and asks for the next one. Nothing collects its garbage, which costs more than another process: at
+`MEMORY_BYTES_MAX` it gives way to a new one.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import gc
 import logging
 import multiprocessing
 import os
+import resource
 import signal
 import sys
 import time
@@ -24,8 +27,11 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, NamedTuple
 
+from bkpy.config.base import KIB, MIB
+
 from .coverage_marks import EXPECTED
 from .runs import RUNS, Range, play
+from .world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,6 +39,7 @@ if TYPE_CHECKING:
 
 SEED_S_MAX = 900.0  # a seed that computes for longer hangs
 REPORT_S = 60.0
+MEMORY_BYTES_MAX = 400 * MIB  # of a process that plays seeds
 
 
 class Result(NamedTuple):
@@ -61,6 +68,7 @@ class Worker:
     connection: Connection
     seed: int
     since: float = field(default_factory=time.monotonic)
+    full: bool = False  # it plays no other
 
 
 @dataclass
@@ -69,6 +77,7 @@ class Soak:
 
     play: Callable[[int], Result]
     see: str  # the command that shows a seed
+    found: str | None = None  # the file to which it appends the commands that show the seeds that fail
     failed: dict[int, str] = field(default_factory=dict)
     marks: Counter[str] = field(default_factory=Counter)
     seeds: int = 0
@@ -113,20 +122,23 @@ class Soak:
     def _took(self, worker: Worker) -> bool:
         """Count the worker's result and give it another seed; False if there is none, or the worker is gone."""
         try:
-            result = worker.connection.recv()
+            result, worker.full = worker.connection.recv()
         except (EOFError, ConnectionError):
             worker.process.join()
             result = Result(worker.seed, f"its process died: {worker.process.exitcode}", Counter(), 0.0, 0.0)
+            worker.full = True
         self._count(result)
         if self.stopped or self._next == self._last:
             with contextlib.suppress(BrokenPipeError):  # of one that died
                 worker.connection.send(None)
             worker.process.join()
             return False
-        if result.error is not None and not worker.process.is_alive():
+        if worker.full:
+            worker.process.join()
+            worker.connection.close()
             fresh = self._start()
             worker.process, worker.connection = fresh.process, fresh.connection
-            worker.seed = fresh.seed
+            worker.seed, worker.full = fresh.seed, False
         else:
             worker.seed, self._next = self._next, self._next + 1
             worker.connection.send(worker.seed)
@@ -141,6 +153,12 @@ class Soak:
         if result.error is not None:
             self.failed[result.seed] = result.error
             print(f"seed {result.seed}: {result.error}", flush=True)
+            if self.found is not None:
+                with open(self.found, "a", encoding="utf-8") as file:
+                    file.write(self._shown(result.seed) + "\n")
+
+    def _shown(self, seed: int) -> str:
+        return f"{self.see}{seed}  # {self.failed[seed][:100]}"
 
     def _report(self) -> None:
         if time.monotonic() > self._reported_at + REPORT_S:
@@ -163,8 +181,8 @@ class Soak:
         missed = [mark for mark in expected if not self.marks[mark]]
         for mark in missed:
             print(f"never reached: {mark}")
-        for seed, error in sorted(self.failed.items()):
-            print(f"{self.see}{seed}  # {error[:100]}")
+        for seed in sorted(self.failed):
+            print(self._shown(seed))
         print(f"{len(self.failed)} seeds failed" if self.failed else "no seed failed")
         return 1 if self.failed or missed else 0
 
@@ -173,9 +191,14 @@ def _work(play: Callable[[int], Result], connection: Connection) -> None:
     """A worker: plays what it is told, until nobody tells it any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # sent to the whole group; the soak's own process asks for an end
     logging.lastResort = None  # what runs do to bookies and clients makes them warn all the time
+    World.keeps_trace = False
     gc.freeze()  # what was imported stays
-    while (seed := connection.recv()) is not None:
-        connection.send(play(seed))
+    gc.disable()
+    full = False
+    while not full and (seed := connection.recv()) is not None:
+        result = play(seed)
+        full = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB > MEMORY_BYTES_MAX
+        connection.send((result, full))
 
 
 def main() -> int:
@@ -183,11 +206,14 @@ def main() -> int:
     parser.add_argument("run", choices=RUNS)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; as many as cores")
+    parser.add_argument("--found", help="the file for seeds that fail; build/soak-RUN.txt")
     length = parser.add_mutually_exclusive_group(required=True)
     length.add_argument("--seeds", type=int)
     length.add_argument("--minutes", type=float)
     arguments = parser.parse_args()
-    soak = Soak(functools.partial(play_seed, arguments.run), f"make sim SCENARIO={arguments.run} SEED=")
+    found = f"build/soak-{arguments.run}.txt" if arguments.found is None else arguments.found
+    os.makedirs(os.path.dirname(found) or ".", exist_ok=True)
+    soak = Soak(functools.partial(play_seed, arguments.run), f"make sim SCENARIO={arguments.run} SEED=", found)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: soak.stop())
     print(f"soaking {arguments.run} from seed {arguments.first} on in {arguments.jobs} processes", flush=True)

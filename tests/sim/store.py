@@ -175,17 +175,19 @@ class SimStore:
             raise SimulatedCrash(f"store {self.path} after the crash")
         assert not self.closed, f"the store {self.path} is closed"
 
-    @contextlib.contextmanager
-    def read(self) -> Iterator[SimReadTransaction]:
+    def read(self) -> _Reading:
+        return _Reading(self)
+
+    def begin(self) -> SimReadTransaction:
+        """A transaction that reads, until `end`."""
         self._check()
-        transaction = SimReadTransaction(self._inode.rows)
         self._readers += 1
         assert self._readers <= self._readers_max, f"{self.path} has {self._readers} readers at the same time"
-        try:
-            yield transaction
-        finally:
-            transaction.ended = True
-            self._readers -= 1
+        return SimReadTransaction(self._inode.rows)
+
+    def end(self, transaction: SimReadTransaction) -> None:
+        transaction.ended = True
+        self._readers -= 1
 
     @contextlib.contextmanager
     def write(self) -> Iterator[SimWriteTransaction]:
@@ -238,6 +240,22 @@ class SimStore:
         if not self.closed and self._generation == self._disk.generation:
             self._stores.closed(self.path)
         self.closed = True
+
+
+class _Reading:
+    """What `SimStore.read` returns; a generator costs more, and there are thousands in a run."""
+
+    __slots__ = ("_store", "_transaction")
+
+    def __init__(self, store: SimStore) -> None:
+        self._store = store
+
+    def __enter__(self) -> SimReadTransaction:
+        self._transaction = self._store.begin()
+        return self._transaction
+
+    def __exit__(self, *error: object) -> None:
+        self._store.end(self._transaction)
 
 
 class SimReadTransaction:

@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from . import soak as soaking
 from .soak import Result, Soak
 
 if TYPE_CHECKING:
@@ -22,6 +23,10 @@ def toy(seed: int) -> Result:
     return Result(seed, "it is odd" if seed == 3 else None, Counter(seen=1, odd=seed % 2), 1800.0, 0.5)
 
 
+def own_process(seed: int) -> Result:
+    return Result(seed, None, Counter([str(os.getpid())]), 0.0, 0.0)
+
+
 def test_every_seed_is_counted_once_and_what_fails_is_named(capfd: pytest.CaptureFixture[str]) -> None:
     soak = Soak(toy, "see ")
     soak.run(0, seeds=10, jobs=3)
@@ -32,6 +37,31 @@ def test_every_seed_is_counted_once_and_what_fails_is_named(capfd: pytest.Captur
     told = capfd.readouterr().out
     assert "4.50 virtual hours" in told
     assert "see 3  # it is odd" in told
+
+
+def test_a_seed_that_fails_is_in_the_file_at_once(tmp_path: Path) -> None:
+    found = tmp_path / "found"
+    there: list[bool] = []
+
+    class Watched(Soak):
+        def rates(self) -> str:
+            there.append("see 3  # it is odd\n" in found.read_text())
+            return super().rates()
+
+    soak = Watched(toy, "see ", str(found))
+    soak.run(3, seeds=1, jobs=1)
+    soak.rates()
+    assert there == [True]
+    soak.run(4, seeds=4, jobs=2)
+    assert found.read_text() == "see 3  # it is odd\nsee 5  # its process died: -9\n"
+
+
+def test_a_process_that_is_full_gives_way_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(soaking, "MEMORY_BYTES_MAX", 0)
+    soak = Soak(own_process, "see ")
+    soak.run(0, seeds=6, jobs=2)
+    assert soak.seeds == 6
+    assert len(soak.marks) == 6
 
 
 def test_an_expected_mark_that_no_seed_reaches_fails_the_soak(capfd: pytest.CaptureFixture[str]) -> None:

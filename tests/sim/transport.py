@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 WINDOW_BYTES = 256 * 1024  # in flight or unread in one direction; the kernels' two socket buffers
 _SEGMENT_BYTES_MAX = 64 * 1024
 _FIN = b""
+_BYTES_LIKE = (bytes, bytearray, memoryview)
 _LATE_WRITES_MAX = 5  # that are not complained about
 
 _log = logging.getLogger("asyncio")
@@ -91,7 +92,7 @@ class SimTransport(transports._FlowControlMixin, asyncio.Transport):
         self._soon(self._arrive)
 
     def _soon(self, function: Callable[..., Any], *args: Any) -> None:
-        self._loop.call_soon(function, *args, context=self._net.loop.outside)
+        self._loop.call_soon(function, *args, context=self._loop.outside)
 
     # --- asyncio's transport: the state ---------------------------------------------------------------------------
 
@@ -125,7 +126,7 @@ class SimTransport(transports._FlowControlMixin, asyncio.Transport):
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        if not isinstance(data, bytes | bytearray | memoryview):
+        if not isinstance(data, _BYTES_LIKE):
             raise TypeError(f"data argument must be a bytes-like object, not {type(data).__name__}")
         if self._eof_written:
             raise RuntimeError("Cannot call write() after write_eof()")
@@ -138,9 +139,11 @@ class SimTransport(transports._FlowControlMixin, asyncio.Transport):
             return
         if not self._written:
             self._soon(self._end_of_turn)
-        self._written.append(memoryview(data).cast("B"))
-        self._waiting_bytes += len(self._written[-1])
-        self._maybe_pause_protocol()
+        view = memoryview(data).cast("B")
+        self._written.append(view)
+        self._waiting_bytes += len(view)
+        if self._waiting_bytes > self._high_water:
+            self._maybe_pause_protocol()
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
         for data in list_of_data:
@@ -206,7 +209,7 @@ class SimTransport(transports._FlowControlMixin, asyncio.Transport):
     def _expect(self) -> None:
         if self._incoming and not self._expected:
             self._expected = True
-            self._loop.call_at(self._incoming[0][0], self._due, context=self._net.loop.outside)
+            self._loop.call_at(self._incoming[0][0], self._due, context=self._loop.outside)
 
     def _due(self) -> None:
         self._expected = False

@@ -1,4 +1,4 @@
-"""Counters and histograms that are cheap to update, and become Prometheus metrics when they are scraped.
+"""Counters, histograms and gauges that cost little, and become Prometheus metrics when they are scraped.
 
 Prometheus' own take a lock for each update, which costs several microseconds for each frame of a bookie. These need
 none: only the event loop updates them.
@@ -10,11 +10,11 @@ from bisect import bisect_left
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 
 class Counter:
@@ -75,12 +75,33 @@ class Histogram:
         return family
 
 
+class Gauge:
+    """A value, or one for each value of a label, that is asked for at each scrape."""
+
+    def __init__(self, name: str, text: str, label: str | None = None) -> None:
+        self.name = name
+        self.text = text
+        self._labels = [] if label is None else [label]
+        self._values: dict[tuple[str, ...], Callable[[], float]] = {}
+
+    def add(self, value: Callable[[], float], *label: str) -> None:
+        """Ask `value` for the gauge, or for that value of its label."""
+        self._values[label] = value
+
+    def collect(self) -> GaugeMetricFamily:
+        family = GaugeMetricFamily(self.name, self.text, labels=self._labels)
+        for label, value in self._values.items():
+            family.add_metric(label, value())
+        return family
+
+
 class MetricSet(Collector):
-    """All counters and histograms of one registry."""
+    """All counters, histograms and gauges of one registry."""
 
     def __init__(self) -> None:
         self._counters: list[Counter] = []
         self._histograms: list[Histogram] = []
+        self._gauges: list[Gauge] = []
 
     def counter(self, name: str, text: str) -> Counter:
         self._counters.append(Counter(name, text))
@@ -92,8 +113,14 @@ class MetricSet(Collector):
         self._histograms.append(Histogram(name, text, bounds, label, values))
         return self._histograms[-1]
 
+    def gauge(self, name: str, text: str, label: str | None = None) -> Gauge:
+        self._gauges.append(Gauge(name, text, label))
+        return self._gauges[-1]
+
     def collect(self) -> Iterator[Metric]:
         for counter in self._counters:
             yield CounterMetricFamily(counter.name, counter.text, value=counter.value)
         for histogram in self._histograms:
             yield histogram.collect()
+        for gauge in self._gauges:
+            yield gauge.collect()

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import prometheus_client
-from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from bkpy._version import VERSION
 from bkpy.bookie.metric_set import Buckets, Counter, MetricSet
@@ -34,6 +34,7 @@ _KEY_OUTCOMES: Final = {
     Status.UNKNOWN: "entries",  # are stored here under the wrong key
 }
 _FRAMES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+_RECOVERY: Final = int(Flags.RECOVERY)  # an `IntFlag` takes a microsecond to be tested
 _BYTES: Final = tuple(1 << k for k in range(8, 25, 2))
 
 
@@ -44,7 +45,7 @@ class BookieMetrics:
         self.appended = 0  # frames of clients, not those of recoveries and copies
         self._now = clock.monotonic
         self.registry = CollectorRegistry()
-        metrics = MetricSet()
+        self._metrics = metrics = MetricSet()
 
         def counter(name: str, text: str) -> Counter:
             return metrics.counter(f"bkpy_bookie_{name}", text)
@@ -93,19 +94,23 @@ class BookieMetrics:
             registry=self.registry,
         )
         self._key_disputes = {status: disputes.labels(outcome) for status, outcome in _KEY_OUTCOMES.items()}
-        build = Gauge(
-            "bkpy_build_info", "1; the label says which version this bookie runs", ["version"], registry=self.registry
+        self._metrics.gauge("bkpy_build_info", "1; the label says which version this bookie runs", "version").add(
+            lambda: 1, VERSION
         )
-        build.labels(VERSION).set(1)
-        self._connections = Gauge("bkpy_bookie_connections", "Open client connections", registry=self.registry)
-        self._read_only = Gauge("bkpy_bookie_read_only", "1 while no new entries are taken", registry=self.registry)
+
+        self._connections = metrics.gauge("bkpy_bookie_connections", "Open client connections")
+        self._read_only = metrics.gauge("bkpy_bookie_read_only", "1 while no new entries are taken")
+        for gauge in (self._connections, self._read_only):
+            gauge.add(lambda: 0)  # until there is a storage
 
     def watch(self, storage: LedgerStorage, connections: Callable[[], int], read_only: Callable[[], bool]) -> None:
         """Add gauges that are read at each scrape."""
 
         def gauge(name: str, text: str, value: Callable[[], float]) -> None:
-            Gauge(f"bkpy_bookie_{name}", text, registry=self.registry).set_function(value)
+            self._metrics.gauge(f"bkpy_bookie_{name}", text).add(value)
 
+        self._connections.add(connections)
+        self._read_only.add(read_only)
         gauge("memtable_bytes", "Bytes of entries held in memory", lambda: storage.memory_bytes)
         gauge("entry_logs", "Entry logs that are full", lambda: storage.space.logs)
         gauge("entry_log_bytes", "Bytes of entry logs that are full", lambda: storage.space.bytes)
@@ -121,35 +126,27 @@ class BookieMetrics:
             lambda: scrub.last_round_ended_s or 0.0,
         )
         budget = storage.memory
-        parts = Gauge("bkpy_bookie_memory_bytes", "Bytes of each part of the budget", ["part"], registry=self.registry)
+        parts = self._metrics.gauge("bkpy_bookie_memory_bytes", "Bytes of each part of the budget", "part")
         for name in budget.by_name():
-            parts.labels(name).set_function(partial(_bytes_of, budget, name))
-        bound = Gauge("bkpy_bookie_memory_bytes_max", "Bytes that all parts may hold together", registry=self.registry)
-        bound.set(budget.bytes_max)
-        full = Gauge(
-            "bkpy_bookie_memory_full", "1 while nothing is read from clients that write", registry=self.registry
-        )
-        full.set_function(lambda: storage.full)
-        blocks = Gauge(
+            parts.add(partial(_bytes_of, budget, name), name)
+        gauge("memory_bytes_max", "Bytes that all parts may hold together", lambda: budget.bytes_max)
+        gauge("memory_full", "1 while nothing is read from clients that write", lambda: storage.full)
+        blocks = self._metrics.gauge(
             "bkpy_bookie_blocks",
             "Blocks so far that were found in memory, that were not, and that were loaded ahead",
-            ["what"],
-            registry=self.registry,
+            "what",
         )
         shards = storage.shards
-        blocks.labels("found").set_function(lambda: sum(shard.cache.hits for shard in shards))
-        blocks.labels("missed").set_function(lambda: sum(shard.cache.misses for shard in shards))
-        blocks.labels("loaded ahead").set_function(lambda: sum(shard.ahead.blocks for shard in shards))
-        self._connections.set_function(connections)
-        self._read_only.set_function(read_only)
+        blocks.add(lambda: sum(shard.cache.hits for shard in shards), "found")
+        blocks.add(lambda: sum(shard.cache.misses for shard in shards), "missed")
+        blocks.add(lambda: sum(shard.ahead.blocks for shard in shards), "loaded ahead")
 
     def watch_certificate(self, ends_s: Callable[[], float]) -> None:
         """Add a gauge of when the bookie's certificate ends."""
-        Gauge(
+        self._metrics.gauge(
             "bkpy_bookie_certificate_end_seconds",
             "When the bookie's certificate ends, in seconds since 1970; 0 if others don't take it now",
-            registry=self.registry,
-        ).set_function(ends_s)
+        ).add(ends_s)
 
     def render(self) -> bytes:
         """The page in Prometheus' text format."""
@@ -159,7 +156,7 @@ class BookieMetrics:
 
     def add_started(self, columns: AddColumns, body_bytes: int) -> float:
         """Count a frame of accepted batches; give the result to `add_done` when it is durable."""
-        if not columns.flags & Flags.RECOVERY:
+        if not columns.flags & _RECOVERY:
             self.appended += 1
         self._add_entries.value += sum(columns.counts)
         self._add_batches.value += len(columns.counts)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from bkpy.buffers import Bytes
 
 _DEFERRED: Final = int(Flags.DEFERRED_SYNC)
+_RECOVERY: Final = int(Flags.RECOVERY)
 OK_HEAD: Final = m.pack(int(Status.OK))
 
 
@@ -246,7 +247,7 @@ class AddHandler:
         Returns the claims to the disputed ledgers. `claims` are the claims of the frame's turn, and `decided` what the
         metadata have decided of them.
         """
-        recovery = bool(columns.flags & Flags.RECOVERY)
+        recovery = bool(columns.flags & _RECOVERY)
         ids = set(columns.ledger_ids)
         try:
             states = await self._storage.states(ids)

@@ -12,6 +12,7 @@ import abc
 import asyncio
 import contextlib
 import enum
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -248,9 +249,12 @@ class MetadataStore(abc.ABC):
         """End the session, and with it its ephemeral nodes, within about a second. May be called again."""
 
 
+_PATH = re.compile(r"/|(?:/(?!\.{0,2}(?:/|\Z))[^/]+)+", re.DOTALL)
+
+
 def check_path(path: str) -> None:
     """Raise `ValueError` unless `path` is absolute with plain components, as a node's path must be."""
-    if not path.startswith("/") or (path != "/" and any(part in ("", ".", "..") for part in path[1:].split("/"))):
+    if not _PATH.fullmatch(path):
         raise ValueError(f"{path!r} is no node path")
 
 
