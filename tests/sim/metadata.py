@@ -246,9 +246,7 @@ class SimSession(MemorySession):
         self._asked_at = asked_at = max(self._asked_at, loop.time() + self._delay())
         await _Until(loop, asked_at)
         try:
-            if not self._connected.is_set():
-                await self._reconnected()
-            result = self._perform(function, write)
+            result = await self.perform(function, write=write)
             if write and self._losing is not None and not self._losing.done():
                 self._losing.set_result(None)
                 raise MetadataUnavailableError("the connection was lost during a write", outcome_unknown=True)

@@ -142,8 +142,7 @@ class SimTransport(transports._FlowControlMixin, asyncio.Transport):
         view = memoryview(data).cast("B")
         self._written.append(view)
         self._waiting_bytes += len(view)
-        if self._waiting_bytes > self._high_water:
-            self._maybe_pause_protocol()
+        self._maybe_pause_protocol()
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
         for data in list_of_data:

@@ -242,20 +242,18 @@ class MemorySession(MetadataStore):
         if self._closed:
             raise ClientClosedError("the metadata session is closed")
         await asyncio.sleep(0)  # no call of a real store returns within the caller's tick of the event loop
+        return await self.perform(function, write=write)
+
+    async def perform(self, function: Callable[[], T], *, write: bool) -> T:
+        """The call at the store, which a simulator makes after a latency of its own."""
         if not self._connected.is_set():
-            await self._reconnected()
-        return self._perform(function, write)
-
-    async def _reconnected(self) -> None:
-        try:
-            async with asyncio.timeout(self.call_timeout_s):
-                await self._connected.wait()
-        except TimeoutError:
-            raise MetadataUnavailableError(
-                f"the metadata store could not be reached for {self.call_timeout_s} s"
-            ) from None
-
-    def _perform(self, function: Callable[[], T], write: bool) -> T:
+            try:
+                async with asyncio.timeout(self.call_timeout_s):
+                    await self._connected.wait()
+            except TimeoutError:
+                raise MetadataUnavailableError(
+                    f"the metadata store could not be reached for {self.call_timeout_s} s"
+                ) from None
         if self._closed:
             raise ClientClosedError("the metadata session was closed during the call")
         if not write:
