@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import deque
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from bkpy.errors import MetadataUnavailableError, UnauthorizedError
 from bkpy.metadata.store.memory import MemorySession, MemoryStore
@@ -242,9 +242,9 @@ class SimSession(MemorySession):
         self._losing = self._calls_left = None
 
     async def _call(self, function: Callable[[], T], *, write: bool) -> T:
-        loop = asyncio.get_running_loop()
-        self._asked_at = asked_at = max(self._asked_at, loop.time() + self._delay())
-        await _Until(loop, asked_at)
+        loop = cast("SimLoop", asyncio.get_running_loop())
+        self._asked_at = max(self._asked_at, loop.time() + self._delay())
+        await _Pause(loop, self._asked_at - loop.time())
         try:
             result = await self.perform(function, write=write)
             if write and self._losing is not None and not self._losing.done():
@@ -256,8 +256,8 @@ class SimSession(MemorySession):
                 self.follower.catch_up()  # a server answers when it has the write itself
             if self._losing is not None:
                 self._count()
-            self._answered_at = answered_at = max(self._answered_at, loop.time() + self._delay())
-            await _Until(loop, answered_at)
+            self._answered_at = max(self._answered_at, loop.time() + self._delay())
+            await _Pause(loop, self._answered_at - loop.time())
 
     def _delay(self) -> float:
         shortest, longest = self.latency_s
@@ -277,14 +277,15 @@ class SimSession(MemorySession):
         self.tree.end_session(self.session_id)
 
 
-class _Until:
-    """Awaited, a time of the loop. The timer itself wakes the task: runs are largely made of calls of this store."""
+class _Pause:
+    """`asyncio.sleep`, whose timer itself wakes the task: runs are largely made of calls of the metadata store."""
 
-    __slots__ = ("_asyncio_future_blocking", "_cancelled", "_loop", "_timer", "_wake", "_when")
+    __slots__ = ("_asyncio_future_blocking", "_cancelled", "_delay", "_loop", "_timer", "_wake")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, when: float) -> None:
+    def __init__(self, loop: SimLoop, delay: float) -> None:
+        loop.next_number()  # as a future does: sets of futures keep their order, and seeds their runs
         self._loop = loop
-        self._when = when
+        self._delay = delay
         self._cancelled = False
 
     def __await__(self) -> Generator[Any, None, None]:
@@ -296,17 +297,17 @@ class _Until:
 
     def add_done_callback(self, wake: Callable[[Any], None], *, context: Context) -> None:
         self._wake = wake, context
-        self._timer = self._loop.call_at(self._when, wake, self, context=context)
+        self._timer = self._loop.call_later(self._delay, wake, self, context=context)
 
     def cancel(self, msg: Any = None) -> bool:
         if self._cancelled:
             return False
         self._cancelled = True
         self._timer.cancel()
-        wake, context = self._wake
-        self._loop.call_soon(wake, self, context=context)
+        self._loop.call_soon(self._wake[0], self, context=self._wake[1])
         return True
 
     def result(self) -> None:
+        del self._timer, self._wake  # a cycle: it would keep the task, and what that has, until a collection
         if self._cancelled:
             raise asyncio.CancelledError
