@@ -397,19 +397,12 @@ class Client:
 
         With `create`, the log is made if there is none: its ledgers have these sizes, as in `create_ledger`. Retention
         deletes entries that are older than `retention_s` seconds and lie before the last `retention_bytes` bytes (with
-<<<<<<< HEAD
         one limit, by that alone). It waits for consumers, for at most `consumer_lag_max_s` seconds, and for none that
         has committed nothing for `consumer_expiry_s` seconds though there was something to read. `roll_*`: in place of
-        the settings `log_roll_bytes`, `log_roll_entries` and `log_roll_s`. Without `wait`, raises `LogLockedError` if
-        another client has the log open, and fences no writer. If the call fails, it removes a log that it created; if
-        it is cancelled, it may have fenced the previous writer.
-=======
-        one limit, by that alone). It waits for consumers, for at most `consumer_lag_max_s` seconds. `roll_*`: in place
-        of the settings `log_roll_bytes`, `log_roll_entries` and `log_roll_s`; `allow_absent_bookies` as in
-        `create_ledger`, for all ledgers that this writer makes. Without `wait`, raises `LogLockedError`
-        if another client has the log open, and fences no writer. If the call fails, it removes a log that it created;
-        if it is cancelled, it may have fenced the previous writer.
->>>>>>> 56fd2402 (Create ledgers with known bookies that are absent where too few others are there)
+        the settings `log_roll_bytes`, `log_roll_entries` and `log_roll_s`; `allow_absent_bookies` as in
+        `create_ledger`, for all ledgers that this writer makes. Without `wait`, raises `LogLockedError` if another
+        client has the log open, and fences no writer. If the call fails, it removes a log that it created; if it is
+        cancelled, it may have fenced the previous writer.
         Raises `NoSuchLogError`, `UnauthorizedError` for a wrong password, `LedgerRecoveryError` if too few
         bookies can say where the log ends, and what `create_ledger` raises; `ConfigError`, before it fences a writer,
         if the log's list has no room for another ledger.
