@@ -233,6 +233,10 @@ CLIENT: Mapping[str, Bound] = {
     "log_roll_retry_s": Bound((0.001, 0.1)),
     "log_open_pause_min_s": Bound((0.001,)),
     "log_open_pause_max_s": Bound((0.05,)),
+    "log_turn_early_s": Bound((0.001, 30.0)),
+    "log_turn_pause_min_s": Bound((0.001,)),
+    "log_turn_pause_max_s": Bound((0.05, 1.0)),
+    "log_turns_remembered_max": Bound((1,)),
     "log_deletes_at_once": Bound((1, 2)),
     "log_page_rows": Bound((2, 3), 0.5),  # with one, pages of pages would never be fewer
     "log_pages_cached_max": Bound((1, 2)),

@@ -345,6 +345,7 @@ CONSTANTS = {
         "LENGTH_MAX": ON_DISK,
         "TOKEN_CHARS": ON_DISK,
         "TIME_MAX_MS": A_MARK,
+        "TURNS_SAID": "is when an error says more",
     },
     "protocol/log/log_list.py": {
         "LIST_VERSION": ON_DISK,

@@ -33,6 +33,7 @@ from bkpy.errors import (
 )
 from bkpy.log.client import NewLog, create_segment, open_log, open_segment, read_log, roll_limits
 from bkpy.log.parts import LogParts
+from bkpy.log.turns import WriterTurns
 from bkpy.metadata.bookies.registration import BookieDirectory, BookieInfo
 from bkpy.metadata.cluster import Cluster, open_cluster
 from bkpy.metadata.logs.catalog import LogStore
@@ -100,6 +101,7 @@ class Client:
         self._dispatcher = AddDispatcher(self._pool, settings)
         self._publisher = Publisher(settings, runtime)
         self._progress = Progress()
+        self._turns = WriterTurns(settings, runtime)
         self._ensembles = Ensembles(
             directory, placement or rack_aware_placement(runtime.rng), self._pool, settings, runtime
         )
@@ -370,7 +372,14 @@ class Client:
         name, process = self._settings.client_name, self._runtime.process
         label = f"client {name} on {process}" if name else process
         return LogParts(
-            label, self._logs, self._cluster.catalog, self._parts, self._create, self._writer, self._recoveries.ended
+            label,
+            self._logs,
+            self._cluster.catalog,
+            self._parts,
+            self._create,
+            self._writer,
+            self._recoveries.ended,
+            self._turns,
         )
 
     async def open_log(

@@ -27,6 +27,7 @@ from bkpy.errors import (
     WouldBlock,
 )
 from bkpy.protocol.ledger.writer_state import WriterState
+from bkpy.protocol.log.log_opening import TURNS_SAID
 from bkpy.protocol.log.log_position import positions_in
 from bkpy.protocol.log.log_writer_state import TRANSITIONS, LogEvent, LogWriterState
 from bkpy.protocol.wire.records import STAMP_BYTES
@@ -43,18 +44,27 @@ _SERVING: Final = LogWriterState.SERVING
 _ENDING_FORMER: Final = LogWriterState.ENDING_FORMER
 
 
-def log_fenced(name: str, cause: BookKeeperError | None = None, writer: ClientInfo | None = None) -> LogFencedError:
+def log_fenced(
+    name: str, cause: BookKeeperError | None = None, writer: ClientInfo | None = None, turns: int = 0
+) -> LogFencedError:
     """The error of a writer that can't go on, by the list or by what became of its ledger; `writer` has succeeded it.
 
-    What a ledger's error advises, another ledger, is no use to the writer of a log.
+    `turns`: how many times in a row this client's writers were fenced early. What a ledger's error advises, another
+    ledger, is no use to the writer of a log.
     """
+    advice = "To write to the log, open it again"
+    if turns >= TURNS_SAID:
+        advice = (
+            f"Two writers take turns: the one of this client was fenced {turns} times in a row just after its opening. "
+            "Let one of them write, or open the log with wait=False"
+        )
     happened = (
         f"another client has become the writer of log {name}, or has deleted it"
         if writer is None
         else f"another client has become the writer of log {name}: {writer}"
     )
     error = LogFencedError(
-        f"{happened}. To write to the log, open it again",
+        f"{happened}. {advice}",
         ledger_id=None if cause is None else cause.ledger_id,
         entry_id=None if cause is None else cause.entry_id,
         bookie=None if cause is None else cause.bookie,
@@ -68,7 +78,8 @@ class LogAppends:
     """Of one writer. It receives the events of the batchers of its ledgers, and owns the window.
 
     `batcher` is the last ledger's. `error`: what has ended the writer; the appends that it concerns have failed.
-    `on_due` is called when the last ledger is large enough, `on_end` when the writer has failed.
+    `on_due` is called when the last ledger is large enough, `on_end` when the writer has failed. `on_fenced` is called
+    before, if another client has fenced it; it returns the `turns` of `log_fenced`.
     """
 
     __slots__ = (
@@ -81,7 +92,9 @@ class LogAppends:
         "_name",
         "_on_due",
         "_on_end",
+        "_on_fenced",
         "_settings",
+        "_turns",
         "_uid",
         "batcher",
         "error",
@@ -91,13 +104,21 @@ class LogAppends:
     )
 
     def __init__(
-        self, name: str, uid: str, settings: ClientSettings, on_due: Callable[[], None], on_end: Callable[[], None]
+        self,
+        name: str,
+        uid: str,
+        settings: ClientSettings,
+        on_due: Callable[[], None],
+        on_end: Callable[[], None],
+        on_fenced: Callable[[], int],
     ) -> None:
         self._name = name
         self._uid = uid
         self._settings = settings
         self._on_due = on_due
         self._on_end = on_end
+        self._on_fenced = on_fenced
+        self._turns = 0
         self._moved = asyncio.Event()  # something was confirmed, or has failed
         self._former: AppendBatcher | None = None  # of the ledger before, until all of it is confirmed
         self._last_before: LogPosition | None = None  # of the last entry in the ledger before, once that is confirmed
@@ -199,7 +220,7 @@ class LogAppends:
         if self.error is None:
             self.fail(log_fenced(self._name, writer=writer))
         elif isinstance(self.error, LogFencedError) and self.error.writer is None:
-            self.error = log_fenced(self._name, self.error, writer)
+            self.error = log_fenced(self._name, self.error, writer, self._turns)
 
     # --- the owner of the window ------------------------------------------------------------------------------------
 
@@ -272,7 +293,7 @@ class LogAppends:
             error, LedgerFencedError | LedgerClosedError | NoSuchLedgerError
         ):
             return error
-        return log_fenced(self._name, error)
+        return log_fenced(self._name, error, turns=self._turns)
 
     @property
     def may_add(self) -> bool:
@@ -342,6 +363,10 @@ class LogAppends:
         """End, with this error, unless it has ended: the entries that are pending in order, then what waits."""
         if self.error is not None or self.state.over:
             return
+        if isinstance(error, LogFencedError | LedgerFencedError):
+            self._turns = self._on_fenced()
+            if isinstance(error, LogFencedError):
+                error = log_fenced(self._name, error, error.writer, self._turns)
         self.error = error
         self.move(LogEvent.FAIL)
         for batcher in (self._former, self.batcher):

@@ -157,6 +157,7 @@ class Opening:
 
     async def _run(self) -> Opened:
         settings, rng = self._parts.shared.settings, self._parts.shared.runtime.rng
+        await self._parts.turns.wait(self._name)
         log_list, version = await self._read()
         if not self._wait:
             await self._lock()

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from bkpy.client.creation import NewLedger
     from bkpy.client.write.interfaces import AppendReceiver, ReplicationParts
     from bkpy.client.write.writer import LedgerWriter
+    from bkpy.log.turns import WriterTurns
     from bkpy.metadata.ledgers.catalog import Created, LedgerCatalog
     from bkpy.metadata.logs.catalog import LogStore
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
@@ -21,7 +22,7 @@ class LogParts(NamedTuple):
 
     `label` names its writers to operators. `create` is `bkpy.client.creation.create_ledger`; `writer` makes the
     writer of such a ledger, which holds what is appended until its owner releases it; `recover` fences a ledger and
-    closes it, given its password.
+    closes it, given its password. `turns` slows down openers that take a log from each other.
     """
 
     label: str
@@ -31,3 +32,4 @@ class LogParts(NamedTuple):
     create: Callable[[NewLedger], Awaitable[Created]]
     writer: Callable[[Created, RecordCodec, AppendReceiver | None], LedgerWriter]
     recover: Callable[[int, bytes], Awaitable[LedgerMetadata]]
+    turns: WriterTurns

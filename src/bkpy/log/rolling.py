@@ -32,6 +32,7 @@ from bkpy.metadata.store.outcome import Changed, Done, Missing, NotDone, Superse
 from bkpy.protocol.log.client_info import writer_of
 from bkpy.protocol.log.log_opening import (
     AFTER_ROLLING,
+    TURNS_SAID,
     ListState,
     OpeningStep,
     SegmentEnd,
@@ -97,7 +98,8 @@ class Roller:
         self._parts = parts
         self._logs = parts.logs
         self._settings, self._runtime = parts.shared.settings, parts.shared.runtime
-        self.appends = LogAppends(name, opened.log_list.uid, self._settings, self._is_due, self._stop)
+        self.appends = LogAppends(name, opened.log_list.uid, self._settings, self._is_due, self._stop, self._fenced)
+        self._opened_at = self._runtime.clock.monotonic()
         self._clock = WriterClock(self._runtime.clock, opened.log_list.segments[-1].begun_ms)
         self._lock = asyncio.Lock()  # of the task that rolls, seals or closes
         self._present = self._writer(opened.created)
@@ -310,7 +312,20 @@ class Roller:
         writer = writer_of(log_list)
         if writer is not None:
             self.appends.succeeded_by(writer)
-        return self._failed(log_fenced(self._name, writer=writer))
+        error = self._failed(log_fenced(self._name, writer=writer))
+        return self.appends.error or error
+
+    def _fenced(self) -> int:
+        """Another client has fenced this writer. Returns how many times in a row that was early."""
+        turns = self._parts.turns.fenced(self._name, self._runtime.clock.monotonic() - self._opened_at)
+        if turns >= TURNS_SAID:
+            log.warning(
+                "log %s: two writers take turns: the one of this client was fenced %d times in a row just after it had "
+                "opened the log",
+                self._name,
+                turns,
+            )
+        return turns
 
     def _sealed(self, log_list: LogList) -> LogList:
         """With what is known of the ends of ledgers."""

@@ -23,7 +23,7 @@ async def contents(client: Client, name: str) -> list[bytes]:
     """All entries of a log that was closed, read ledger by ledger."""
     log_list, _ = await log_parts(client).logs.read(name, fresh=True)
     found: list[bytes] = []
-    for segment in log_list.segments:
+    async for segment in log_parts(client).logs.pages.segments(name, log_list):
         reader = await client.open_ledger(segment.ledger_id)
         assert segment.sealed
         assert reader.closed

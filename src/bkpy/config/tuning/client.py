@@ -190,3 +190,14 @@ class ClientTuning(Settings):
         description="seconds to which that pause grows, so that openers that take a log over from each other get out "
         "of step",
     )
+    log_turn_early_s: Seconds = Field(
+        default=1.0,
+        description="seconds within which a writer is fenced that seems to take turns with another client's",
+    )
+    log_turn_pause_min_s: Seconds = Field(
+        default=0.25, description="seconds, at most, before a client opens a log again whose writer was fenced so early"
+    )
+    log_turn_pause_max_s: Seconds = Field(
+        default=10.0, description="seconds to which that pause grows; a writer that has served as long is no such one"
+    )
+    log_turns_remembered_max: Size = Field(default=1000, description="logs whose writers take turns to remember")

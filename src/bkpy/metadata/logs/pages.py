@@ -135,7 +135,7 @@ class SegmentWalk:
         self._pages = pages
         self._name = name
         self._list = log_list
-        self._position = position
+        self.position = position  # from here on, when a page is loaded
         self._rows: Sequence[Row] = log_list.segments
         self._index = 0
         self.ready = not log_list.pages or position >= log_list.pages[-1].end_position
@@ -162,7 +162,7 @@ class SegmentWalk:
         assert segment is not None
         self._index += 1
         if self._index == len(self._rows) and self._rows is not self._list.segments:
-            self._position = segment.end_position
+            self.position = segment.end_position
             self.ready = False
 
     async def load(self) -> None:
@@ -170,10 +170,10 @@ class SegmentWalk:
         if self.ready:
             return
         rows = all_rows = self._list.rows
-        index = index_ending_behind(rows, self._position)
+        index = index_ending_behind(rows, self.position)
         while index < len(rows) and isinstance(row := rows[index], PageRef):
             rows = (await self._pages.read(self._name, self._list.uid, row)).rows
-            index = index_ending_behind(rows, self._position)
+            index = index_ending_behind(rows, self.position)
         if rows is all_rows:
             rows, index = self._list.segments, index - len(self._list.pages)
         self._rows, self._index, self.ready = rows, index, True
@@ -189,12 +189,13 @@ class RangeWalk:
 
     @property
     def ready(self) -> bool:
-        """Whether `take` knows the next range."""
-        return self._walk.ready
+        """Whether `take` knows the next range, or that there is none."""
+        return self._walk.ready or self._walk.position > self._last
 
     async def load(self) -> None:
         """Get ready. May be cancelled and called again."""
-        await self._walk.load()
+        if not self.ready:
+            await self._walk.load()
 
     def take(self) -> SegmentRange | None:
         """The next range; None behind the last one, and as long as it is not ready."""

@@ -179,6 +179,25 @@ def ended(log_list: LogList, ledger_id: int) -> LogList:
     )
 
 
+# --- writers that take turns -----------------------------------------------------------------------------------------
+
+TURNS_SAID: Final = 3  # times in a row that a writer is fenced early: then it is no coincidence
+
+
+def fenced_again(count: int, served_s: float, early_s: float, forgotten_s: float) -> int:
+    """How many times in a row a client's writer was fenced early, when it is fenced after so many seconds."""
+    if served_s < early_s:
+        return count + 1
+    return count if served_s < forgotten_s else 0
+
+
+def turn_pause_s(count: int, pause_min_s: float, pause_max_s: float, draw: float) -> float:
+    """How long that client waits before it opens the log again; `draw` is from 0 to 1."""
+    if not count:
+        return 0.0
+    return min(pause_min_s * 2.0 ** min(count - 1, 60), pause_max_s) * (1 + draw) / 2
+
+
 # --- after a write of the list ---------------------------------------------------------------------------------------
 
 
