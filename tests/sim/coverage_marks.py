@@ -66,6 +66,9 @@ LOG_FENCED = "a log's writer learnt that there is another one"
 LOG_ROLLED = "a log rolled"
 LOG_TRUNCATED = "a log was truncated"
 LOG_FULL = "a client found no room in the list of a log"
+LOG_PAGED = "ledgers of a log went into a page of its list"
+LOG_DESCENDED = "a page of a log's list was read"
+LOG_PAGE_DROPPED = "a page of a log's list was deleted"
 LOG_LOST = "what a log's open ledger had was given up"
 LOSS_ACCEPTED = "a loss was accepted"
 STRANGER_FIRST = "a stranger was the first to fence a ledger"
@@ -123,7 +126,10 @@ EXPECTED: Mapping[str, tuple[str, ...]] = {
         FORMAT_REFUSED,
         COOKIE_LOST,
     ),
-    "logs": (LOG_TAKEN, LOG_FENCED, LOG_ROLLED, LOG_TRUNCATED, LOG_FULL, LOG_LOST, STRANGER_FIRST, KEY_GAVE_WAY),
+    "logs": (
+        *(LOG_TAKEN, LOG_FENCED, LOG_ROLLED, LOG_TRUNCATED, LOG_FULL, LOG_LOST, STRANGER_FIRST, KEY_GAVE_WAY),
+        *(LOG_PAGED, LOG_DESCENDED, LOG_PAGE_DROPPED),
+    ),
     "rebuilding": (REBUILT, REBUILT_FROM_PARTS),
     "storage": (
         BATCH_KEPT,

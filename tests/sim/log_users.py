@@ -20,18 +20,32 @@ from bkpy.errors import (
     TruncatedError,
     WouldBlock,
 )
+from bkpy.metadata.logs.pages import LogPages, PageMissingError, pages_path
+from bkpy.metadata.store.resolve import children_if_there
+from bkpy.protocol.log.log_list import PageRef
 from bkpy.recovery.recoveries import Recoveries
 
-from .coverage_marks import LOG_FENCED, LOG_FULL, LOG_ROLLED, LOG_TRUNCATED
+from .coverage_marks import (
+    LOG_DESCENDED,
+    LOG_FENCED,
+    LOG_FULL,
+    LOG_PAGE_DROPPED,
+    LOG_PAGED,
+    LOG_ROLLED,
+    LOG_TRUNCATED,
+)
 from .log_account import Account, Tale
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Coroutine, Iterator, Sequence
     from random import Random
 
     from bkpy.client.client import Client
     from bkpy.log.writer import LogWriter
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.log.log_list import LogList
+    from bkpy.protocol.log.log_pages import Page, Row
 
     from .world import Host, World
 
@@ -50,6 +64,19 @@ def noting_fences() -> Iterator[None]:
         return ended(recoveries, ledger_id, password)
 
     with patch.object(Recoveries, "ended", noted):
+        yield
+
+
+@contextlib.contextmanager
+def noting_pages(marks: Counter[str]) -> Iterator[None]:
+    """Mark each page of a list that is read."""
+    read = LogPages.read
+
+    def noted(pages: LogPages, name: str, uid: str, ref: PageRef) -> Coroutine[Any, Any, Page]:
+        marks[LOG_DESCENDED] += 1
+        return read(pages, name, uid, ref)
+
+    with patch.object(LogPages, "read", noted):
         yield
 
 
@@ -213,6 +240,7 @@ class LogUsers:
         await log.close()
         log_list, _ = await log_parts(client).logs.read(self.name, fresh=True)
         assert not log_list.open_segments
+        await self.check_pages(client, log_list)
         reader = await client.read_log(self.name, password=PASSWORD)
         found = {entry.position: (entry.data, entry.time) async for entry in reader.read()}
         position = reader.first_position
@@ -223,6 +251,28 @@ class LogUsers:
         self.account.check(found, reader.first_position)
         self.account.end = log.next_position
         self.world.record("oracle", "satisfied")
+
+    async def check_pages(self, client: Client, log_list: LogList) -> None:
+        """No page is forgotten, and none that holds what was not truncated is gone."""
+        parts = log_parts(client).logs
+        named: set[int] = set()
+
+        async def note(rows: Sequence[Row]) -> None:
+            for row in rows:
+                if isinstance(row, PageRef):
+                    named.add(row.number)
+                    if row.end_position > log_list.pending_end:
+                        await note((await parts.pages.read(self.name, log_list.uid, row)).rows)
+                    else:  # it may be deleted at any time
+                        with contextlib.suppress(PageMissingError):
+                            await note((await parts.pages.read(self.name, log_list.uid, row)).rows)
+
+        await note(log_list.pages)
+        there = await children_if_there(parts.store, pages_path(parts.root, self.name, log_list.uid))
+        forgotten = {int(number) for number in there if int(number) < log_list.next_page} - named
+        assert not forgotten, f"nothing refers to pages {sorted(forgotten)} of the list of {self.name}"
+        self.world.marks[LOG_PAGED] += log_list.next_page
+        self.world.marks[LOG_PAGE_DROPPED] += log_list.next_page - len(there)
 
     async def open_at_last(self, client: Client, rng: Random) -> LogWriter:
         while True:

@@ -1,10 +1,10 @@
 """The logs run: two to four hosts want to write one log, take it from each other, die and come back; another tails it.
 
 They roll at every few entries, close, abandon, truncate what was read, and append until somebody else has taken the log
-from them. For some of them the log's list is full after a few ledgers. Bookies die, links are cut and the metadata
-store goes away meanwhile; an operator accepts the loss of what open ledgers have. A keeper of logs maintains this log
-and two others, one of which it may not read. When all of that has ended, the log is opened once more, closed and read,
-and has to be what `Account.check` says.
+from them. For some of them the log's list is full after a few ledgers, or moves them into pages of two. Bookies die,
+links are cut and the metadata store goes away meanwhile; an operator accepts the loss of what open ledgers have. A
+keeper of logs maintains this log and two others, one of which it may not read. When all of that has ended, the log is
+opened once more, closed and read, and has to be what `Account.check` says.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from bkpy.protocol.wire.records import STAMP_BYTES, ledger_key
 from .cluster import ROOT, Cluster
 from .coverage_marks import LOG_LOST, LOG_TAKEN
 from .failover import SIZES, Failover
-from .log_users import PASSWORD, LogUsers, noting_fences
+from .log_users import PASSWORD, LogUsers, noting_fences, noting_pages
 from .users import PATIENCE_S
 from .world import Host, HostDied, World
 
@@ -57,10 +57,11 @@ class Logs(Failover):
         self.users = LogUsers(self.world, NAME, sizes, self.world.stream("retention").choice((None, None, 0.2)))
         self.account = self.users.account
         # Of all that write: a roll leaves room for the next opener by its own bound.
-        self.room = self.world.stream("room").choice((None, 900, 1200, 2000))
+        self.room = self.world.stream("room").choice((None, None, 1000, 2000, 4000))
+        self.page_rows = self.world.stream("pages").choice((2, 2, 2, 3, 128))
 
     async def run(self) -> None:
-        with noting_fences():
+        with noting_fences(), noting_pages(self.world.marks):
             await self.play()
 
     async def play(self) -> None:
@@ -125,6 +126,8 @@ class Logs(Failover):
             "add_quorum_timeout_s": rng.choice((2.0, 30.0)),
             "no_bookies_timeout_s": rng.choice((0.5, 10.0)),
             "log_retention_interval_s": 0.2,
+            "log_turn_pause_max_s": rng.choice((0.05, 1.0)),
+            "log_page_rows": self.page_rows,
         }
         if self.room is not None:
             settings["log_write_bytes_max"] = self.room

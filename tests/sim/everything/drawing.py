@@ -107,6 +107,7 @@ class Drawing:
                 "no_bookies_timeout_s": rng.choice((0.5, 10.0)),
                 "delay_ensemble_change": rng.random() < 0.2,
                 "log_retention_interval_s": 0.5,
+                "log_page_rows": self.stream("pages").choice((2, 3, 128)),
                 **({"log_write_bytes_max": rng.choice((900, 2000))} if rng.random() < 0.4 else {}),
             },
             "unlucky": rng.randrange(min(bookies, 5)),  # the only bookie whose copies may be lost

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bkpy.protocol.ledger.ledger_metadata import LedgerState
 from tests.sim.coverage_marks import acted
-from tests.sim.log_users import noting_fences
+from tests.sim.log_users import noting_fences, noting_pages
 from tests.sim.stories import PASSWORD
 
 from . import cluster_actors, ledger_actors, log_actors
@@ -79,7 +79,7 @@ class Play:
 
     async def run(self) -> None:
         """Until it is done, or the oracle has found something."""
-        with self.oracle.watching(), noting_fences():
+        with self.oracle.watching(), noting_fences(), noting_pages(self.cluster.world.marks):
             playing = asyncio.ensure_future(self._play())
             await asyncio.wait([playing, self.oracle.found], return_when=asyncio.FIRST_COMPLETED)
             if self.oracle.found.done():
