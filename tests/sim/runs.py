@@ -52,7 +52,7 @@ FEW: Mapping[str, tuple[int, ...]] = {
     "everything-long": (0,),
     "exposed": (0, 1, 2, 15),
     "healing": (8, 15, 16, 23),
-    "logs": (1, 7, 8),
+    "logs": (2, 33, 34),
     "rebuilding": tuple(range(5)),
     "storage": (24, 26, 28, 43),
 }

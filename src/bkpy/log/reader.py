@@ -408,17 +408,21 @@ class LogReader:
             begin, end = snapshot.list.behind(max(position, self.first_position)), snapshot.proved
             if begin >= end:
                 return ConsumerLag(0, 0, 0.0)
-            entries_left = bytes_left = 0
             try:
-                async with aclosing(self.list_ranges(begin, end - 1)) as parts:
-                    async for part in parts:
-                        entries_left += part.entries
-                        bytes_left += max(0, part.payload_bytes - STAMP_BYTES * part.entries)
+                entries_left, bytes_left = await self._logs.pages.sealed_from(self.name, snapshot.list, begin)
+                for part in self.ranges(min(max(begin, snapshot.list.sealed_end), end), end - 1):
+                    entries_left += part.entries
+                    bytes_left += max(0, part.payload_bytes - STAMP_BYTES * part.entries)
                 async with aclosing(self.read(begin, begin)) as entries:
                     age_s = self._runtime.clock.time() - (await anext(entries)).time
+            except PageMissingError:
+                await self._snapshot.refresh(self._logs, fresh=True)
+                if begin >= self.first_position:
+                    raise
             except TruncatedError:
                 continue  # meanwhile; what is there begins later
-            return ConsumerLag(entries_left, bytes_left, max(0.0, age_s))
+            else:
+                return ConsumerLag(entries_left, bytes_left, max(0.0, age_s))
 
     async def _end_at(self, position: int) -> int:
         """The position below which everything is proved, after a `refresh` if that is short of `position`."""

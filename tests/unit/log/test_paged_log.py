@@ -124,7 +124,7 @@ async def test_a_reader_that_knows_an_old_list_says_what_is_gone(cluster: InProc
         assert await readers[0].position_at(0.0) == 41
         assert [one.position for one in await all_of(readers[0])] == list(range(41, ENTRIES))
         with pytest.raises(TruncatedError):
-            await readers[0].consumer("late", position=40)
+            await readers[0].consumer("late", create=True, position=40)
     await client.delete_log(NAME)
     assert not pages(cluster)
     for reader in readers:
@@ -212,7 +212,7 @@ async def test_retention_and_consumers_reach_into_pages(cluster: InProcess) -> N
     client = await cluster.client(**PAGED, log_retention_interval_s=0.05)
     await written(client)
     reader = await client.read_log(NAME)
-    consumer = await reader.consumer("billing", position=7)
+    consumer = await reader.consumer("billing", create=True, position=7)
     async with await client.open_log(NAME) as log:
         with pytest.raises(bkpy.ConfigError, match="billing"):
             await log.truncate(20)

@@ -117,6 +117,29 @@ class LogPages:
                     return found
         return None
 
+    async def sealed_from(self, name: str, log_list: LogList, position: int) -> tuple[int, int]:
+        """How many entries the sealed segments have from `position` on, and about how many bytes.
+
+        References tell of pages that lie behind it, so one page of each level is read.
+        """
+        entries = size = 0
+        rows: Sequence[Row] = log_list.rows
+        while rows:
+            index = index_ending_behind(rows, position)
+            edge = rows[index] if index < len(rows) and rows[index].first_position < position else None
+            for row in rows[index + (edge is not None) :]:
+                if row.sealed:
+                    entries += row.entries
+                    size += row.payload_bytes
+            rows = ()
+            if isinstance(edge, PageRef):
+                rows = (await self.read(name, log_list.uid, edge)).rows
+            elif edge is not None and edge.sealed:
+                left = edge.end_position - position
+                entries += left
+                size += edge.payload_bytes * left // edge.entries
+        return entries, size
+
     async def segments(self, name: str, log_list: LogList) -> AsyncGenerator[Segment, None]:
         """All segments in order, without the ones below the list's first position."""
         walk = SegmentWalk(self, name, log_list, log_list.first_position)

@@ -350,6 +350,17 @@ async def test_ranges_come_in_order_and_without_gaps(world: PagedWorld, first: i
     assert positions == list(range(first, last + 1))
 
 
+async def test_what_lies_behind_a_position_is_counted_by_one_page_of_each_level(world: PagedWorld) -> None:
+    log_list, _ = await world.logs.read(NAME)
+    for position in range(0, 140, 3):
+        pages = world.logs_of().pages
+        assert await pages.sealed_from(NAME, log_list, position) == (
+            max(0, 130 - position),
+            max(0, 130 - position) * 10,
+        )
+        assert world.troubled.calls <= log_list.pages[0].level
+
+
 async def test_a_walk_that_fails_goes_on_where_it_was(world: PagedWorld) -> None:
     log_list, _ = await world.logs.read(NAME)
     found: list[int] = []
