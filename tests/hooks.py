@@ -14,6 +14,7 @@ from bkpy.bookie.node import Listening, Serving
 from bkpy.client.bookies.channel import BookieChannel
 from bkpy.client.write.leaving import Leaving
 from bkpy.client.write.replication import Replication
+from bkpy.dashboard import watching
 from bkpy.local import process, zookeeper
 from bkpy.log.opening import Opening
 from bkpy.log.rolling import Roller
@@ -546,3 +547,10 @@ def without_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
 def heap_of(queue: RepairQueue) -> Sequence[object]:
     """What the worker's queue holds to be in order."""
     return [*queue._untried._heap, *queue._failed._heap]
+
+
+# --- the dashboard --------------------------------------------------------------------------------------------------
+
+dashboard_changes = watching._changes
+dashboard_rate = watching._rate
+dashboard_p99_ms = watching._p99_ms

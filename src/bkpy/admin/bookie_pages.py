@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
+from bkpy.errors import BookieUnavailableError
 from bkpy.stored_json import parsed
 
 if TYPE_CHECKING:
@@ -91,6 +92,30 @@ class ClusterPages:
         self._places.pop(info.bookie_id, None)
         return None
 
+    async def post(self, info: BookieInfo, page: str) -> bool:
+        """Start the work that a bookie's page is for; False if that is under way. The bookie must have been read.
+
+        Raises `BookieUnavailableError` if its pages can't be reached from here, or refuse.
+        """
+        assert self._session is not None
+        place = self._places.get(info.bookie_id)
+        if place is None:
+            raise BookieUnavailableError("its pages can't be reached from here", bookie=info.bookie_id)
+        url, secured = self._secured(place, page, info)
+        try:
+            async with self._session.post(url, json={}, headers={"X-Bkpy": "1"}, **secured) as response:
+                if response.status in (200, 409):
+                    return response.status == 200
+                answer = await response.text()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise BookieUnavailableError(f"its page gives no answer: {error}", bookie=info.bookie_id) from error
+        raise BookieUnavailableError(f"its page refuses: {answer[:200]}", bookie=info.bookie_id, retriable=False)
+
+    def _secured(self, place: str, page: str, info: BookieInfo) -> tuple[str, dict[str, Any]]:
+        if not info.metrics_tls:
+            return f"http://{place}{page}", {}
+        return f"https://{place}{page}", {"ssl": self._tls, "server_hostname": info.address.rpartition(":")[0]}
+
     async def _read_at(self, place: str, info: BookieInfo) -> PageReport | None:
         asked = self._clock.time()
         text, headers = await self._get(place, "/readyz", info)
@@ -106,10 +131,8 @@ class ClusterPages:
 
     async def _get(self, place: str, page: str, info: BookieInfo) -> tuple[str, Mapping[str, str]]:
         assert self._session is not None
-        scheme, secured = "http", {}
-        if info.metrics_tls:
-            scheme, secured = "https", {"ssl": self._tls, "server_hostname": info.address.rpartition(":")[0]}
-        async with self._session.get(f"{scheme}://{place}{page}", **secured) as response:  # type: ignore[arg-type]
+        url, secured = self._secured(place, page, info)
+        async with self._session.get(url, **secured) as response:
             body = await response.content.read(self._settings.page_bytes_max)
             return body.decode(), response.headers
 

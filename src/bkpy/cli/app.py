@@ -30,6 +30,7 @@ _TOP: Mapping[str, tuple[str, str]] = {
     "bench": ("bkpy.cli.bench:bench", "Measure appends and reads."),
     "autorecovery": ("bkpy.cli.cluster.autorecovery:autorecovery", "Watch and control the re-replication of ledgers."),
     "cluster": ("bkpy.cli.cluster.group:cluster", "Initialise, show, balance and protect a cluster."),
+    "dashboard": ("bkpy.cli.dashboard:dashboard", "Show the cluster in a browser."),
     "export": ("bkpy.cli.export:export", "Write closed ledgers to files, with Spark."),
 }
 

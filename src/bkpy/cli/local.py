@@ -13,7 +13,7 @@ from bkpy.cli.connecting import given_settings
 from bkpy.cli.output.json import json_option, print_json
 from bkpy.cli.output.text import say
 from bkpy.cli.running import INTERRUPTED, run
-from bkpy.errors import ConfigError
+from bkpy.errors import BookKeeperError, ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -47,8 +47,22 @@ if TYPE_CHECKING:
     callback=given_settings,
     help="A setting of the bookies (bkpy bookie run --help lists them). May be repeated.",
 )
+@click.option(
+    "--dashboard/--no-dashboard",
+    default=True,
+    show_default=True,
+    help="Show the cluster in a browser, at a port of this machine that is printed, or don't.",
+)
 @json_option
-def local(directory: str, bookies: int, port: int | None, restart: bool, config: dict[str, Any], as_json: bool) -> int:
+def local(
+    directory: str,
+    bookies: int,
+    port: int | None,
+    restart: bool,
+    config: dict[str, Any],
+    dashboard: bool,
+    as_json: bool,
+) -> int:
     """Run a ZooKeeper and some bookies on this machine until Ctrl-C, and print the address of the cluster.
 
     Run it again on the same directory and it finds its data. It restarts processes that die, after pauses that grow
@@ -58,7 +72,10 @@ def local(directory: str, bookies: int, port: int | None, restart: bool, config:
     from bkpy.local import LocalCluster
 
     _check_directory(Path(directory))
-    return run(_serve(LocalCluster(directory, bookies, config, port=port, rebuild=say), restart, as_json))
+    if dashboard:
+        config.setdefault("metrics_port", 0)  # on a page of its own a bookie says what it does
+    cluster = LocalCluster(directory, bookies, config, port=port, rebuild=say)
+    return run(_serve(cluster, restart, dashboard, as_json))
 
 
 def _check_directory(directory: Path) -> None:
@@ -69,7 +86,7 @@ def _check_directory(directory: Path) -> None:
         raise ConfigError(f"{directory} is not empty and holds no cluster; choose another with --dir")
 
 
-async def _serve(cluster: LocalCluster, restart: bool, as_json: bool) -> int:
+async def _serve(cluster: LocalCluster, restart: bool, dashboard: bool, as_json: bool) -> int:
     from bkpy.local.supervisor import Supervisor
 
     stopping = asyncio.Event()
@@ -87,7 +104,8 @@ async def _serve(cluster: LocalCluster, restart: bool, as_json: bool) -> int:
     try:
         _announce(cluster, as_json)
         supervisor = Supervisor([cluster.zookeeper, *cluster.bookies], say, restart=restart)
-        await _until(stopping, supervisor.watch())
+        showing = _show_dashboard(cluster.connect_string) if dashboard else asyncio.Event().wait()
+        await _until(stopping, _together(supervisor.watch(), showing))
     finally:
         stopping.clear()
         say("Stopping; Ctrl-C once more kills.")
@@ -117,6 +135,33 @@ async def _until(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
         await asyncio.wait([working])
     if not working.cancelled():
         working.result()
+
+
+async def _together(work: Coroutine[Any, Any, Any], beside: Coroutine[Any, Any, Any]) -> None:
+    """Do both until the first of them ends."""
+    async with asyncio.TaskGroup() as group:
+        other = group.create_task(beside)
+        await work
+        other.cancel()
+
+
+async def _show_dashboard(uri: str) -> None:
+    """Serve the dashboard until it is cancelled. The cluster runs without it, if need be."""
+    from bkpy.cli.dashboard import DEFAULT_LISTEN, shown_at
+
+    host, _, port = DEFAULT_LISTEN.rpartition(":")
+    for number in (int(port), 0):  # that one may be taken
+        try:
+            async with shown_at(uri, host, number) as where:
+                say(f"Dashboard  {where}")
+                await asyncio.Event().wait()
+        except ConfigError as error:
+            failure: BookKeeperError = error
+        except BookKeeperError as error:
+            failure = error
+            break
+    say(f"There is no dashboard: {failure}")
+    await asyncio.Event().wait()
 
 
 def _announce(cluster: LocalCluster, as_json: bool) -> None:

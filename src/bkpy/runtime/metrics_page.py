@@ -1,4 +1,4 @@
-"""The HTTP server of a process's metrics page, and of other pages beside it."""
+"""HTTP servers: that of a process's metrics page, with other pages beside it, and that of any application."""
 
 from __future__ import annotations
 
@@ -40,6 +40,24 @@ async def metrics_page(
     app = web.Application()
     app.router.add_get("/metrics", page)
     add_to(app)
+    async with http_server(
+        app, listen, port, tls, connections_max=connections_max, handshake_timeout_s=handshake_timeout_s, what="metrics"
+    ) as bound:
+        yield bound
+
+
+@contextlib.asynccontextmanager
+async def http_server(
+    app: web.Application,
+    listen: str,
+    port: int,
+    tls: TlsContext | None,
+    *,
+    connections_max: int,
+    handshake_timeout_s: float | None = None,
+    what: str,
+) -> AsyncIterator[int]:
+    """Serve the application at that port, as `metrics_page` does its pages. `what` names it in errors."""
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     assert runner.server is not None
@@ -51,7 +69,7 @@ async def metrics_page(
                 http_connections.new_connection, listen, port, backlog=connections_max
             )
         except OSError as e:
-            raise ConfigError(f"can't serve metrics at {listen}:{port}: {e.strerror or e}") from e
+            raise ConfigError(f"can't serve {what} at {listen}:{port}: {e.strerror or e}") from e
         try:
             yield server.sockets[0].getsockname()[1]
         finally:

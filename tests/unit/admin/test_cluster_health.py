@@ -52,6 +52,7 @@ REPLICATION: dict[str, Any] = {
     "stuck_ledgers": {},
     "most_absent": False,
     "absent": {},
+    "working": [],
     "checks": {"replicas": {"ended_s": 14 * DAY_S}, "placement": {"ended_s": None}},
 }
 WELL = ClusterView(

@@ -16,7 +16,6 @@ from tests.in_process import DEADLINE_S, ROOT, InProcess, rewrite, runtime_here,
 from tests.unit.metadata.store.troubled import AWAY, Troubled
 from tests.waiting import eventually
 
-from bkpy.bookie.admin.pages import is_local
 from bkpy.bookie.collector import CHANGED, DAMAGED, LOCK_LOST, LOCKED, STORED_TO, phase
 from bkpy.errors import LedgerFencedError, MetadataUnavailableError, StorageFailedError, UnauthorizedError
 from bkpy.metadata.replication.locks import LedgerLock, LedgerLocks
@@ -26,6 +25,7 @@ from bkpy.protocol.repair.garbage_collection import ProbeState
 from bkpy.protocol.wire import messages as m
 from bkpy.protocol.wire.messages import Op, Status
 from bkpy.protocol.wire.records import walk
+from bkpy.runtime.http_hosts import is_local
 from bkpy.storage.index.index import ledger_key
 from bkpy.storage.space.deletion import HiddenLedger, hide
 

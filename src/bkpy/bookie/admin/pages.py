@@ -26,16 +26,15 @@ starts, the answer to all of these is 503.
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import logging
 import platform
-import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aiohttp import web
 
 from bkpy.errors import ConfigError
 from bkpy.protocol.access import Right, describe_names, names_in
+from bkpy.runtime.http_hosts import host_of, is_address, is_local
 from bkpy.runtime.metrics_page import metrics_page
 from bkpy.stored_json import parsed
 
@@ -244,28 +243,3 @@ async def _fields(request: web.Request) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise AdminRequestError(400, "the body is not a JSON object")
     return fields
-
-
-def host_of(place: str) -> str:
-    """The host of HOST or HOST:PORT, in lower case."""
-    host = place.rpartition(":")[0] if re.search(r":[0-9]*$", place) and not is_address(place) else place
-    return host.strip("[]").rstrip(".").lower()
-
-
-def is_address(host: str) -> bool:
-    """Whether it is an IP address, and no name, which somebody else could point at this machine."""
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
-def is_local(address: str | None) -> bool:
-    """Whether a client at that IP address is on the same machine."""
-    try:
-        ip = ipaddress.ip_address(address or "")
-    except ValueError:
-        return False
-    mapped = getattr(ip, "ipv4_mapped", None)
-    return (mapped or ip).is_loopback

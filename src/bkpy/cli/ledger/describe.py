@@ -1,11 +1,7 @@
-"""A ledger for people and programs: its metadata, the entries that its bookies should hold, and what they report.
-
-The ledger key is left out, since it gives access to the ledger.
-"""
+"""A ledger for people: its metadata, the entries that its bookies should hold, and what they report."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,71 +12,10 @@ from bkpy.cli.output.text import human_bytes, printable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from bkpy.errors import BookKeeperError
-    from bkpy.metadata.replication.underreplication import LostBookie, UnderreplicationRecord
-    from bkpy.protocol.repair.holdings import Share
-
-    # By bookie, its last entry of the ledger, or the error that it answered with.
-    BookieAnswers = Mapping[str, int | BookKeeperError]
+    from bkpy.admin.ledger_description import BookieAnswers
+    from bkpy.metadata.replication.underreplication import UnderreplicationRecord
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
-
-
-def describe(
-    ledger: LedgerMetadata, answers: BookieAnswers | None = None, record: UnderreplicationRecord | None = None
-) -> dict[str, Any]:
-    """All that is known, for JSON, with `answers` added to the bookies that gave them.
-
-    `record`: the ledger's under-replication record, if it has one. Fields that have no value before the ledger is
-    closed are null.
-    """
-    from bkpy.protocol.repair.holdings import holdings
-
-    closed = ledger.state.value == "CLOSED"
-    return {
-        "ledger_id": ledger.ledger_id,
-        "state": ledger.state.value,
-        "last_entry": ledger.last_entry if closed else None,
-        "length": ledger.length if closed else None,
-        "ensemble_size": ledger.ensemble_size,
-        "write_quorum": ledger.write_quorum,
-        "ack_quorum": ledger.ack_quorum,
-        "digest": ledger.digest,
-        "created": datetime.fromtimestamp(ledger.created_ms / 1000, UTC).isoformat(timespec="milliseconds"),
-        "caller_ids": ledger.caller_ids,
-        "deferred_sync": ledger.deferred_sync,
-        **({} if ledger.accepted_loss is None else {"accepted_loss": ledger.accepted_loss.fields()}),
-        **({} if record is None else {"under_replicated": losses(record)}),
-        "custom_metadata": {k: v.decode(errors="backslashreplace") for k, v in ledger.custom_metadata.items()},
-        "fragments": [
-            {
-                "first_entry": fragment.first_entry,
-                "last_entry": fragment.last_entry,
-                "bookies": [share.bookie_id for share in fragment.shares],
-                "holds": [
-                    {
-                        "bookie": share.bookie_id,
-                        "every": share.step,
-                        "from": list(share.starts),
-                        "count": share.entries,
-                        **({} if answers is None else _compare(share, fragment.last_entry, answers[share.bookie_id])),
-                    }
-                    for share in fragment.shares
-                ],
-            }
-            for fragment in holdings(ledger)
-        ],
-    }
-
-
-def losses(record: UnderreplicationRecord) -> dict[str, dict[str, Any]]:
-    """By bookie whose copy is missing: the reason, since when, and from which entry on a bookie has them again."""
-    return {bookie_id: _loss(loss) for bookie_id, loss in record.lost.items()}
-
-
-def _loss(loss: LostBookie) -> dict[str, Any]:
-    since = datetime.fromtimestamp(loss.since_ms / 1000, UTC).isoformat(timespec="seconds")
-    whole = {} if loss.whole_from is None else {"whole_from": loss.whole_from}
-    return {"reason": loss.reason, "since": since, **whole}
+    from bkpy.protocol.repair.holdings import Share
 
 
 def loss_text(loss: Mapping[str, Any]) -> str:
@@ -91,32 +26,19 @@ def loss_text(loss: Mapping[str, Any]) -> str:
 
 def row(ledger: LedgerMetadata) -> tuple[object, ...]:
     """One line of a list: id, state, last entry, bytes, quorums, digest, time of creation, number of fragments."""
-    described = describe(ledger)
+    from bkpy.admin.ledger_description import describe_ledger
+
+    described = describe_ledger(ledger)
     quorums = f"{ledger.ensemble_size},{ledger.write_quorum},{ledger.ack_quorum}"
     first, last = ("ledger_id", "state", "last_entry", "length"), ("digest", "created")
     return (*(described[n] for n in first), quorums, *(described[n] for n in last), len(ledger.fragments))
 
 
-def _compare(share: Share, last: int | None, answers: int | BookKeeperError) -> dict[str, Any]:
-    """What a bookie holds of its share of a fragment that ends with entry `last` (None: nowhere yet)."""
-    if not isinstance(answers, int):
-        from bkpy.errors import CorruptDataError
-
-        state = "unknown" if isinstance(answers, CorruptDataError) else "unreachable"
-        return {"state": state, "has_up_to": None, "missing_from": None, "error": str(answers)}
-    missing = share.following(answers)
-    if last is None:
-        state, missing = "growing", None
-    elif missing is not None and missing <= last:
-        state = "incomplete"
-    else:
-        state, missing = "complete" if answers <= last or not share.starts else "later", None
-    return {"state": state, "has_up_to": answers, "missing_from": missing, "error": None}
-
-
 def show(ledger: LedgerMetadata, answers: BookieAnswers, record: UnderreplicationRecord | None = None) -> None:
     """Print the ledger, its fragments, the entries that each bookie should hold of them, and what it reports."""
-    described = describe(ledger, record=record)
+    from bkpy.admin.ledger_description import describe_ledger
+
+    described = describe_ledger(ledger, record=record)
     missing = described.pop("under_replicated", {})
     del described["fragments"]
     custom = described.pop("custom_metadata")
@@ -146,6 +68,7 @@ see `bkpy ledger explain ID --read`."""
 
 
 def _shares(ledger: LedgerMetadata, answers: BookieAnswers) -> Iterator[tuple[object, ...]]:
+    from bkpy.admin.ledger_description import compare
     from bkpy.protocol.repair.holdings import holdings
 
     for number, fragment in enumerate(holdings(ledger)):
@@ -153,7 +76,7 @@ def _shares(ledger: LedgerMetadata, answers: BookieAnswers) -> Iterator[tuple[ob
         if fragment.last_entry is not None and fragment.last_entry < fragment.first_entry:
             entries = "none"
         for i, share in enumerate(fragment.shares):
-            says = _says(_compare(share, fragment.last_entry, answers[share.bookie_id]))
+            says = _says(compare(share, fragment.last_entry, answers[share.bookie_id]))
             place = ("", "") if i else (number, entries)
             yield (*place, share.bookie_id, _progressions(share), share.entries, says)
 

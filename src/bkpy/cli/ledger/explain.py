@@ -8,7 +8,7 @@ import click
 
 from bkpy.cli.arguments import ledgers_argument
 from bkpy.cli.connecting import connect_option
-from bkpy.cli.ledger.describe import loss_text, losses
+from bkpy.cli.ledger.describe import loss_text
 from bkpy.cli.output.json import json_option
 from bkpy.cli.output.progress import progress
 from bkpy.cli.output.tables import print_table
@@ -44,6 +44,7 @@ def explain(uri: str, ledger_ids: tuple[int, ...], read: bool, as_json: bool) ->
 
 async def _explain(client: bkpy.Client, ledger_id: int, read: bool) -> dict[str, Any]:
     from bkpy.admin.client import AdminClient
+    from bkpy.admin.ledger_description import losses
 
     admin = AdminClient(client)
     metadata, record, locked_by, planned = await admin.describe_replication(ledger_id)

@@ -208,11 +208,13 @@ def show(uri: str, ledger_ids: tuple[int, ...], as_json: bool) -> None:
     entries that are missing at the end, but no holes before it. A bookie that holds later entries reports nothing about
     earlier fragments.
     """
+    from bkpy.admin.ledger_description import describe_ledger
+
     show_each(
         uri,
         ledger_ids,
         _metadata,
-        lambda found: describe.describe(*found),
+        lambda found: describe_ledger(*found),
         lambda found: describe.show(*found),
         as_json=as_json,
     )
@@ -268,7 +270,9 @@ def list_(uri: str, long_: bool, as_json: bool) -> None:
     """List the ledgers by id."""
     found = run(_list(uri, long_))
     if as_json:
-        print_json([describe.describe(m) if m is not None else {"ledger_id": i} for i, m in found])
+        from bkpy.admin.ledger_description import describe_ledger
+
+        print_json([describe_ledger(m) if m is not None else {"ledger_id": i} for i, m in found])
     elif long_:
         columns = ("ledger", "state", "last entry", "bytes", "E,Qw,Qa", "digest", "created", "fragments")
         print_table(columns, [describe.row(m) for _, m in found if m is not None])

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 from tests.in_process import InProcess
 
-from bkpy.bookie.admin.pages import host_of
+from bkpy.runtime.http_hosts import host_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -1,0 +1,157 @@
+"""The dashboard in a real Chromium: it loads, shows a killed bookie and how its ledgers heal, by keyboard, and narrow.
+
+The pictures of all views, light and dark, are left in the test's directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from playwright.async_api import async_playwright
+
+import bkpy
+from bkpy.cli.dashboard import shown_at
+from bkpy.local import LocalCluster
+from tests.waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from playwright.async_api import Page
+
+pytestmark = [pytest.mark.browser, pytest.mark.exhaustive]
+
+TOKEN = "a token of sixteen"
+VIEWS = ("overview", "bookies", "ledgers", "logs", "healing", "events")
+SETTINGS: dict[str, Any] = {
+    "metrics_port": 0,
+    "session_timeout_s": 2.0,
+    "lost_bookie_settle_s": 0.5,
+    "lost_bookie_recovery_delay_s": 2.0,
+    "open_ledger_grace_s": 1.0,
+}
+MARKUP = b"<script>document.title = 'owned'</script><b>bold</b>"
+
+
+class Browser:
+    """A page of Chromium on the dashboard, and everything that it complained of or asked elsewhere for."""
+
+    def __init__(self, page: Page, where: str) -> None:
+        self.page = page
+        self.where = where
+        self.complaints: list[str] = []
+        page.on("console", lambda message: self._complained(message.type, message.text))
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("request", lambda request: self._asked(request.url))
+
+    def _complained(self, kind: str, text: str) -> None:
+        if kind in ("error", "warning"):
+            self.complaints.append(text)
+
+    def _asked(self, url: str) -> None:
+        if not url.startswith((self.where, "data:")):
+            self.complaints.append(f"it asked for {url}")
+
+    async def text(self) -> str:
+        return await self.page.inner_text("body")
+
+    async def shows(self, *wanted: str) -> None:
+        async def there() -> list[str]:
+            text = await self.text()
+            return [one for one in wanted if one not in text]
+
+        await eventually(there, f"the page shows {wanted}", until=lambda missing: not missing, pause_s=0.1)
+
+    async def open(self, view: str) -> None:
+        await self.page.keyboard.press(str(VIEWS.index(view) + 1))
+        await self.page.wait_for_selector(f'nav a[aria-current][href="#{view}"]')
+
+
+@contextlib.asynccontextmanager
+async def browsing(where: str) -> AsyncIterator[Browser]:
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    assert chromium is not None, "these tests need Chromium: apt-get install chromium"
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = await browser.new_page(viewport={"width": 1200, "height": 800}, color_scheme="light")
+        try:
+            yield Browser(page, where)
+        finally:
+            await browser.close()
+
+
+async def test_a_bookie_is_killed_and_healed_in_view(tmp_path: Path) -> None:
+    async with LocalCluster(tmp_path / "cluster", 4, SETTINGS) as cluster:
+        uri = cluster.connect_string
+        async with (
+            bkpy.connect(uri) as client,
+            shown_at(uri, "127.0.0.1", 0, token=TOKEN) as where,
+            browsing(where) as browser,
+        ):
+            page = browser.page
+            log = await client.open_log("orders", create=True)
+            for _ in range(8):
+                writer = await client.create_ledger(custom_metadata={"note": MARKUP})
+                await writer.append_batch([b"entry"] * 100)
+                await writer.close()
+            await page.goto(where)
+            await browser.shows("4 of 4", "All is well.")
+
+            # Every view, by keyboard, light and dark; text that somebody chose stays text.
+            for view in VIEWS:
+                await browser.open(view)
+                await log.append(b"order")
+                await page.wait_for_selector("main .card")
+                for theme in ("light", "dark"):
+                    await page.screenshot(path=tmp_path / f"{view}-{theme}.png", full_page=True)
+                    await page.keyboard.press("t")
+            await page.keyboard.press("/")
+            await page.wait_for_selector("#search:focus")
+            await page.keyboard.type(str(writer.ledger_id))
+            await page.keyboard.press("Enter")
+            await browser.shows(f"Ledger {writer.ledger_id}", MARKUP.decode())
+            assert await page.title() != "owned"
+
+            await browser.open("overview")
+            victim = cluster.bookies[1]
+            await victim.kill()
+            await browser.shows(victim.id, "3 of 4")
+            await browser.open("events")
+            await browser.shows(f"bookie {victim.id} has gone", "under-replicated ledgers")
+            await browser.open("healing")
+            await browser.shows("lost, re-replicated")
+
+            await drain_by_button(browser, cluster.bookies[0].id)
+
+            await page.set_viewport_size({"width": 400, "height": 800})
+            for view in VIEWS:
+                await browser.open(view)
+                await page.wait_for_selector("main .card")
+                width = await page.evaluate("document.documentElement.scrollWidth")
+                assert width <= 400, f"{view} is {width} pixels wide"
+            await log.close()
+            await cluster.zookeeper.kill()
+            await browser.shows("The cluster can't be seen")
+            assert browser.complaints == []
+
+
+async def drain_by_button(browser: Browser, bookie_id: str) -> None:
+    """An action needs the token, and a confirmation."""
+    page = browser.page
+    await browser.open("bookies")
+    await page.click(f'button[aria-label="Drain {bookie_id}"]')
+    await page.fill("#token", "not the token at all")
+    await page.click("dialog button[type=submit]")
+    await page.wait_for_selector("dialog p[role=alert]:not(:empty)")
+    assert "token" in await page.inner_text("dialog")
+    await page.keyboard.press("Escape")
+    assert "draining" not in await browser.text()
+    browser.complaints = [text for text in browser.complaints if "401" not in text]  # Chromium tells of each refusal
+    await page.click(f'button[aria-label="Drain {bookie_id}"]')
+    await page.fill("#token", TOKEN)
+    await page.click("dialog button[type=submit]")
+    await browser.shows("draining")
