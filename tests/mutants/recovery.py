@@ -491,4 +491,62 @@ MUTANTS: list[Mutant] = [
             _WORKER + "test_a_bookie_that_comes_back_in_time_ends_no_writer",
         ),
     ),
+    Mutant(
+        "an answer without a fence counts as one",
+        "a recovery ends a ledger that its writer goes on with",
+        "if not answer.proven.fenced:",
+        "if False:",
+        ("tests/unit/recovery/test_recovery_answers.py::test_an_answer_without_a_fence_counts_for_nothing",),
+    ),
+    Mutant(
+        "a ledger whose last acknowledged entry is gone is closed with a length of zero",
+        "the stored length is wrong for ever",
+        'if self._giving_up is None:\nraise self._undecided("the last acknowledged entry is on none',
+        'if False:\n    raise self._undecided("the last acknowledged entry is on none',
+        (
+            "tests/unit/recovery/test_recovery_answers.py::"
+            "test_the_length_of_a_ledger_whose_last_acknowledged_entry_is_gone_is_not_guessed",
+        ),
+    ),
+    Mutant(
+        "a recovery goes on though its mark was never stored",
+        "the writer changes its ensemble meanwhile, and the ledger is closed without what is there",
+        "if self._metadata.state is LedgerState.OPEN:\nraise MetadataConflictError",
+        "if False:\n    raise MetadataConflictError",
+        (
+            "tests/unit/recovery/test_recovery.py::"
+            "test_metadata_that_keep_changing_end_a_recovery_that_has_fenced_nobody",
+        ),
+    ),
+    Mutant(
+        "a bookie's failure counts after its answer",
+        "a bookie that has everything is replaced",
+        'will not answer: unreachable, timed out, or failing as a whole."""\nif self._answered >> index & 1:',
+        'will not answer: unreachable, timed out, or failing as a whole."""\nif False:',
+        ("tests/unit/protocol/ledger/test_acks.py::test_a_bookie_fails_once_and_not_after_its_answer",),
+    ),
+    Mutant(
+        "an extension is looked into for headers of arrays",
+        "a message of 64 KiB costs a bookie 32 MiB",
+        "return True  # a large map or an extension, of which no message has any",
+        "pass",
+        ("tests/unit/protocol/wire/test_messages.py::test_an_extension_hides_no_arrays_behind_it",),
+    ),
+    Mutant(
+        "callbacks go on behind one that failed",
+        "entries are acknowledged that the memtable doesn't have",
+        "self._on_failure(e)",
+        "pass",
+        ("tests/unit/storage/test_under_way.py::test_behind_an_error_of_a_callback_nothing_is_acknowledged",),
+    ),
+    Mutant(
+        "entries without a key make a ledger in a sound journal",
+        "damage that no checksum shows makes a ledger that anybody may write to",
+        "if not self._ledgers.untrusted:\nraise CorruptDataError(",
+        "if False:\n    raise CorruptDataError(",
+        (
+            "tests/unit/storage/test_under_way.py::"
+            "test_entries_of_a_ledger_without_a_key_in_a_sound_journal_are_refused_at_the_next_start",
+        ),
+    ),
 ]

@@ -183,6 +183,46 @@ async def test_a_ledger_that_somebody_closes_during_the_recovery_stays_as_they_c
     await check_closed(client, writer.ledger_id, 5)
 
 
+async def test_a_ledger_that_is_deleted_before_the_mark_is_not_there(cluster: InProcess) -> None:
+    client, other = await cluster.client(), await cluster.client()
+    writer = await write(client, 5)
+    catalog = cluster_of(client).catalog
+    original = catalog.write
+
+    async def intervene(metadata: Any, version: int) -> PutOutcome:
+        await other.delete_ledger(writer.ledger_id)
+        return await original(metadata, version)
+
+    catalog.write = intervene  # type: ignore[method-assign]
+    with pytest.raises(bkpy.NoSuchLedgerError) as missing:
+        await client.recover_ledger(writer.ledger_id)
+    assert missing.value.ledger_id == writer.ledger_id
+
+
+async def test_metadata_that_keep_changing_end_a_recovery_that_has_fenced_nobody(cluster: InProcess) -> None:
+    client, other = await cluster.client(metadata_conflicts_max=2), await cluster.client()
+    writer = await write(client, 5)
+    catalog = cluster_of(client).catalog
+    original, attempts = catalog.write, 0
+
+    async def intervene(metadata: Any, version: int) -> PutOutcome:
+        nonlocal attempts
+        attempts += 1
+        found, now = await cluster_of(other).catalog.read(writer.ledger_id)
+        assert now == version, "each attempt goes by what is there"
+        await cluster_of(other).catalog.write(found, now)
+        return await original(metadata, version)
+
+    catalog.write = intervene  # type: ignore[method-assign]
+    with pytest.raises(bkpy.MetadataConflictError, match="kept changing"):
+        await client.recover_ledger(writer.ledger_id)
+    assert attempts == 3
+    catalog.write = original  # type: ignore[method-assign]
+    assert not any(writer.ledger_id in cluster.storage(name).fenced for name in writer.ensemble)
+    await client.recover_ledger(writer.ledger_id)
+    await check_closed(client, writer.ledger_id, 5)
+
+
 @pytest.mark.scenario(11)
 async def test_a_fragment_that_the_writer_adds_before_the_mark_is_recovered(five: InProcess) -> None:
     client, other = await five.client(), await five.client()

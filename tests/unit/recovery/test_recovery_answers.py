@@ -12,8 +12,12 @@ from tests.unit.client.support import check_closed, fail_adds, put, write
 from tests.waiting import eventually
 
 import bkpy
+from bkpy.client.bookies.channel import BookieChannel
 from bkpy.protocol.ledger.ledger_metadata import LedgerState
+from bkpy.protocol.wire.lac_reply import parse_lac_reply
+from bkpy.protocol.wire.messages import Op
 from bkpy.protocol.wire.records import walk
+from bkpy.recovery import ledger_recovery
 from bkpy.storage.engine import ReadResult
 
 if TYPE_CHECKING:
@@ -140,6 +144,66 @@ async def test_bookies_that_examine_nothing_end_the_recovery(
         async with asyncio.timeout(DEADLINE_S):
             await client.recover_ledger(writer.ledger_id)
     assert (await client.ledger_metadata(writer.ledger_id)).state is LedgerState.IN_RECOVERY
+
+
+async def test_an_answer_without_a_fence_counts_for_nothing(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Were it counted, the writer could go on at that bookie."""
+    client = await cluster.client(explicit_lac_interval_s=0)
+    writer = await unconfirmed_ledger(client)
+
+    def unfenced(*args: Any) -> Any:
+        answer = parse_lac_reply(*args)
+        return answer._replace(proven=answer.proven._replace(fenced=False))
+
+    monkeypatch.setattr(ledger_recovery, "parse_lac_reply", unfenced)
+    with pytest.raises(bkpy.LedgerRecoveryError, match=r"too few bookies could be fenced .*did not fence the ledger"):
+        await client.recover_ledger(writer.ledger_id)
+    monkeypatch.undo()
+    await client.recover_ledger(writer.ledger_id)
+    assert await contents(client, writer.ledger_id) == unconfirmed()
+
+
+async def test_a_bookie_that_refuses_the_key_ends_the_recovery_as_unauthorised(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await cluster.client(explicit_lac_interval_s=0)
+    writer = await unconfirmed_ledger(client)
+    call = BookieChannel.call_as_owner
+
+    async def refuse(channel: BookieChannel, op: Op, *args: Any, **more: Any) -> Any:
+        if op is Op.READ and channel.bookie_id == "b":
+            raise bkpy.UnauthorizedError("another key", bookie="b")
+        return await call(channel, op, *args, **more)
+
+    monkeypatch.setattr(BookieChannel, "call_as_owner", refuse)
+    with pytest.raises(bkpy.UnauthorizedError):
+        async with asyncio.timeout(DEADLINE_S):
+            await client.recover_ledger(writer.ledger_id)
+    monkeypatch.undo()
+    await client.recover_ledger(writer.ledger_id)
+    assert await contents(client, writer.ledger_id) == unconfirmed()
+
+
+async def test_the_length_of_a_ledger_whose_last_acknowledged_entry_is_gone_is_not_guessed(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await cluster.client(explicit_lac_interval_s=0)
+    writer = await client.create_ledger(ack_quorum=3)
+    await writer.append(b"first")
+    await writer.append(b"second")  # whose record says that the first one was acknowledged
+    writer.abandon()
+    for name in "abc":
+        answer(cluster, name, monkeypatch, lambda result: ReadResult([], result.examined_to, [], -1))
+    with pytest.raises(bkpy.LedgerRecoveryError, match="the last acknowledged entry is on none of its bookies") as lost:
+        async with asyncio.timeout(DEADLINE_S):
+            await client.recover_ledger(writer.ledger_id)
+    assert lost.value.entry_id == 0
+    assert (await client.ledger_metadata(writer.ledger_id)).state is LedgerState.IN_RECOVERY
+    monkeypatch.undo()
+    await client.recover_ledger(writer.ledger_id)
+    assert await contents(client, writer.ledger_id) == [b"first", b"second"]
 
 
 async def test_no_ledger_stays_presented_after_its_recovery(five: InProcess) -> None:

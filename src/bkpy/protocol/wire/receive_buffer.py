@@ -233,7 +233,7 @@ class ReceiveBuffer:
         if self._budget is not None:
             self._budget.leave(self, self.charged)
             self._drop(self._budget)
-        self._on_room = _nothing  # breaks the reference to the owner, which has this buffer
+        self._on_room = lambda: None  # breaks the reference to the owner, which has this buffer
 
     def _drop(self, budget: ReceiveBudget) -> None:
         charged, self.charged = self.charged, 0
@@ -290,7 +290,3 @@ class ReceiveBuffer:
             self._start += wanted
             self._wanted = 0
             yield frame
-
-
-def _nothing() -> None:
-    pass

@@ -38,6 +38,16 @@ def test_a_failure_is_reported_for_every_batch_also_after_the_ack_quorum() -> No
     assert f.accepted(batches[0]) == 0b011
 
 
+def test_a_bookie_fails_once_and_not_after_its_answer() -> None:
+    f, batches = flight(3, 2)
+    f.reply(0, 0)
+    assert not f.fail(0).failed
+    assert f.fail(1).failed == batches
+    assert not f.fail(1).failed
+    assert not f.reply(1, 0).completed
+    assert f.reply(2, 0).completed == batches
+
+
 def test_acks_after_the_ack_quorum_are_recorded() -> None:
     f, batches = flight(3, 1)
     f.reply(0, 0)

@@ -298,6 +298,20 @@ def test_a_damaged_record_of_an_accepted_loss_is_refused(damage: Any) -> None:
         LedgerMetadata.decode(42, json.dumps(stored).encode())
 
 
+@pytest.mark.parametrize("stored", [b"[]", b"1", b"null", b'"x"'])
+def test_what_is_no_object_is_no_metadata(stored: bytes) -> None:
+    with pytest.raises(CorruptDataError, match="expected a JSON object"):
+        LedgerMetadata.decode(42, stored)
+
+
+def test_only_a_closed_ledger_has_holes() -> None:
+    value = GOLDEN_VALUES["holes.json"]
+    assert value.accepted_loss is not None
+    assert value.accepted_loss.holes
+    with pytest.raises(ConfigError, match="only a closed ledger has holes"):
+        dataclasses.replace(value, state=LedgerState.OPEN, last_entry=-1, length=0)
+
+
 @pytest.mark.parametrize(
     ("hole", "firsts"),
     [

@@ -87,6 +87,36 @@ def test_an_add_whose_columns_do_not_fit_is_refused(columns: list[Any], body_byt
         m.decode_add(m.pack(columns), body_bytes)
 
 
+@pytest.mark.parametrize(
+    ("decode", "head"),
+    [
+        (m.decode_read_reply, [0, 5, [[1]], 5]),
+        (m.decode_read_reply, [0, 5, [1, 2], 5]),
+        (m.decode_read_reply, [0, 5, [[1, True]], 5]),
+        (m.decode_read_reply, [0, 5, [[3, 2]], 5]),
+        (m.decode_read_reply, [0, 5, [[-1, 2]], 5]),
+        (m.decode_read_reply, [0, 5, [[1, 2**63]], 5]),
+        (m.decode_read_reply, [0, -2, [], 5]),
+        (m.decode_read_reply, [0, 2**63, [], 5]),
+        (m.decode_read_reply, [0, 5, [], -2]),
+        (m.decode_read_reply, [0, 5, [], 2**63]),
+        (m.decode_read_lac_reply, [0, -1, False]),
+        (m.decode_read_lac_reply, [0, 2**63, False]),
+        (m.decode_hello_reply, [0, "bkpy", "a", -1, 1]),
+        (m.decode_hello_reply, [0, "bkpy", "a", 1, 2**63]),
+    ],
+)
+def test_a_reply_out_of_range_is_refused(decode: Any, head: list[Any]) -> None:
+    with pytest.raises(ProtocolError):
+        decode(m.pack(head))
+
+
+def test_replies_are_read_back() -> None:
+    assert m.decode_read_reply(m.pack([0, -1, [(1, 1), (3, 2**63 - 1)], -1])) == (0, -1, [(1, 1), (3, 2**63 - 1)], -1)
+    assert m.decode_read_lac_reply(m.pack([0, 0, True])) == (0, 0, True)
+    assert m.decode_hello_reply(m.pack([0, "bkpy", "a", 0, 2**63 - 1])) == (0, "bkpy", "a", 0, 2**63 - 1)
+
+
 def test_a_long_poll_is_read_back() -> None:
     assert m.decode_wait_lac(m.pack([5, -1, False, 0])) == m.WaitLac(5, -1, False, 0)
 
@@ -144,6 +174,23 @@ def test_present_wants_whole_keys() -> None:
 def test_arrays_inside_arrays_cost_no_more_than_the_bytes_that_came(decode: Any, header: bytes, size: int) -> None:
     """A list is made as long as its header says, before its first element is looked at."""
     head = header * min(1000, size // len(header))
+    head += b"\xc0" * (size - len(head))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProtocolError):
+            decode(head)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 300 * size
+
+
+@pytest.mark.parametrize("decode", DECODERS)
+def test_an_extension_hides_no_arrays_behind_it(decode: Any) -> None:
+    """What lies in it isn't looked at: it could look like the header of a text that spans all the rest."""
+    size = 65_536
+    extension = b"\xc7\x05\x01" + b"\xdb\x00\x00\xff\xff"
+    head = b"\x92" + extension + b"\xdc\x10\x00" * 1000
     head += b"\xc0" * (size - len(head))
     tracemalloc.start()
     try:

@@ -139,3 +139,11 @@ def test_a_silent_connection_gives_back_what_a_busy_one_needs(kept: bool) -> Non
     buffer.release_idle()
     assert budget.used == 0
     assert [bytes(frame.body) for frame in frames] == [bytes([i]) for i in range(200 * kept)]
+
+
+def test_without_a_budget_there_is_always_room() -> None:
+    buffer = ReceiveBuffer(1 << 20)
+    assert buffer.ready()
+    buffer.get_buffer()
+    assert buffer.ready()
+    buffer.close()

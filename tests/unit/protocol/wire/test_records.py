@@ -2,6 +2,7 @@
 
 import itertools
 from array import array
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -181,3 +182,9 @@ def test_keys_are_different_for_different_uses_and_passwords() -> None:
 def test_an_unknown_digest_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match="md5"):
         RecordCodec(1, "md5")
+
+
+@pytest.mark.parametrize("password", ["text", None, bytearray(b"p"), 1])
+def test_a_password_is_bytes(password: Any) -> None:
+    with pytest.raises(ConfigError, match=f"not {type(password).__name__}"):
+        ledger_key(password)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.hooks import log_reader_of, read_worker
@@ -11,10 +11,13 @@ from tests.unit.storage.support import Batch, Host, Stall, add, read_all
 from tests.unit.storage.support import settings as bookie_settings
 from tests.waiting import turns
 
-from bkpy.storage.reads.read_ahead import Scans
+from bkpy.storage.memory_budget import MemoryBudget
+from bkpy.storage.reads.block_cache import BlockCache
+from bkpy.storage.reads.read_ahead import ReadAhead, Scans
 
 if TYPE_CHECKING:
     from bkpy.storage.engine import LedgerStorage
+    from bkpy.storage.index.index import BlockRow
 
 KIB = 1024
 
@@ -144,3 +147,29 @@ async def test_blocks_that_cannot_be_read_ahead_are_told_when_they_are_asked_for
     host.disk.fail_at(1, 5, operation="pread", path=".log")
     result = await storage.read(1, 3, 3, 1 << 20)
     assert result.segments or result.unknown == [(3, 3)]
+
+
+async def test_of_more_ledgers_than_are_remembered_the_latest_are_loaded_ahead() -> None:
+    loaded: list[int] = []
+    tasks: list[asyncio.Task[None]] = []
+
+    async def find(ledger_id: int, first: int, last: int, bytes_max: int) -> list[BlockRow]:
+        loaded.append(ledger_id)
+        return []
+
+    async def load(ledger_id: int, row: BlockRow) -> None:
+        raise AssertionError("there is none")
+
+    def spawn(coro: Any, *, name: str, on_death: Any = None) -> asyncio.Task[None]:
+        tasks.append(asyncio.get_running_loop().create_task(coro))
+        return tasks[-1]
+
+    cache = BlockCache(1 << 20, MemoryBudget(1 << 30))
+    ahead = ReadAhead(cache, spawn, bytes_max=1000, ledgers_max=2, find=find, load=load)
+    for ledger_id in range(4):
+        for first in (0, 10, 20):
+            ahead.began(ledger_id, first, first + 9)
+            ahead.ended(ledger_id, first, first + 9)
+    assert len(tasks) == 1, "one at a time"
+    await tasks[0]
+    assert loaded == [3, 2]
