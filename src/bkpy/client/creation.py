@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -42,8 +43,6 @@ async def create_ledger(
     makes durable on all of them. Raises `NotEnoughBookiesError`, and `MetadataUnavailableError`. With
     `outcome_unknown`, the error's `ledger_id` is that of the ledger that may exist.
     """
-    created_ms = int(runtime.clock.time() * 1000)
-    token = runtime.rng.randbytes(16).hex()
     not_known: set[str] = set()  # absent bookies that were decommissioned, or drain by now
     while True:
         bookies, absent = await ensembles.new(
@@ -53,24 +52,9 @@ async def create_ledger(
             allow_absent=allow_absent and not new.deferred_sync,
             not_known=not_known,
         )
-
-        def build(ledger_id: int, bookies: tuple[str, ...] = bookies) -> LedgerMetadata:
-            return LedgerMetadata(
-                ledger_id=ledger_id,
-                state=LedgerState.OPEN,
-                ensemble_size=new.ensemble_size,
-                write_quorum=new.write_quorum,
-                ack_quorum=new.ack_quorum,
-                digest=new.digest,
-                ledger_key=new.key,
-                fragments=(Fragment(0, bookies),),
-                created_ms=created_ms,
-                owner_token=token,
-                custom_metadata=dict(new.custom_metadata),
-                caller_ids=new.caller_ids,
-                deferred_sync=new.deferred_sync,
-            )
-
+        build = functools.partial(
+            _metadata, new, bookies, int(runtime.clock.time() * 1000), runtime.rng.randbytes(16).hex()
+        )
         created = await catalog.create(build, absent)
         if isinstance(created, NotKnown):
             not_known.add(created.bookie_id)
@@ -83,3 +67,23 @@ async def create_ledger(
                 "ledger %d: created though bookies are absent, which get its entries later: %s", ledger_id, names
             )
         return created
+
+
+def _metadata(
+    new: NewLedger, bookies: tuple[str, ...], created_ms: int, owner_token: str, ledger_id: int
+) -> LedgerMetadata:
+    return LedgerMetadata(
+        ledger_id=ledger_id,
+        state=LedgerState.OPEN,
+        ensemble_size=new.ensemble_size,
+        write_quorum=new.write_quorum,
+        ack_quorum=new.ack_quorum,
+        digest=new.digest,
+        ledger_key=new.key,
+        fragments=(Fragment(0, bookies),),
+        created_ms=created_ms,
+        owner_token=owner_token,
+        custom_metadata=dict(new.custom_metadata),
+        caller_ids=new.caller_ids,
+        deferred_sync=new.deferred_sync,
+    )
