@@ -127,6 +127,14 @@ class DuplicateEntryError(CallerError):
     """An entry with that id was already appended."""
 
 
+class SequenceError(CallerError):
+    """An append's number is neither the producer's next one nor known to be in the log. Nothing was written."""
+
+
+class ForgottenProducerError(SequenceError):
+    """The log has forgotten the producer, so it can't tell which of its numbers it has. Nothing was written."""
+
+
 class FrameTooLargeError(CallerError):
     """An entry or a request is larger than its limit."""
 

@@ -54,11 +54,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "an opener of a log doesn't look for room in its list",
         "a working writer is fenced by a client that can't take its place",
-        """        self._logs.check_fits(self._name, longest_opened(log_list, self._logs.now_ms()))
-        try:
-            ends =""",
-        """        try:
-            ends =""",
+        "        self._logs.check_fits(self._name, longest_opened(with_producer, now_ms))\n",
+        "",
         (f"{_ROOM}::test_a_full_list_has_room_for_the_next_writer",),
     ),
     Mutant(

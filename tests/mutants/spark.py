@@ -338,7 +338,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "spark: a log takes more writer ids than it may remember",
         "the list of the log grows without bound, or a batch of a forgotten writer is in the log twice",
-        "    if writer_id not in log_list.sinks and len(log_list.sinks) >= sinks_max:\n",
+        "    if writer_id not in known and len(known) >= producers_max:\n",
         "    if False:\n",
         (SINKS + "test_no_batch_is_committed_twice_however_many_write",),
     ),

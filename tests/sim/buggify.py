@@ -152,7 +152,8 @@ BOOKIE: Mapping[str, Bound] = {
     "metadata_write_attempts_max": Bound((1, 2)),
     "log_idle_intervals_max": Bound((1, 3)),
     "log_conflicts_max": Bound((1, 3)),
-    "log_sinks_max": Bound((1, 3)),
+    "log_producers_max": Bound((1, 3)),
+    "log_producer_runs_max": Bound((1, 2)),
     "log_consumer_reads_at_once": Bound((1, 2)),
     "log_deletes_at_once": Bound((1, 2)),
     "log_page_rows": Bound((2, 3), 0.5),  # with one, pages of pages would never be fewer
@@ -225,7 +226,8 @@ CLIENT: Mapping[str, Bound] = {
     "metadata_write_attempts_max": Bound((1, 2)),
     "log_idle_intervals_max": Bound((1, 3)),
     "log_conflicts_max": Bound((1, 3)),
-    "log_sinks_max": Bound((1, 3)),
+    "log_producers_max": Bound((1, 3)),
+    "log_producer_runs_max": Bound((1, 2)),
     "log_consumer_reads_at_once": Bound((1, 2)),
     "log_roll_bytes": Bound((1, 1000)),
     "log_roll_entries": Bound((1, 3)),
@@ -252,6 +254,7 @@ CLIENT: Mapping[str, Bound] = {
 # Numbers that bound nothing that a run can reach, each with the reason.
 NOT_DRAWN: Mapping[str, str] = {
     "log_orphan_grace_s": "patience with writers that are about to add a ledger, which runs choose",
+    "log_producer_idle_s": "runs choose when producers are forgotten",
     "log_consumers_max": "runs choose how many consumers their logs have",
     "log_write_bytes_max": "a list that is too long stops the log, by design, until it is truncated",
     "metrics_port": "a port; there is no metrics page in a world",

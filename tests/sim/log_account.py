@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Mapping
 
+    from bkpy.log.entries import LogEntry
+
+
+PRODUCERS = ("shop", "mail")  # names of tales whose entries have numbers
+
 
 @dataclass
 class Tale:
@@ -21,6 +26,7 @@ class Tale:
     appended: list[bytes] = field(default_factory=list)
     acknowledged: dict[bytes, int] = field(default_factory=dict)
     refused: set[bytes] = field(default_factory=set)
+    whole: bool = False  # all of it is in the log
 
     def next(self, size: int = 0) -> bytes:
         data = f"{self.name}-{len(self.appended)}".encode().ljust(size)
@@ -71,6 +77,30 @@ class Account:
         self.tales.append(Tale(name))
         return self.tales[-1]
 
+    def numbered(self, producer: str) -> Tale:
+        """The one tale of all writers with this producer, whose entry with number n is its n-th."""
+        for tale in self.tales:
+            if tale.name == producer:
+                return tale
+        return self.begin(producer)
+
+    def told(self, tale: Tale, number: int, position: int) -> None:
+        """An append with this number, perhaps a repeated one, was acknowledged there."""
+        data = tale.appended[number]
+        before = tale.acknowledged.get(data, position)
+        assert before == position or self.is_lost(before), (
+            f"number {number} of {tale.name} is at {before}, and a repetition was told that it is at {position}"
+        )
+        tale.told(data, position)
+
+    def check_number(self, entry: LogEntry) -> None:
+        """That the entry has the number which its writer gave it, if any."""
+        name, _, number = entry.data.decode().strip().rpartition("-")
+        expected = (name, int(number)) if name in PRODUCERS else (None, None)
+        assert (entry.producer, entry.sequence) == expected, (
+            f"{entry.data[:30]!r} has number {entry.sequence} of {entry.producer}"
+        )
+
     def registered(self, position: int) -> None:
         """The tail's consumer is there, at this position; nobody deletes it, so only the first call moves the tail."""
         if self.begun is None:
@@ -103,6 +133,10 @@ class Account:
     def is_lost(self, position: int) -> bool:
         return any(position in lost for lost in self.losses)
 
+    def is_appended_again(self, position: int, data: bytes) -> bool:
+        """Whether this was lost, and has a number by which it may have been appended once more."""
+        return self.is_lost(position) and data.decode().strip().rpartition("-")[0] in PRODUCERS
+
     def given_up(self, first: int, behind: int) -> bool:
         """Whether all of these positions are lost; there may be none of them."""
         while first < behind:
@@ -127,7 +161,8 @@ class Account:
             assert position < first or self.is_lost(position) or found[position] == read, (
                 f"the tail read {read!r} at {position}, where {found.get(position)!r} is"
             )
-        log = dict(sorted([*self.tail.items(), *found.items()]))
+        seen = {position: read for position, read in self.tail.items() if not self.is_appended_again(position, read[0])}
+        log = dict(sorted([*seen.items(), *found.items()]))
         for (_, before), (data, after) in itertools.pairwise(log.values()):
             assert before <= after, f"the time fell at {data!r}"
         present = [data for data, _ in log.values()]
@@ -144,6 +179,7 @@ class Account:
                     f"{data[:30]!r} was acknowledged at {position}, where {there!r} is"
                 )
             survived = of_name[tale.name]
+            assert not tale.whole or self.losses or begun or survived == tale.appended, f"{tale.name} is not whole"
             appended = [data for data in tale.appended if data]
             if begun and survived and log.get(begun, (b"", 0.0))[0] == survived[0]:
                 # Those that it appended before, if any, were the last ones below.

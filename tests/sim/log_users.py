@@ -14,9 +14,11 @@ from bkpy.errors import (
     BookKeeperError,
     ClientClosedError,
     ConfigError,
+    ForgottenProducerError,
     LogFencedError,
     MetadataUnavailableError,
     NoSuchLogError,
+    SequenceError,
     TruncatedError,
     WouldBlock,
 )
@@ -28,9 +30,11 @@ from bkpy.recovery.recoveries import Recoveries
 from .coverage_marks import (
     LOG_DESCENDED,
     LOG_FENCED,
+    LOG_FORGOTTEN,
     LOG_FULL,
     LOG_PAGE_DROPPED,
     LOG_PAGED,
+    LOG_REPEATED,
     LOG_ROLLED,
     LOG_TRUNCATED,
 )
@@ -90,17 +94,32 @@ class LogUsers:
         self.retention_s = retention_s
         self.account = Account(retention=retention_s is not None)
         self.healed = False
+        rng = world.stream(f"producers of {name}")
+        self.producers = rng.choice(((), (), ("shop",), ("shop", "mail")))
+        self.begun: set[str] = set()  # producers that may have opened the log
+        self.bounds: dict[str, Any] = {"log_producer_runs_max": rng.choice((1, 2, 4))}
+        if rng.random() < 0.3:
+            self.bounds["log_producers_max"] = 1
+        if rng.random() < 0.2:
+            self.bounds["log_producer_idle_s"] = rng.choice((0.3, 3.0))
+        self.choosing = rng
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
     async def open(self, client: Client, rng: Random) -> LogWriter:
-        """Open the log. A client that finds no room in its list has fenced nobody, unless others used that room."""
+        """Open the log, perhaps as a producer. A client that finds no room has fenced nobody, unless others used it."""
+        producer = self.choosing.choice((None, *self.producers)) if self.producers else None
+        return await self.open_as(client, rng, producer)
+
+    async def open_as(self, client: Client, rng: Random, producer: str | None) -> LogWriter:
         fenced: list[int] = []
         FENCED.set(fenced)
         try:
-            return await self.opened(client, rng)
-        except ConfigError:
-            self.world.marks[LOG_FULL] += 1
+            return await self.opened(client, rng, producer)
+        except (ConfigError, ForgottenProducerError) as error:
+            self.world.marks[LOG_FORGOTTEN if isinstance(error, ForgottenProducerError) else LOG_FULL] += 1
+            if isinstance(error, ForgottenProducerError) and "log_producer_idle_s" not in self.bounds:
+                self.account.broken.append(f"without a cause: {error}")
             if fenced and not await self.others_came(client, fenced):
                 self.account.broken.append(f"ledgers {fenced} were fenced by a client that found no room for its own")
             raise
@@ -113,14 +132,19 @@ class LogUsers:
                 return fenced[-1] not in [segment.ledger_id for segment in log_list.open_segments]
             await asyncio.sleep(0.1)
 
-    async def opened(self, client: Client, rng: Random) -> LogWriter:
+    async def opened(self, client: Client, rng: Random, producer: str | None) -> LogWriter:
         ensemble_size, write_quorum, ack_quorum = self.sizes
+        new = producer is not None and producer not in self.begun
+        if producer is not None:
+            self.begun.add(producer)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an ack quorum of 1 is what is wanted
             return await client.open_log(
                 self.name,
                 create=True,
                 wait=rng.random() < 0.8,
+                producer=producer,
+                new_producer=new,
                 password=PASSWORD,
                 ensemble_size=ensemble_size,
                 write_quorum=write_quorum,
@@ -132,18 +156,21 @@ class LogUsers:
 
     async def write_log(self, host: Host, log: LogWriter, tale: Tale, rng: Random, most: int = 1000) -> None:
         """Append until that fails, or end at some time; once an append has failed, none may succeed."""
+        if log.producer is not None:
+            tale = self.account.numbered(log.producer)
+        already = len(tale.appended)
         ledger_id = log.ledger_id
         appends = min(most, rng.choice((3, 30, 1000)))
         truncating = rng.choice((0.02, 0.3))
         try:
-            while len(tale.appended) < appends and not self.healed:
+            while len(tale.appended) < already + appends and not self.healed:
                 await self.append_to(log, tale, rng)
                 if log.ledger_id != ledger_id:
                     ledger_id = log.ledger_id
                     self.world.marks[LOG_ROLLED] += 1
                 if rng.random() < truncating:
                     await self.truncate(log, rng)
-                await asyncio.sleep(rng.random() * (0.05 if len(tale.appended) < SLOW_AFTER else 1.0))
+                await asyncio.sleep(rng.random() * (0.05 if len(tale.appended) < already + SLOW_AFTER else 1.0))
             if rng.random() < 0.5:
                 await log.close()
                 host.record("log closed", f"at {log.next_position}")
@@ -155,16 +182,25 @@ class LogUsers:
         log.abandon()
 
     async def append_to_ended(self, log: LogWriter, tale: Tale) -> None:
-        data = tale.next()
+        sequence = None
+        if log.producer is not None:
+            sequence = max(len(tale.appended), log.last_sequence + 1)
+            while len(tale.appended) <= sequence:
+                data = tale.next()
+        else:
+            data = tale.next()
         try:
-            position = await log.append(data)
+            position = await log.append(data, sequence=sequence)
         except BookKeeperError as error:
-            tale.failed(data, error)
+            if sequence is None:
+                tale.failed(data, error)
             return
         self.account.broken.append(f"a writer that had ended was told that {position} was acknowledged")
 
     async def append_to(self, log: LogWriter, tale: Tale, rng: Random) -> None:
         """One append, a batch, or several at once, of which some are not waited for."""
+        if log.producer is not None:
+            return await self.append_numbers(log, tale, rng)
         way = rng.randrange(3)
         datas = [tale.next(rng.choice((0, 10, 1000, 5000))) for _ in range(1 if way == 0 else rng.randrange(1, 10))]
         if way < 2:
@@ -192,6 +228,52 @@ class LogUsers:
         if futures:
             await rng.choice(futures)
 
+    async def append_numbers(self, log: LogWriter, tale: Tale, rng: Random) -> None:
+        """The same with numbers, of which some are repeated, by calls of which some are cancelled.
+
+        An application has its entries in a database, say: whoever appends the number n appends the same ones.
+        """
+        following = log.last_sequence + 1
+        first = max(0, following - rng.choice((0, 0, 1, 3, 30)))
+        numbers = range(first, max(following, first) + rng.randrange(1, 8))
+        while len(tale.appended) < numbers.stop:
+            tale.next(rng.choice((0, 10, 1000, 5000)))
+        self.world.marks[LOG_REPEATED] += first < following
+        way = rng.randrange(3)
+        if way == 0:
+            try:
+                positions = await log.append_batch(tale.appended[first : numbers.stop], first_sequence=first)
+            except SequenceError:
+                if first >= following:
+                    raise AssertionError(f"numbers from {first} on were refused, behind {following - 1}") from None
+                return
+            assert len(positions) == len(numbers)
+            for number, position in zip(numbers, positions, strict=True):
+                self.account.told(tale, number, position)
+            return
+        if way == 1:
+            for number in numbers:
+                await self.append_number(log, tale, number, following)
+            return
+        appending = [asyncio.ensure_future(self.append_number(log, tale, n, following)) for n in numbers]
+        if rng.random() < 0.5:
+            await asyncio.sleep(rng.random() * 0.01)
+            rng.choice(appending).cancel()
+        results = await asyncio.gather(*appending, return_exceptions=True)
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+
+    async def append_number(self, log: LogWriter, tale: Tale, number: int, following: int) -> None:
+        """A number below `following` may be too old to be known; no other one is refused."""
+        try:
+            position = await log.append(tale.appended[number], sequence=number)
+        except SequenceError as error:
+            if number >= following:
+                raise AssertionError(f"number {number} was refused: {error}") from error
+        else:
+            self.account.told(tale, number, position)
+
     async def truncate(self, log: LogWriter, rng: Random) -> None:
         """Of what the tail has read, a part, or all that its consumer is done with."""
         before = rng.choice((rng.randrange(self.account.tailed + 1), self.account.committed))
@@ -215,6 +297,7 @@ class LogUsers:
                 consumer = await reader.consumer("tail", create=True)
                 self.account.registered(consumer.position)
                 async for entry in reader.tail(self.account.tailed):
+                    self.account.check_number(entry)
                     self.account.read(entry.position, entry.data, entry.time)
                     if entry.position % 5 == 0:
                         await consumer.commit(self.account.tailed)
@@ -238,11 +321,16 @@ class LogUsers:
             await self.append_to(log, tale, rng)
         await log.flush()
         await log.close()
+        for producer in self.producers:
+            log = await self.settle_producer(client, rng, producer) or log
         log_list, _ = await log_parts(client).logs.read(self.name, fresh=True)
         assert not log_list.open_segments
         await self.check_pages(client, log_list)
         reader = await client.read_log(self.name, password=PASSWORD)
-        found = {entry.position: (entry.data, entry.time) async for entry in reader.read()}
+        found = {}
+        async for entry in reader.read():
+            self.account.check_number(entry)
+            found[entry.position] = entry.data, entry.time
         position = reader.first_position
         for there in found:
             assert there == log_list.behind(position), f"position {position} is missing"
@@ -274,10 +362,29 @@ class LogUsers:
         self.world.marks[LOG_PAGED] += log_list.next_page
         self.world.marks[LOG_PAGE_DROPPED] += log_list.next_page - len(there)
 
-    async def open_at_last(self, client: Client, rng: Random) -> LogWriter:
+    async def settle_producer(self, client: Client, rng: Random, producer: str) -> LogWriter | None:
+        """Append what the producer has not appended yet, and repeat what it has; None if it can't open the log."""
+        tale = self.account.numbered(producer)
+        try:
+            log = await self.open_at_last(client, rng, producer)
+        except (ConfigError, ForgottenProducerError):
+            return None
+        tale.next()
+        for number in range(max(0, log.last_sequence - 3), len(tale.appended)):
+            await self.append_number(log, tale, number, log.last_sequence + 1)
+        assert log.last_sequence == len(tale.appended) - 1
+        await log.close()
+        tale.whole = True
+        return log
+
+    async def open_at_last(self, client: Client, rng: Random, producer: str | None = None) -> LogWriter:
         while True:
             try:
-                return await self.open(client, rng)
+                return await self.open_as(client, rng, producer)
+            except (ConfigError, ForgottenProducerError):
+                if producer is not None:
+                    raise
+                await asyncio.sleep(0.3)
             except BookKeeperError as error:
                 self.world.record("event", f"not opened yet: {type(error).__name__}: {error}")
                 await asyncio.sleep(0.3)

@@ -25,7 +25,7 @@ from bkpy.protocol.ledger.accepted_loss import AcceptedLoss
 from bkpy.protocol.ledger.ledger_metadata import LedgerState
 from bkpy.protocol.log.log_list import LogList
 from bkpy.protocol.log.log_opening import LEDGER_ENTRIES_MAX
-from bkpy.protocol.wire.records import STAMP_BYTES, ledger_key
+from bkpy.protocol.wire.records import STAMP_SIZES, ledger_key
 
 from .cluster import ROOT, Cluster
 from .coverage_marks import LOG_LOST, LOG_TAKEN
@@ -129,6 +129,7 @@ class Logs(Failover):
             "log_turn_pause_max_s": rng.choice((0.05, 1.0)),
             "log_page_rows": self.page_rows,
         }
+        settings |= self.users.bounds
         if self.room is not None:
             settings["log_write_bytes_max"] = self.room
         async with self.client(host, **settings) as client:
@@ -198,7 +199,7 @@ class Logs(Failover):
             metadata,
             state=LedgerState.CLOSED,
             last_entry=len(left) - 1,
-            length=sum(map(len, left)) + STAMP_BYTES * len(left),
+            length=sum(map(len, left)) + STAMP_SIZES[segment.stamp] * len(left),
             accepted_loss=AcceptedLoss(
                 log_parts(client).logs.now_ms(), -1, len(there) - 1, {"gone": "its disks are lost"}
             ),

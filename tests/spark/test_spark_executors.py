@@ -180,7 +180,7 @@ def test_of_two_drivers_that_commit_the_same_batch_one_does(begin: Begin, copyin
     done = [b"done" in driver.communicate(timeout=300)[0] for driver in (first, second)]
     assert any(done) or run(job)
     assert_copied(target, 300)
-    assert written.list().sinks == {"copy": 2}
+    assert written.list().producers.batches == {"copy": 2}
     swept(written)
     assert_copied(target, 300)
 

@@ -135,7 +135,7 @@ def test_a_batch_is_there_when_it_is_committed_and_in_the_order_of_its_partition
     assert len({time for _, time in log.entries()}) == 1
     writer.commit([attempt(writer, b"d")], 1)
     assert log.payloads()[-2:] == [b"", b"d"]
-    assert log.list().sinks == {"w": 1}
+    assert log.list().producers.batches == {"w": 1}
     assert log.unlisted() == set()
 
 
@@ -193,7 +193,7 @@ def test_a_batch_whose_ledger_is_gone_is_not_committed(log: Written, ledgers: Le
     with pytest.raises(NoSuchLedgerError):
         writer.commit(messages, 0)
     assert log.payloads() == []
-    assert log.list().sinks == {}
+    assert log.list().producers.batches == {}
 
 
 def test_a_ledger_of_a_deleted_log_does_not_get_into_its_successor(ledgers: Ledgers) -> None:
@@ -207,7 +207,7 @@ def test_a_ledger_of_a_deleted_log_does_not_get_into_its_successor(ledgers: Ledg
         writer.commit([late], 0)
     assert exists(log, ledger_of(late))  # the auditor sweeps it
     assert Written(source).payloads() == []
-    assert log.list().sinks == {}
+    assert log.list().producers.batches == {}
 
 
 def test_a_log_that_does_not_exist_is_an_error_before_any_task(log: Written) -> None:
@@ -358,7 +358,7 @@ def test_a_stream_from_log_to_log(spark: SparkSession, ledgers: Ledgers, log: Wr
 
         run()
         assert log.payloads() == [b"%d" % i for i in range(250)]
-        assert log.list().sinks == {"copy": 2}
+        assert log.list().producers.batches == {"copy": 2}
         # The last batch is done, and Spark doesn't know: it is run again.
         (tmp_path / "checkpoint" / "commits" / "2").unlink()
         (tmp_path / "checkpoint" / "commits" / ".2.crc").unlink(missing_ok=True)

@@ -77,7 +77,7 @@ def test_a_list_that_is_full_takes_nothing_of_a_batch_until_the_log_is_truncated
     with pytest.raises(ConfigError, match=r"more than the limit of .*truncate"):
         writer.commit(many, 1)
     assert len(log.payloads()) == 10
-    assert log.list().sinks == {"w": 0}
+    assert log.list().producers.batches == {"w": 0}
 
     async def truncate() -> None:
         async with bkpy.connect(log.uri) as client:
@@ -188,7 +188,7 @@ def test_a_batch_of_foreach_batch_is_written_once(
             run()
         run()
         assert len(log.payloads()) == 250
-        assert log.list().sinks == {"each": 2}
+        assert log.list().producers.batches == {"each": 2}
         run()  # nothing new
     assert len(set(log.payloads())) == 250
     assert log.unlisted() == set()
@@ -205,4 +205,4 @@ def test_batches_without_rows_are_passed_over(
         query = query.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
         assert query.start().awaitTermination(300)
     assert len(log.payloads()) == 30
-    assert log.list().sinks == {"some": 4}
+    assert log.list().producers.batches == {"some": 4}

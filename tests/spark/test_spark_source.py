@@ -70,7 +70,7 @@ def test_a_task_waits_for_a_zookeeper_that_is_being_restarted(ledgers: Ledgers) 
         await asyncio.wait([reading], timeout=1.5 * ClientSettings().metadata_refused_timeout_s)
         assert not reading.done()
         await proxy.start()
-        block = await reading
+        block, _ = await reading
         await blocks.aclose()
         await connection.close()
         await proxy.stop()

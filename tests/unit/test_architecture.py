@@ -352,6 +352,13 @@ CONSTANTS = {
         "OPEN_MAX": "is what the proof of takeovers stands on",
         "UNSEALED": A_MARK,
     },
+    "protocol/log/log_producers.py": {
+        "NOTHING": A_MARK,
+        "RUNS_MAX": "is the default of log_producer_runs_max",
+        "SEQUENCE_MAX": ON_DISK,
+        "_MS": "is a unit",
+    },
+    "log/rolling.py": {"_ACTIVE_WRITES": "is a part of log_producer_idle_s"},
     "protocol/ledger/ledger_metadata.py": {
         "FORMAT_VERSION": ON_DISK,
         "LEDGER_KEY_BYTES": ON_DISK,
@@ -374,6 +381,10 @@ CONSTANTS = {
         "HEADER_BYTES": ON_THE_WIRE,
         "MAC_BYTES": ON_THE_WIRE,
         "STAMP_BYTES": ON_THE_WIRE,
+        "NUMBERED_STAMP_BYTES": ON_THE_WIRE,
+        "NO_STAMP": A_MARK,
+        "PLAIN": ON_DISK,
+        "NUMBERED": ON_DISK,
         "EXPLICIT_LAC_ENTRY": ON_THE_WIRE,
         "_COPY_BYTES_MAX": OF_THE_CPU,
         "_BLOCK_ENTRIES_MIN": OF_THE_CPU,
@@ -581,6 +592,7 @@ INHERITED = {
     "errors.ClusterError": "what is caught says how much is",
     "errors.DiskError": "what is caught says how much is",
     "errors.LedgerFencedError": "what is caught says how much is",
+    "errors.SequenceError": "what is caught says how much is",
     "metadata.store.store.StoreRefusal": "what is caught says how much is",
 }
 

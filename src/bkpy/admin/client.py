@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from bkpy.metadata.replication.underreplication import UnderreplicationRecord
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
     from bkpy.protocol.log.log_list import LogList, Segment
+    from bkpy.protocol.log.log_producers import Producers
     from bkpy.protocol.repair.rereplication import Copy, Plan
     from bkpy.recovery.ledger_recovery import Survey
     from bkpy.runtime.tls import TlsContext
@@ -449,7 +450,7 @@ class AdminClient:
     async def log_sinks(self, name: str) -> dict[str, int]:
         """By writer id of a sink, the number of the last batch that it committed to a log. Raises `NoSuchLogError`."""
         self._guard.check()
-        return dict((await self._log_parts.logs.read(name, fresh=True))[0].sinks)
+        return (await self._log_parts.logs.read(name, fresh=True))[0].producers.batches
 
     async def delete_log_sink(self, name: str, writer_id: str) -> bool:
         """Forget a sink's last batch: one that the sink repeats is then written twice. Returns False if it is unknown.
@@ -457,7 +458,20 @@ class AdminClient:
         A cancelled call may have done it. Raises `NoSuchLogError`.
         """
         self._guard.check()
-        return await self._log_maintenance().forget_sink(name, writer_id)
+        return await self._log_maintenance().forget_producer(name, writer_id)
+
+    async def log_producers(self, name: str) -> Producers:
+        """The producers of a log, and the writer ids of sinks. Raises `NoSuchLogError`."""
+        self._guard.check()
+        return (await self._log_parts.logs.read(name, fresh=True))[0].producers
+
+    async def delete_log_producer(self, name: str, producer: str) -> bool:
+        """Forget a producer, which then has to be opened as a new one. Returns False if it is unknown.
+
+        A cancelled call may have done it. Raises `NoSuchLogError`.
+        """
+        self._guard.check()
+        return await self._log_maintenance().forget_producer(name, producer)
 
     def _log_maintenance(self) -> LogMaintenance:
         return LogMaintenance(self._log_parts.logs, self._log_parts.catalog)

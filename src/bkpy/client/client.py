@@ -388,6 +388,8 @@ class Client:
         *,
         create: bool = False,
         wait: bool = True,
+        producer: str | None = None,
+        new_producer: bool = False,
         password: bytes = b"",
         ensemble_size: int = 3,
         write_quorum: int = 3,
@@ -410,8 +412,14 @@ class Client:
         has committed nothing for `consumer_expiry_s` seconds though there was something to read. `roll_*`: in place of
         the settings `log_roll_bytes`, `log_roll_entries` and `log_roll_s`; `allow_absent_bookies` as in
         `create_ledger`, for all ledgers that this writer makes. Without `wait`, raises `LogLockedError` if another
-        client has the log open, and fences no writer. If the call fails, it removes a log that it created; if it is
-        cancelled, it may have fenced the previous writer.
+        client has the log open, and fences no writer.
+
+        With `producer`, a name that stays the same over restarts, each append has a number and can be repeated: see
+        `LogWriter.append`; `LogWriter.last_sequence` tells where to go on. A producer that was idle for
+        `log_producer_idle_s` is forgotten: then this raises `ForgottenProducerError` before it fences a writer, unless
+        the caller says with `new_producer` that it has no append whose outcome it doesn't know.
+
+        If the call fails, it removes a log that it created; if it is cancelled, it may have fenced the previous writer.
         Raises `NoSuchLogError`, `UnauthorizedError` for a wrong password, `LedgerRecoveryError` if too few
         bookies can say where the log ends, and what `create_ledger` raises; `ConfigError`, before it fences a writer,
         if the log's list has no room for another ledger.
@@ -428,8 +436,16 @@ class Client:
             consumer_expiry_s,
         )
         limits = roll_limits(self._settings, roll_bytes, roll_entries, roll_s)
-        parts = self._log_parts._replace(create=partial(self._create, allow_absent=allow_absent_bookies))
-        return await open_log(parts, name, password, limits, create=new if create else None, wait=wait)
+        return await open_log(
+            self._log_parts._replace(create=partial(self._create, allow_absent=allow_absent_bookies)),
+            name,
+            password,
+            limits,
+            create=new if create else None,
+            wait=wait,
+            producer=producer,
+            new_producer=new_producer,
+        )
 
     # --- the end ----------------------------------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ class ClientArguments(TypedDict, total=False):
     absent_bookie_replace_delay_s: float
     log_retention_interval_s: float
     log_consumers_max: int
-    log_sinks_max: int
+    log_producer_idle_s: float
     log_roll_bytes: int
     log_roll_entries: int
     log_roll_s: float

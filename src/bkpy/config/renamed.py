@@ -22,4 +22,5 @@ RENAMED: Final[Mapping[str, str]] = {  # old name -> new name
     "journal_runs_in_place": "journal_as_entry_log",
     "gc_spare_interval_s": "gc_over_replicated_interval_s",
     "newcomers_max": "new_connections_max",
+    "log_sinks_max": "log_producers_max",
 }

@@ -85,10 +85,10 @@ class LogLimits(Settings):
         description="consumers of one log. Each is read at every truncation and may hold back retention. Lowering it "
         "removes none",
     )
-    log_sinks_max: Size = Field(
-        default=1000,
-        description="ids of Spark writers that one log remembers, each with its last committed batch. A commit of one "
-        "more is refused until an operator removes an id (`bkpy log sinks`)",
+    log_producer_idle_s: Seconds = Field(
+        default=30 * 24 * 3600.0,
+        description="seconds after which a log forgets a producer that has neither appended nor had the log open. It "
+        "can't open the log again without saying that it is new. Ids of Spark writers are not forgotten",
     )
 
 

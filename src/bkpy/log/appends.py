@@ -30,7 +30,6 @@ from bkpy.protocol.ledger.writer_state import WriterState
 from bkpy.protocol.log.log_opening import TURNS_SAID
 from bkpy.protocol.log.log_position import positions_in
 from bkpy.protocol.log.log_writer_state import TRANSITIONS, LogEvent, LogWriterState
-from bkpy.protocol.wire.records import STAMP_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,6 +93,7 @@ class LogAppends:
         "_on_end",
         "_on_fenced",
         "_settings",
+        "_stamp_bytes",
         "_turns",
         "_uid",
         "batcher",
@@ -108,6 +108,7 @@ class LogAppends:
         name: str,
         uid: str,
         settings: ClientSettings,
+        stamp_bytes: int,
         on_due: Callable[[], None],
         on_end: Callable[[], None],
         on_fenced: Callable[[], int],
@@ -115,6 +116,7 @@ class LogAppends:
         self._name = name
         self._uid = uid
         self._settings = settings
+        self._stamp_bytes = stamp_bytes
         self._on_due = on_due
         self._on_end = on_end
         self._on_fenced = on_fenced
@@ -166,8 +168,8 @@ class LogAppends:
         replication = self.batcher.replication
         if size > replication.entry_bytes_max:
             raise FrameTooLargeError(
-                f"an entry of {size - STAMP_BYTES} bytes is over the limit of "
-                f"{replication.entry_bytes_max - STAMP_BYTES} bytes",
+                f"an entry of {size - self._stamp_bytes} bytes is over the limit of "
+                f"{replication.entry_bytes_max - self._stamp_bytes} bytes",
                 ledger_id=replication.ledger_id,
             )
 

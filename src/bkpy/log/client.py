@@ -18,7 +18,7 @@ from bkpy.metadata.logs.catalog import HeldBy, Taken
 from bkpy.metadata.store.outcome import Done, Exists, NotDone, Unknown, to_error
 from bkpy.protocol.ledger.quorum import check_sizes
 from bkpy.protocol.log.log_list import LogList, checked_name
-from bkpy.protocol.wire.records import DIGESTS, RecordCodec, digest_key, ledger_key
+from bkpy.protocol.wire.records import DIGESTS, PLAIN, RecordCodec, digest_key, ledger_key
 
 if TYPE_CHECKING:
     from bkpy.client.read.reader import LedgerReader
@@ -68,13 +68,26 @@ class NewLog(NamedTuple):
 
 
 async def open_log(
-    parts: LogParts, name: str, password: bytes, limits: RollLimits, *, create: NewLog | None, wait: bool
+    parts: LogParts,
+    name: str,
+    password: bytes,
+    limits: RollLimits,
+    *,
+    create: NewLog | None,
+    wait: bool,
+    producer: str | None = None,
+    new_producer: bool = False,
 ) -> LogWriter:
     """See `Client.open_log`."""
     checked_name(name)
     check_password(password)
+    if producer is not None:
+        checked_name(producer, "producer")
+    elif new_producer:
+        raise ConfigError("new_producer says of a producer that it is new, and there is none: give producer")
     made = create is not None and await create_log(parts.logs, name, password, create)
-    opened = await Opening(name, password, parts, wait=wait, made=made).run()
+    opening = Opening(name, password, parts, wait=wait, made=made, producer=producer or "", new_producer=new_producer)
+    opened = await opening.run()
     if wait:
         await _show(parts, name, opened)
     return LogWriter(name, opened, password, limits, parts, partial(read_log, parts, name, password))
@@ -171,9 +184,11 @@ def _segments(parts: LogParts) -> Segments:
 # --- a log's ledgers one by one, for the Spark connector --------------------------------------------------------------
 
 
-async def open_segment(parts: LogParts, ledger_id: int, password: bytes, confirmed: int = -1) -> LedgerReader:
+async def open_segment(
+    parts: LogParts, ledger_id: int, password: bytes, confirmed: int = -1, stamp: int = PLAIN
+) -> LedgerReader:
     """A reader of one of a log's ledgers. Payloads begin behind their stamps. See `Segments.open`."""
-    return await _segments(parts).open(ledger_id, password, confirmed)
+    return await _segments(parts).open(ledger_id, password, stamp, confirmed)
 
 
 async def create_segment(parts: LogParts, name: str, log_list: LogList, password: bytes) -> LedgerWriter:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from array import array
+from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.errors import NoSuchEntryError
-from bkpy.protocol.wire.records import stamp_at
+from bkpy.protocol.wire.records import number_at, stamp_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,6 +35,10 @@ class LogEntry(NamedTuple):
     """The payload."""
     time: float
     """When it was appended, by the writer's clock, in seconds since the epoch; it never falls in a log."""
+    producer: str | None = None
+    """The producer that has numbered it; None for an entry without a number."""
+    sequence: int | None = None
+    """Its number; None without one."""
 
     @property
     def length(self) -> int:
@@ -45,10 +50,11 @@ class LogBlock:
     """Entries of a log at consecutive positions, all of one ledger, their digests verified.
 
     `block` has their bytes: `block.payload(i)`, `block.joined()` and the others are of the entry at `positions[i]`.
-    Iterating yields `LogEntry` objects; nothing else makes an object per entry.
+    Iterating yields `LogEntry` objects; nothing else makes an object per entry. `producer`: who has numbered all of
+    them, None if they have no numbers.
     """
 
-    __slots__ = ("begun_ms", "block", "first_position")
+    __slots__ = ("begun_ms", "block", "first_position", "producer")
 
     block: Block
     """The entries' bytes."""
@@ -56,11 +62,14 @@ class LogBlock:
     """The position of the first entry."""
     begun_ms: int
     """No entry of the ledger has an earlier time; in milliseconds since the epoch."""
+    producer: str | None
+    """The producer that has numbered all of them; None if they have no numbers."""
 
-    def __init__(self, block: Block, first_position: int, begun_ms: int) -> None:
+    def __init__(self, block: Block, first_position: int, begun_ms: int, producer: str | None = None) -> None:
         self.block = block
         self.first_position = first_position
         self.begun_ms = begun_ms
+        self.producer = producer
 
     def __len__(self) -> int:
         return len(self.block)
@@ -94,7 +103,15 @@ class LogBlock:
         buffer, begun_ms = self.block.buffer, self.begun_ms
         return array("d", [max(begun_ms, stamp_at(buffer, start)) / 1000 for start in self.block.starts])
 
+    def sequences(self) -> array[int]:
+        """The producer's numbers of the entries; nothing where they have none."""
+        if self.producer is None:
+            return array("q")
+        buffer = self.block.buffer
+        return array("q", [number_at(buffer, start)[1] for start in self.block.starts])
+
     def __iter__(self) -> Iterator[LogEntry]:
         new = tuple.__new__  # what `LogEntry(...)` comes to, in half the time
-        for position, time, entry in zip(self.positions, self.times(), self.block, strict=True):
-            yield new(LogEntry, (position, *entry, time))
+        producer, sequences = self.producer, self.sequences() or repeat(None, len(self))
+        for position, time, entry, sequence in zip(self.positions, self.times(), self.block, sequences, strict=True):
+            yield new(LogEntry, (position, *entry, time, producer, sequence))

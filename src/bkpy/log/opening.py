@@ -8,6 +8,7 @@ deleted again if it is certain that no list names it.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -27,7 +28,7 @@ from bkpy.errors import (
 )
 from bkpy.metadata.logs.catalog import HeldBy, Taken
 from bkpy.metadata.logs.deletions import LogDeletions
-from bkpy.metadata.logs.maintenance import LOG_NAME, LOG_UID
+from bkpy.metadata.logs.maintenance import LOG_NAME, LOG_PRODUCER, LOG_UID
 from bkpy.metadata.store.outcome import Changed, Done, Gone, Missing, NotDone, Superseded, Unknown, to_error
 from bkpy.protocol.log.client_info import client_info
 from bkpy.protocol.log.log_opening import (
@@ -41,7 +42,8 @@ from bkpy.protocol.log.log_opening import (
     longest_opened,
     settled,
 )
-from bkpy.protocol.wire.records import RecordCodec, digest_key, ledger_key, stamp_at
+from bkpy.protocol.log.log_producers import Numbering
+from bkpy.protocol.wire.records import NUMBERED, RecordCodec, digest_key, ledger_key, number_at, stamp_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,17 +64,19 @@ class Opened(NamedTuple):
     version: int
     token: str
     created: Created
+    producer: str = ""
 
 
-def new_ledger(name: str, log_list: LogList) -> NewLedger:
-    """What the next ledger of the log is to be."""
+def new_ledger(name: str, log_list: LogList, producer: str = "") -> NewLedger:
+    """What the next ledger of the log is to be; the `producer` of its entries is for readers."""
+    numbered = {LOG_PRODUCER: producer.encode()} if producer else {}
     return NewLedger(
         log_list.ensemble_size,
         log_list.write_quorum,
         log_list.ack_quorum,
         log_list.digest,
         log_list.ledger_key,
-        {LOG_NAME: name.encode(), LOG_UID: log_list.uid.encode()},
+        {LOG_NAME: name.encode(), LOG_UID: log_list.uid.encode(), **numbered},
     )
 
 
@@ -86,17 +90,20 @@ async def closed_end(parts: LogParts, password: bytes, segment: Segment) -> Segm
     shared = parts.shared
     reader = LedgerReader(
         metadata,
-        codec=RecordCodec(segment.ledger_id, metadata.digest, digest_key(password), stamped=True),
+        codec=RecordCodec(segment.ledger_id, metadata.digest, digest_key(password), stamp_format=segment.stamp),
         catalog=parts.catalog,
         pool=shared.pool,
         settings=shared.settings,
         runtime=shared.runtime,
     )
-    last_ms = 0
+    last_ms, numbering = 0, None
     async with aclosing(reader.read_blocks(last, last)) as blocks:
         async for block in blocks:
             last_ms = stamp_at(block.buffer, block.starts[0])
-    return SegmentEnd(last + 1, metadata.length, last_ms, lost)
+            if segment.stamp == NUMBERED:
+                producer, sequence = number_at(block.buffer, block.starts[0])
+                numbering = Numbering(producer, sequence - last)
+    return SegmentEnd(last + 1, metadata.length, last_ms, lost, numbering)
 
 
 def list_write_of(outcome: PutOutcome) -> ListWrite:
@@ -121,12 +128,16 @@ def list_write_of(outcome: PutOutcome) -> ListWrite:
 class Opening:
     """One call of `open_log`."""
 
-    def __init__(self, name: str, password: bytes, parts: LogParts, *, wait: bool, made: bool) -> None:
+    def __init__(
+        self, name: str, password: bytes, parts: LogParts, *, wait: bool, made: bool, producer: str, new_producer: bool
+    ) -> None:
         self._name = name
         self._password = password
         self._parts = parts
         self._logs = parts.logs
         self._wait = wait
+        self._producer = producer
+        self._new_producer = new_producer
         self._made = made  # by the same call
         self._token = parts.logs.new_token()
         self._created: Created | None = None  # a ledger that no list names
@@ -202,9 +213,14 @@ class Opening:
 
     async def _attempt(self, log_list: LogList, version: int) -> Opened | None:
         """None if the list has changed meanwhile."""
-        # Before anybody is fenced: without room for another ledger, or bookies for it, the log's writer goes on.
-        self._logs.check_fits(self._name, longest_opened(log_list, self._logs.now_ms()))
-        created = self._created or await self._parts.create(new_ledger(self._name, log_list))
+        # Before anybody is fenced: without room for a ledger or producer, or bookies, the log's writer goes on.
+        settings, now_ms = self._parts.shared.settings, self._logs.now_ms()
+        limits = now_ms, settings.log_producer_idle_s, settings.log_producers_max
+        if self._producer:
+            log_list.producers.check(self._name, self._producer, *limits, new=self._new_producer)
+        with_producer = dataclasses.replace(log_list, producers=log_list.producers.opened(self._producer, *limits))
+        self._logs.check_fits(self._name, longest_opened(with_producer, now_ms))
+        created = self._created or await self._parts.create(new_ledger(self._name, log_list, self._producer))
         self._created = created
         ledger_id = created.metadata.ledger_id
         try:
@@ -218,13 +234,22 @@ class Opening:
             raise CorruptDataError(
                 f"the ledger is gone, and the list of log {self._name} names it", ledger_id=error.ledger_id
             ) from error
-        ready = settled(log_list, ends)
+        ready = settled(log_list, ends, settings.log_producer_runs_max)
+        ready = dataclasses.replace(ready, producers=ready.producers.opened(self._producer, *limits))
         self._tell_of_dropped(log_list, ends)
         self._tell_of_lost(log_list, ends, ready)
         ready = ready.without_pending_delete(await self._delete_some(log_list.pending_delete))
         # Not what is ready: of what was dropped, or is lost, readers may have seen the times.
         begun_ms = max(self._logs.now_ms(), log_list.last_ms)
-        wanted = begun(ready, ledger_id, ready.sealed_end, begun_ms, self._token, self._parts.label)
+        wanted = begun(
+            ready,
+            ledger_id,
+            ready.sealed_end,
+            begun_ms,
+            self._token,
+            self._parts.label,
+            numbered=bool(self._producer),
+        )
         self._created = None  # if the call ends here, it is not known whether the list names it
         check = self._logs.ledger_check(ledger_id, created.version)
         outcome = await self._logs.write(self._name, wanted, version, check)
@@ -235,7 +260,7 @@ class Opening:
             version = outcome.version
         match act := AFTER_OPENING[what, says]:
             case OpeningStep.SERVE:
-                return Opened(self._logs.stored_form(wanted), version, self._token, created)
+                return Opened(self._logs.stored_form(wanted), version, self._token, created, self._producer)
             case OpeningStep.AGAIN:
                 self._created = created
             case OpeningStep.RESTART:

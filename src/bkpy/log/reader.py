@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from bkpy.log.segments import Segments
     from bkpy.log.snapshot import LogSnapshot
     from bkpy.metadata.logs.pages import LogPages
+    from bkpy.protocol.log.log_list import Segment
     from bkpy.protocol.log.log_reading import SegmentRange
     from bkpy.runtime.interfaces import Runtime
     from bkpy.runtime.loop_guard import LoopGuard
@@ -140,7 +141,7 @@ class LogReader:
         entry_id = appended.entry_id
         for segment in snapshot.list.open_segments:
             if (segment.ledger_id, segment.first_position) == (appended.ledger_id, appended - entry_id):
-                reader = await self._look_up(segment.ledger_id)
+                reader = await self._look_up(segment)
                 if not reader.closed or entry_id <= reader.last_add_confirmed:
                     snapshot.advance(appended + 1)
                     return
@@ -157,7 +158,7 @@ class LogReader:
         while (segment := snapshot.segment_for(snapshot.proved)) is not None and not segment.sealed:
             reader = self._readers.get(segment.ledger_id)
             if reader is None:
-                reader = await self._look_up(segment.ledger_id)
+                reader = await self._look_up(segment)
             readers[segment.ledger_id] = reader
             entries = await reader.read_last_add_confirmed() + 1
             snapshot.advance(segment.first_position + entries)
@@ -199,14 +200,14 @@ class LogReader:
     def _closed_error(self) -> ClientClosedError:
         return ClientClosedError(f"the reader of log {self.name} is closed")
 
-    async def _look_up(self, ledger_id: int) -> LedgerReader:
-        return await self._segments.look_up(ledger_id, self._password)
+    async def _look_up(self, segment: Segment) -> LedgerReader:
+        return await self._segments.look_up(segment.ledger_id, self._password, segment.stamp)
 
     async def _open_range(self, wanted: SegmentRange) -> LedgerReader:
         reader = self._readers.get(wanted.ledger_id)
         if reader is not None and reader.last_add_confirmed >= wanted.last_entry:
             return reader
-        return await self._segments.open(wanted.ledger_id, self._password, wanted.last_entry)
+        return await self._segments.open(wanted.ledger_id, self._password, wanted.stamp, wanted.last_entry)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-from typing import TYPE_CHECKING, NamedTuple, assert_never
+from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
 
 from bkpy.errors import (
     BookKeeperError,
@@ -28,6 +28,7 @@ from bkpy.errors import (
 from bkpy.log.appends import LogAppends, log_fenced
 from bkpy.log.opening import discard, drop_lease, list_write_of, new_ledger
 from bkpy.metadata.logs.maintenance import LogMaintenance
+from bkpy.metadata.logs.pages import PageMissingError
 from bkpy.metadata.store.outcome import Changed, Done, Missing, NotDone, Superseded, Unknown, escalate_unknown, to_error
 from bkpy.protocol.log.client_info import writer_of
 from bkpy.protocol.log.log_opening import (
@@ -43,8 +44,10 @@ from bkpy.protocol.log.log_opening import (
     sealed,
     with_room,
 )
+from bkpy.protocol.log.log_position import LogPosition, positions_in
+from bkpy.protocol.log.log_producers import Numbering
 from bkpy.protocol.log.log_writer_state import LogEvent, LogWriterState
-from bkpy.protocol.wire.records import RecordCodec, digest_key
+from bkpy.protocol.wire.records import NUMBERED, PLAIN, STAMP_SIZES, RecordCodec, digest_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,6 +61,8 @@ if TYPE_CHECKING:
     from bkpy.runtime.interfaces import Clock
 
 log = logging.getLogger("bkpy.client")
+
+_ACTIVE_WRITES: Final = 8  # times in `log_producer_idle_s`
 
 
 class RollLimits(NamedTuple):
@@ -98,7 +103,12 @@ class Roller:
         self._parts = parts
         self._logs = parts.logs
         self._settings, self._runtime = parts.shared.settings, parts.shared.runtime
-        self.appends = LogAppends(name, opened.log_list.uid, self._settings, self._is_due, self._stop, self._fenced)
+        self.producer = opened.producer
+        numbered = opened.log_list.producers.numbered(opened.producer)
+        self._producer_index = None if numbered is None else numbered.index
+        stamp_bytes = STAMP_SIZES[PLAIN if numbered is None else NUMBERED]
+        uid = opened.log_list.uid
+        self.appends = LogAppends(name, uid, self._settings, stamp_bytes, self._is_due, self._stop, self._fenced)
         self._opened_at = self._runtime.clock.monotonic()
         self._clock = WriterClock(self._runtime.clock, opened.log_list.segments[-1].begun_ms)
         self._lock = asyncio.Lock()  # of the task that rolls, seals or closes
@@ -123,7 +133,9 @@ class Roller:
 
     def _writer(self, created: Created) -> LedgerWriter:
         metadata = created.metadata
-        codec = RecordCodec(metadata.ledger_id, metadata.digest, self._mac_key, stamp=self._clock)
+        codec = RecordCodec(
+            metadata.ledger_id, metadata.digest, self._mac_key, stamp=self._clock, producer=self._producer_index
+        )
         return self._parts.writer(created, codec, self.appends)
 
     # --- when -------------------------------------------------------------------------------------------------------
@@ -173,7 +185,7 @@ class Roller:
             if self.appends.state is not LogWriterState.SERVING or not self._present.pending.next_id:
                 return
             await self._check_room()
-            created = await self._parts.create(new_ledger(self._name, self.log_list))
+            created = await self._parts.create(new_ledger(self._name, self.log_list, self.producer))
             following = self._writer(created)
             writing = False
             try:
@@ -231,7 +243,13 @@ class Roller:
         doubt = False
         while True:
             wanted = begun(
-                self._sealed(self.log_list), ledger_id, position, self._clock(), self._token, self.log_list.writer_label
+                self._sealed(self.log_list),
+                ledger_id,
+                position,
+                self._clock(),
+                self._token,
+                self.log_list.writer_label,
+                numbered=bool(self.producer),
             )
             token = self._logs.new_token()
             act = OpeningStep.WAIT
@@ -330,7 +348,7 @@ class Roller:
     def _sealed(self, log_list: LogList) -> LogList:
         """With what is known of the ends of ledgers."""
         for ledger_id, end in self._unsealed.items():
-            log_list = sealed(log_list, ledger_id, end)
+            log_list = sealed(log_list, ledger_id, end, self._settings.log_producer_runs_max)
         return log_list
 
     # --- the former ledger ------------------------------------------------------------------------------------------
@@ -362,9 +380,12 @@ class Roller:
             self.appends.move(LogEvent.FORMER_CLOSED)
 
     def _ended(self, writer: LedgerWriter, last_ms: int) -> None:
-        metadata = writer.metadata
+        metadata, index = writer.metadata, self._producer_index
         assert metadata.last_entry is not None
-        self._unsealed[writer.ledger_id] = SegmentEnd(metadata.last_entry + 1, metadata.length, last_ms)
+        numbering = None if index is None else Numbering(index, writer.pending.first_sequence)
+        self._unsealed[writer.ledger_id] = SegmentEnd(
+            metadata.last_entry + 1, metadata.length, last_ms, numbering=numbering
+        )
 
     async def _write(self, change: Callable[[LogList], LogList]) -> None:
         """Write the list, with the ledgers that it has, if that is possible now. Nothing depends on it."""
@@ -393,6 +414,16 @@ class Roller:
                 case _:
                     assert_never(outcome)
 
+    async def located(self, position: int) -> LogPosition:
+        """The position of an acknowledged entry, as `append` has returned it. Its ledger is -1 if it was truncated."""
+        segment, log_list = None, self.log_list
+        if position >= log_list.first_position:
+            with contextlib.suppress(PageMissingError):  # truncated since the list was read
+                segment = await self._logs.pages.segment_at(self._name, log_list, position)
+        if segment is None:
+            return LogPosition.of(position, log_uid=log_list.uid, ledger_id=-1, entry_id=0)
+        return positions_in(log_list.uid, segment.ledger_id, segment.first_position)(position)
+
     # --- what is kept -----------------------------------------------------------------------------------------------
 
     async def truncate(self, before: int, *, ignore_consumers: bool) -> None:
@@ -415,11 +446,25 @@ class Roller:
                 if self._is_ended_by(await self._log_maintenance.retain(self._name)):
                     return
                 await self._logs.take_lease(self._name, self.log_list.uid, self._token, self._parts.label)
+                await self._stay_known()
             except NoSuchLogError as error:
                 self._failed(error)
                 return
             except BookKeeperError as error:
                 log.info("failed to maintain log %s, retrying later: %s", self._name, error)
+
+    async def _stay_known(self) -> None:
+        """Say in the list now and then that the producer has the log open: it isn't idle."""
+        now_ms, producer = self._clock(), self.log_list.producers.numbered(self.producer)
+        idle_ms = self._settings.log_producer_idle_s * 1000
+        if producer is None or (now_ms - producer.active_ms) * _ACTIVE_WRITES < idle_ms or self._lock.locked():
+            return
+        async with self._lock:
+            await self._write(
+                lambda log_list: dataclasses.replace(
+                    log_list, producers=log_list.producers.active(self.producer, now_ms)
+                )
+            )
 
     async def _hear(self) -> None:
         """Read the list whenever it has changed: so an idle writer learns at once of another one, or of a deletion."""

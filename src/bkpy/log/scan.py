@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from bkpy.client.iteration import cancel_dropped, ended, raised_where_awaited
 from bkpy.log.entries import LogBlock
+from bkpy.log.segments import producer_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -93,11 +94,12 @@ class _Begun:
     ) -> None:
         self.bytes_left = wanted.payload_bytes
         self._wanted = wanted
-        self._first: asyncio.Task[tuple[Block, AsyncGenerator[Block, None]]] = runtime.spawn(
+        self._first: asyncio.Task[tuple[Block, str | None, AsyncGenerator[Block, None]]] = runtime.spawn(
             _fetch_first(wanted, open_range),
             name=f"read of ledger {wanted.ledger_id}, begun ahead",
             on_death=raised_where_awaited,
         )
+        self._producer: str | None = None
         self._others: AsyncGenerator[Block, None] | None = None
         self._closed = False
 
@@ -107,7 +109,7 @@ class _Begun:
             await ended(self._first)
             if self._closed:
                 return None
-            block, self._others = self._first.result()
+            block, self._producer, self._others = self._first.result()
             return self._placed(block)
         try:
             return self._placed(await anext(self._others))
@@ -119,7 +121,7 @@ class _Begun:
         done = block.last_entry + 1 - wanted.first_entry
         self.bytes_left = wanted.payload_bytes * (wanted.entries - done) // wanted.entries
         position = wanted.first_position + block.first_entry - wanted.first_entry
-        return LogBlock(block, position, wanted.begun_ms)
+        return LogBlock(block, position, wanted.begun_ms, self._producer)
 
     async def close(self) -> None:
         """End what was begun, and wait until it has ended."""
@@ -127,7 +129,7 @@ class _Begun:
         self._first.cancel()
         await asyncio.gather(self._first, return_exceptions=True)
         if not self._first.cancelled() and self._first.exception() is None:
-            await self._first.result()[1].aclose()
+            await self._first.result()[2].aclose()
 
     def __del__(self) -> None:
         cancel_dropped(self._first)
@@ -135,7 +137,7 @@ class _Begun:
 
 async def _fetch_first(
     wanted: SegmentRange, open_range: Callable[[SegmentRange], Awaitable[LedgerReader]]
-) -> tuple[Block, AsyncGenerator[Block, None]]:
+) -> tuple[Block, str | None, AsyncGenerator[Block, None]]:
     reader = await open_range(wanted)
     blocks = reader.read_blocks(wanted.first_entry, wanted.last_entry)
-    return await anext(blocks), blocks
+    return await anext(blocks), producer_of(reader), blocks

@@ -19,6 +19,7 @@ from bkpy.client.iteration import ResumableIterator, alone
 from bkpy.errors import ClientClosedError, MetadataUnavailableError, NoSuchLedgerError
 from bkpy.log.entries import LogBlock
 from bkpy.log.scan import SegmentScan
+from bkpy.log.segments import producer_of
 from bkpy.metadata.logs.pages import PageMissingError
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class LogTail:
         snapshot: LogSnapshot,
         *,
         logs: LogStore,
-        look_up: Callable[[int], Awaitable[LedgerReader]],
+        look_up: Callable[[Segment], Awaitable[LedgerReader]],
         open_range: Callable[[SegmentRange], Awaitable[LedgerReader]],
         settings: ClientSettings,
         runtime: Runtime,
@@ -105,14 +106,16 @@ class LogTail:
 
     async def _follow(self, segment: Segment) -> AsyncGenerator[LogBlock, None]:
         """The segment's entries from the position on, until its ledger is closed, or the list has moved on."""
-        reader = await self._look_up(segment.ledger_id)
+        reader = await self._look_up(segment)
         self._followed = segment, reader
         try:
             if self._moved_on(segment):  # while it was looked up
                 return
+            producer = producer_of(reader)
             async with aclosing(reader.tail_blocks(self._position - segment.first_position)) as blocks:
                 async for block in blocks:
-                    yield LogBlock(block, segment.first_position + block.first_entry, segment.begun_ms)
+                    position = segment.first_position + block.first_entry
+                    yield LogBlock(block, position, segment.begun_ms, producer)
             self._snapshot.ended(segment, reader.last_add_confirmed + 1)
         except ClientClosedError:
             if not self._moved_on(segment):

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING
 
 from bkpy.client.arguments import payload_of
 from bkpy.client.lifetime import refuse_pickling
+from bkpy.errors import ConfigError
 from bkpy.log.consumer import LogEnd, opened
+from bkpy.log.numbered import NumberedAppends
 from bkpy.log.rolling import Roller
+from bkpy.protocol.log.log_producers import NOTHING
 from bkpy.protocol.wire.records import STAMP_BYTES
 from bkpy.runtime.loop_guard import this_thread
 
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
 class LogWriter:
     """Appends to one log; made by `Client.open_log`. Not to be shared between event loops."""
 
-    __slots__ = ("__weakref__", "_appends", "_name", "_parts", "_read", "_roller")
+    __slots__ = ("__weakref__", "_appends", "_name", "_numbered", "_parts", "_read", "_roller")
     __reduce__ = refuse_pickling
 
     def __init__(
@@ -49,6 +52,19 @@ class LogWriter:
         self._read = read
         self._roller = Roller(name, opened, password, limits, parts)
         self._appends = self._roller.appends
+        producer = opened.log_list.producers.numbered(opened.producer)
+        self._numbered: NumberedAppends | None = None
+        if producer is not None:
+            shared = parts.shared
+            self._numbered = NumberedAppends(
+                name,
+                opened.producer,
+                producer,
+                appends=self._appends,
+                located=self._roller.located,
+                settings=shared.settings,
+                runtime=shared.runtime,
+            )
 
     # --- what is known ----------------------------------------------------------------------------------------------
 
@@ -78,6 +94,19 @@ class LogWriter:
         return self._appends.last_acknowledged
 
     @property
+    def producer(self) -> str | None:
+        """The producer of this writer's appends, None if they have no numbers."""
+        return self._roller.producer or None
+
+    @property
+    def last_sequence(self) -> int:
+        """The highest number of this writer's producer that the log has: append the next one. -1 if it has none.
+
+        What is on its way is not counted. Always -1 for a writer without a producer.
+        """
+        return NOTHING if self._numbered is None else self._numbered.last_sequence
+
+    @property
     def usable(self) -> bool:
         """Whether appends can go on: it was neither closed nor abandoned, and has not failed."""
         return self._appends.state.takes_appends
@@ -92,7 +121,7 @@ class LogWriter:
 
     # --- appending --------------------------------------------------------------------------------------------------
 
-    async def append(self, data: bytes) -> LogPosition:
+    async def append(self, data: bytes, *, sequence: int | None = None) -> LogPosition:
         """Append one entry; returns its position when it and all before it are durable on the ack quorum.
 
         The position is an int, and proves to `LogReader.refresh` that the entry was acknowledged.
@@ -100,11 +129,18 @@ class LogWriter:
         Waits for room in the window first, and while the log rolls. Cancelling the call doesn't withdraw an entry that
         has been assigned its position.
 
+        With a producer (`Client.open_log`), `sequence` is the entry's number: each append has one, and they ascend by
+        one. An append whose number is known to be in the log writes nothing, and returns the position that the entry
+        has there; one whose number is on its way waits for that outcome. Other numbers raise `SequenceError`. Such an
+        append goes on when its call is cancelled: repeat it.
+
         Raises `FrameTooLargeError` or `ClientClosedError` with nothing written, `LogFencedError` if somebody else has
         become the log's writer, and `BookieUnavailableError`, `QuorumTimeoutError` or `MetadataUnavailableError`, all
         of which end the writer: whatever was appended behind has failed, too. Their outcome is unknown once the entry
         was sent to any bookie, as `outcome_unknown` says.
         """
+        if self._numbered is not None or sequence is not None:
+            return await self._with_numbers().append(data, sequence)
         if type(data) is not bytes:
             data = payload_of(data)
         size, appends = len(data) + STAMP_BYTES, self._appends
@@ -120,11 +156,13 @@ class LogWriter:
             batcher = appends.batcher
         return await batcher.add(data, size)  # type: ignore[return-value]  # what the batcher's `position` makes
 
-    def append_nowait(self, data: bytes) -> asyncio.Future[LogPosition]:
+    def append_nowait(self, data: bytes, *, sequence: int | None = None) -> asyncio.Future[LogPosition]:
         """Like `append`, but returns the future of the entry's position; cancelling that withdraws nothing.
 
         Raises `WouldBlock` if the window is full or the log is rolling.
         """
+        if self._numbered is not None or sequence is not None:
+            return self._with_numbers().append_nowait(data, sequence)
         if type(data) is not bytes:
             data = payload_of(data)
         size, appends = len(data) + STAMP_BYTES, self._appends
@@ -141,13 +179,19 @@ class LogWriter:
                 raise appends.would_block()
         return batcher.add(data, size)  # type: ignore[return-value]
 
-    async def append_batch(self, entries: Sequence[bytes]) -> range:
+    async def append_batch(self, entries: Sequence[bytes], *, first_sequence: int | None = None) -> range:
         """Append many entries, with consecutive positions; returns the range of them. The guarantee is `append`'s.
 
         An empty sequence is an empty range. The batch is admitted to the window as a whole, and never lies in two
         ledgers. Cancelling the call withdraws nothing. `last_acknowledged` proves to `LogReader.refresh` that they were
         acknowledged.
+
+        With a producer, `first_sequence` is the number of the first entry. What a repeated batch finds in the log is
+        not appended again: then it may lie in several ledgers. Raises `SequenceError`, with nothing written, if the
+        others wouldn't lie behind that.
         """
+        if self._numbered is not None or first_sequence is not None:
+            return await self._with_numbers().append_batch(entries, first_sequence)
         payloads = [data if type(data) is bytes else payload_of(data) for data in entries]
         count = len(payloads)
         size = sum(map(len, payloads)) + STAMP_BYTES * count
@@ -161,6 +205,13 @@ class LogWriter:
         if not payloads:
             return range(self.next_position, self.next_position)
         return await batcher.add_batch(payloads, size)
+
+    def _with_numbers(self) -> NumberedAppends:
+        if self._numbered is None:
+            raise ConfigError(
+                f"this writer of log {self._name} has no producer to number appends: give one to open_log"
+            )
+        return self._numbered
 
     async def truncate(self, before: int, *, ignore_consumers: bool = False) -> None:
         """Delete the entries below the position `before`. Entries that share a ledger with later ones go with these.
@@ -199,6 +250,8 @@ class LogWriter:
         Cancelling the call withdraws nothing.
         """
         self._appends.batcher.guard.check()
+        if self._numbered is not None:
+            await self._numbered.drained()
         await self._appends.flush()
 
     async def close(self) -> None:
@@ -208,6 +261,8 @@ class LogWriter:
         failed. If the metadata store can't be reached, it may be tried again.
         """
         self._appends.batcher.guard.check()
+        if self._numbered is not None:
+            await self._numbered.close()
         await self._roller.close()
 
     def abandon(self) -> None:

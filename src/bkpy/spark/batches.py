@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from bkpy.spark.planning import Origin
 
 
+_SEQUENCE_BYTES: Final = 2 * STAMP_BYTES  # how far before a payload its number begins
+
 # As Spark has them. Its own function for that takes other arguments in each version.
 _TYPES: Final[Mapping[str, pa.DataType]] = {
     "log": pa.string(),
@@ -28,6 +30,8 @@ _TYPES: Final[Mapping[str, pa.DataType]] = {
     "length": pa.int32(),
     "position": pa.int64(),
     "time": pa.timestamp("us", tz="UTC"),  # what Spark itself compares with, whatever time zone the session has
+    "producer": pa.string(),
+    "sequence": pa.int64(),
 }
 
 
@@ -37,15 +41,22 @@ def arrow_schema(columns: Iterable[tuple[str, bool]]) -> pa.Schema:
 
 
 def batches(
-    block: Block, columns: Sequence[str], schema: pa.Schema, bytes_max: int, origin: Origin | None = None
+    block: Block,
+    columns: Sequence[str],
+    schema: pa.Schema,
+    bytes_max: int,
+    origin: Origin | None = None,
+    producer: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The entries of a block, with at most `bytes_max` of payload in a batch unless one entry alone is larger.
 
     `columns` are the source's names of the columns that the schema has. `origin` says where in its log the ledger is,
-    whose entries are then stamped.
+    whose entries are then stamped, and `producer` who has numbered them.
     """
     for part in _parts(block, bytes_max):
-        arrays = [_column(name, part) if origin is None else _log_column(name, part, origin) for name in columns]
+        arrays = [
+            _column(name, part) if origin is None else _log_column(name, part, origin, producer) for name in columns
+        ]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)  # of exactly this schema, or an error
 
 
@@ -86,7 +97,7 @@ def _payloads(block: Block) -> pa.Array:
     return whole.take(pa.array(np.arange(0, len(edges), 2, dtype=np.int32)))
 
 
-def _log_column(name: str, block: Block, origin: Origin) -> pa.Array:
+def _log_column(name: str, block: Block, origin: Origin, producer: str | None) -> pa.Array:
     count = len(block)
     if name == "log":
         return pa.repeat(pa.scalar(origin.log, pa.string()), count)
@@ -95,13 +106,23 @@ def _log_column(name: str, block: Block, origin: Origin) -> pa.Array:
         return pa.array(np.arange(first, first + count, dtype=np.int64))
     if name == "time":
         return pa.array(_times_ms(block, origin.begun_ms) * 1000, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+    if name == "producer":
+        return pa.repeat(pa.scalar(producer, pa.string()), count)
+    if name == "sequence":
+        return pa.nulls(count, pa.int64()) if producer is None else pa.array(_before(block, _SEQUENCE_BYTES))
     return _column(name, block)
 
 
 def _times_ms(block: Block, begun_ms: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """The later one of each entry's stamp, which ends where its payload starts, and the time its segment began."""
+    times: np.ndarray[tuple[int], np.dtype[np.int64]] = np.maximum(_before(block, STAMP_BYTES), begun_ms)
+    return times
+
+
+def _before(block: Block, distance: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """The number of eight bytes that begins so far before each payload."""
     starts = np.frombuffer(block.starts, dtype=np.int64)
     # Every place of the buffer as the beginning of a number, of which a few are taken: no loop over entries.
     places = np.ndarray((len(block.buffer) - STAMP_BYTES + 1,), "<i8", block.buffer, strides=(1,))
-    times: np.ndarray[tuple[int], np.dtype[np.int64]] = np.maximum(places[starts - STAMP_BYTES], begun_ms)
-    return times
+    found: np.ndarray[tuple[int], np.dtype[np.int64]] = places[starts - distance]
+    return found

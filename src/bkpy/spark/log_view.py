@@ -109,7 +109,7 @@ class LogView:
                     part.first_entry,
                     part.last_entry,
                     part.payload_bytes + part.entries * HEADER_BYTES,
-                    Origin(self._options.log, part.first_position - part.first_entry, part.begun_ms),
+                    Origin(self._options.log, part.first_position - part.first_entry, part.begun_ms, part.stamp),
                 )
 
     async def end_after(self, start: int, end: int, entries: int) -> int:

@@ -31,7 +31,7 @@ LATEST: Final = "latest"
 
 # In the order of the table. `log` and `position` are null for ledgers that are read by their ids.
 COLUMNS: Final = ("log", "ledger_id", "entry_id", "payload", "length", "position")
-LOG_COLUMNS: Final = (*COLUMNS, "time")  # those of a log: only its entries have a time
+LOG_COLUMNS: Final = (*COLUMNS, "time", "producer", "sequence")  # those of a log, whose entries have stamps
 
 PARTITIONS_MAX: Final = 100_000  # Spark's driver keeps a record of each
 PREFETCH_DEPTH_MAX: Final = 64  # times fetchBytes is what a task may hold in memory

@@ -17,7 +17,7 @@ from bkpy.client.connecting import connect_tuned
 from bkpy.errors import ConfigError, NoSuchEntryError, NoSuchLedgerError, UnauthorizedError
 from bkpy.metadata.logs.maintenance import LOG_NAME
 from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerState
-from bkpy.protocol.wire.records import HEADER_BYTES, MAC_BYTES
+from bkpy.protocol.wire.records import HEADER_BYTES, MAC_BYTES, PLAIN
 from bkpy.spark.id_runs import NOTHING, Runs
 from bkpy.spark.options import CLOSED, SourceOptions
 
@@ -29,11 +29,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where in a log a ledger is: its entry 0 has `position`, and no entry a time before `begun_ms`."""
+    """Where in a log a ledger is: its entry 0 has `position`, and no entry a time before `begun_ms`.
+
+    `stamp` is the format of its entries' stamps.
+    """
 
     log: str
     position: int
     begun_ms: int
+    stamp: int = PLAIN
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 )
 
 from bkpy.errors import ConfigError
-from bkpy.spark.options import SourceOptions, column_named, parse_options
+from bkpy.spark.options import COLUMNS, SourceOptions, column_named, parse_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,6 +34,8 @@ TYPES: Final[Mapping[str, DataType]] = {
     "length": IntegerType(),
     "position": LongType(),
     "time": TimestampType(),
+    "producer": StringType(),
+    "sequence": LongType(),
 }
 
 _CREATING: Final = "provider"  # a property of every new table, and no option of the source
@@ -74,8 +76,8 @@ def resolve(given: Mapping[str, str], schema: StructType) -> SourceOptions:
         if field.dataType != expected:
             raise ConfigError(f"column {field.name} is {expected.simpleString()}, not {field.dataType.simpleString()}")
     names = tuple(column_named(field.name) for field in schema.fields)
-    if options.log is None and "time" in names:
-        raise ConfigError("column time is a log's: the entries of a ledger that is read by its id have none")
+    if options.log is None and (of_logs := set(names) - set(COLUMNS)):
+        raise ConfigError(f"column {min(of_logs)} is a log's: the entries of a ledger that is read by its id have none")
     if "columns" in chosen and names != options.columns:
         raise ConfigError(f"option columns names {', '.join(options.columns)}, the schema {', '.join(names)}")
     return options

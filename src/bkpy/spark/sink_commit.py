@@ -169,8 +169,9 @@ async def commit_batch(options: SinkOptions, batch: int, parts: Sequence[BatchPa
             log_list, version = await _read_list(client, options)
             match standing(log_list, options.writer_id, batch):
                 case BatchStanding.OLDER:
+                    last = log_list.producers.batches[options.writer_id]
                     raise ConfigError(
-                        f"writerId {options.writer_id} has committed batch {log_list.sinks[options.writer_id]} to log "
+                        f"writerId {options.writer_id} has committed batch {last} to log "
                         f"{options.log}, so batch {batch} is a repeated one or another query's: a query with a new "
                         "checkpoint needs a writerId of its own"
                     )
@@ -198,7 +199,14 @@ async def _committed(
             return False  # another client has removed it from the list
         raise
     now_ms = max(logs.now_ms(), log_list.last_ms)  # also of what is dropped
-    wanted = with_batch(settled(log_list, ends), options.writer_id, batch, parts, now_ms, logs.settings.log_sinks_max)
+    wanted = with_batch(
+        settled(log_list, ends, logs.settings.log_producer_runs_max),
+        options.writer_id,
+        batch,
+        parts,
+        now_ms,
+        logs.settings.log_producers_max,
+    )
     checks = [await _check_of(client, part, log_list.uid) for part in parts]
     outcome = await logs.write(options.log, wanted, version, *checks)
     match outcome:
@@ -218,7 +226,7 @@ def _check_room(
     """Raise `ConfigError`, before anybody is fenced, if the list has no room for the batch and the next opener."""
     logs = log_parts(client).logs
     now_ms = logs.now_ms()
-    committed = with_batch(longest(log_list), options.writer_id, batch, parts, now_ms, logs.settings.log_sinks_max)
+    committed = with_batch(longest(log_list), options.writer_id, batch, parts, now_ms, logs.settings.log_producers_max)
     logs.check_fits(options.log, longest_opened(committed, now_ms))
 
 

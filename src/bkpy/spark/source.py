@@ -112,8 +112,8 @@ def record_batches(options: SourceOptions, schema: StructType, task: Task) -> It
 
     columns = [field.name.lower() for field in schema.fields]
     of_batches = arrow_schema((field.name, field.nullable) for field in schema.fields)
-    for part, block in _stepwise(_blocks_of_task(options, task)):
-        yield from batches(block, columns, of_batches, options.batch_bytes_max, part.origin)
+    for part, block, producer in _stepwise(_blocks_of_task(options, task)):
+        yield from batches(block, columns, of_batches, options.batch_bytes_max, part.origin, producer)
 
 
 class LazyClient:
@@ -146,17 +146,19 @@ class LazyClient:
             await self._client.close()
 
 
-async def _blocks_of_task(options: SourceOptions, task: Task) -> AsyncGenerator[tuple[EntryRange, Block], None]:
+async def _blocks_of_task(
+    options: SourceOptions, task: Task
+) -> AsyncGenerator[tuple[EntryRange, Block, str | None], None]:
     lazy = LazyClient(options)
     try:
         for part in task:
             expected = part.first
             try:
                 async with aclosing(blocks_of(lazy, part)) as blocks:
-                    async for block in blocks:
+                    async for block, producer in blocks:
                         _check(part, expected, block.first_entry)
                         expected = block.last_entry + 1
-                        yield part, block
+                        yield part, block, producer
             except (NoSuchLedgerError, NoSuchEntryError):
                 if options.fail_on_data_loss or await lazy.has_ledger(part.ledger_id):
                     raise
@@ -166,20 +168,21 @@ async def _blocks_of_task(options: SourceOptions, task: Task) -> AsyncGenerator[
         await lazy.close()
 
 
-async def blocks_of(lazy: LazyClient, part: EntryRange) -> AsyncGenerator[Block, None]:
-    """The entries of a range. Raises what reading raises."""
+async def blocks_of(lazy: LazyClient, part: EntryRange) -> AsyncGenerator[tuple[Block, str | None], None]:
+    """The entries of a range, and who has numbered them. Raises what reading raises."""
     from bkpy.client.client import log_parts
     from bkpy.log.client import open_segment
+    from bkpy.log.segments import producer_of
 
     client, password = await lazy.client(), lazy.options.password()
     if part.origin is None:
         reader = await client.open_ledger(part.ledger_id, password=password)
     else:  # the plan has only confirmed entries, whatever the bookies answer now
-        reader = await open_segment(log_parts(client), part.ledger_id, password, part.last)
+        reader = await open_segment(log_parts(client), part.ledger_id, password, part.last, part.origin.stamp)
     # Ended before the client is closed, also when the iteration is given up.
     async with aclosing(reader.read_blocks(part.first, part.last)) as blocks:
         async for block in blocks:
-            yield block
+            yield block, producer_of(reader)
 
 
 def _check(part: EntryRange, expected: int, found: int) -> None:

@@ -28,7 +28,6 @@ CHECKPOINT: Final = "tests/unit/storage/checkpoint"
 ABSENT: Final[Mapping[str, str]] = {
     "51": "absent bookies in the ensemble of a new ledger",
     "52": "pages of a log's list",
-    "53": "sequences of producers",
     "55": "a restore of the metadata that is confirmed",
 }
 
@@ -244,6 +243,23 @@ PROTOCOL: Final = (
         "self.ledgers.replace_key(info, key, deleted=deleted)",
         "self.ledgers.replace_key(info, key, deleted=deleted or info.fenced)",
         ("standard", "failover", "everything"),
+    ),
+    by_mutant(
+        "53",
+        "an opener does not read unsealed numbers",
+        "an opener does not read the numbers of ledgers that it closes",
+        ("logs", "everything"),
+    ),
+    by_mutant("53", "an unproved lower number is appended", "a lower number that is not known is appended"),
+    by_mutant("53", "a gap is appended", "a number behind the next one is appended"),
+    by_mutant(
+        "53",
+        "a repeat does not wait for the outcome",
+        "a repeat does not wait for the outcome of the first append",
+        ("logs", "everything"),
+    ),
+    by_mutant(
+        "53", "a forgotten producer begins again", "a forgotten producer begins as a new one", ("logs", "everything")
     ),
     Ablation("46", "an id is freed beside copies", switches.freeing_an_id_beside_copies, ("healing",)),
     by_mutant(

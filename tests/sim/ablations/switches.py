@@ -321,12 +321,12 @@ def keeping_what_lies_behind_a_hole() -> Iterator[None]:
     """A ledger that begins behind the end of the one before it stays, and moves up."""
     settled = opening.settled
 
-    def moved_up(log_list: LogList, ends: Mapping[int, SegmentEnd]) -> LogList:
+    def moved_up(log_list: LogList, ends: Mapping[int, SegmentEnd], runs_max: int) -> LogList:
         if len(log_list.open_segments) == 2:
             first, second = log_list.segments[-2:]
             second = dataclasses.replace(second, first_position=first.first_position + ends[first.ledger_id].entries)
             log_list = dataclasses.replace(log_list, segments=(*log_list.segments[:-1], second))
-        return settled(log_list, ends)
+        return settled(log_list, ends, runs_max)
 
     with patch.object(opening, "settled", moved_up):
         yield

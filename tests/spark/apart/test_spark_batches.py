@@ -86,11 +86,14 @@ def test_a_batch_of_another_schema_is_not_made() -> None:
         list(batches(block_of([b"a"]), ("length",), schema_of(("payload",)), 10))
 
 
-def stamped_block_of(payloads: list[bytes], stamps: list[int], first_entry: int) -> Block:
-    """As it comes from a ledger of a log."""
+def stamped_block_of(
+    payloads: list[bytes], stamps: list[int], first_entry: int, first_sequence: int | None = None
+) -> Block:
+    """As it comes from a ledger of a log, perhaps of a producer."""
     clock = iter(stamps)
     parts: list[Any] = []
-    codec = RecordCodec(3, stamp=lambda: next(clock))
+    codec = RecordCodec(3, stamp=lambda: next(clock), producer=None if first_sequence is None else 5)
+    codec.first_sequence = first_sequence or 0
     for i, payload in enumerate(payloads):
         codec.encode_run(parts, [payload], first_entry + i, -1, 0)
     starts, ends = array("q"), array("q")
@@ -103,17 +106,25 @@ def stamped_block_of(payloads: list[bytes], stamps: list[int], first_entry: int)
 @given(
     st.lists(st.tuples(st.binary(max_size=40), st.integers(0, 2**41)), min_size=1, max_size=30),
     st.integers(0, 2**61),
-    st.permutations(LOG_COLUMNS).flatmap(lambda order: st.integers(1, 7).map(lambda n: tuple(order[:n]))),
+    st.permutations(LOG_COLUMNS).flatmap(lambda order: st.integers(1, 9).map(lambda n: tuple(order[:n]))),
     st.integers(1, 100),
     st.integers(0, 2**41),
+    st.none() | st.integers(0, 2**61),
 )
 def test_rows_of_a_log(
-    entries: list[tuple[bytes, int]], first_entry: int, columns: tuple[str, ...], bytes_max: int, begun_ms: int
+    entries: list[tuple[bytes, int]],
+    first_entry: int,
+    columns: tuple[str, ...],
+    bytes_max: int,
+    begun_ms: int,
+    first: int | None,
 ) -> None:
     payloads, stamps = [payload for payload, _ in entries], [stamp for _, stamp in entries]
     schema = schema_of(columns)
     origin = Origin("orders", 1000, begun_ms)
-    made = list(batches(stamped_block_of(payloads, stamps, first_entry), columns, schema, bytes_max, origin))
+    producer = None if first is None else "shop"
+    block = stamped_block_of(payloads, stamps, first_entry, first)
+    made = list(batches(block, columns, schema, bytes_max, origin, producer))
     assert all(batch.schema.equals(schema) for batch in made)
     expected = [
         {
@@ -124,6 +135,8 @@ def test_rows_of_a_log(
             "length": len(payload),
             "position": 1000 + first_entry + i,
             "time": datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=max(begun_ms, stamp)),
+            "producer": producer,
+            "sequence": None if first is None else first + first_entry + i,
         }
         for i, (payload, stamp) in enumerate(entries)
     ]

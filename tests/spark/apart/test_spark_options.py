@@ -140,8 +140,8 @@ def test_an_offset_of_a_checkpoint_names_its_log() -> None:
     assert parse_options({**LOG, "startingOffsets": '{"position": 7}'}).log_uids == frozenset()
 
 
-def test_a_log_has_one_more_column() -> None:
-    assert parse_options(LOG).columns == (*COLUMNS, "time")
+def test_a_log_has_more_columns() -> None:
+    assert parse_options(LOG).columns == (*COLUMNS, "time", "producer", "sequence")
     assert parse_options(REQUIRED).columns == COLUMNS
 
 

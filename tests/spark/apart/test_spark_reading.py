@@ -34,9 +34,9 @@ def entries_read(
 ) -> list[int]:
     """The ids of entries that a task for 0..9 yields, whose blocks are these and then this error."""
 
-    async def some(connection: LazyClient, part: EntryRange) -> AsyncGenerator[Block, None]:
+    async def some(connection: LazyClient, part: EntryRange) -> AsyncGenerator[tuple[Block, str | None], None]:
         for block in blocks:
-            yield block
+            yield block, None
         if error is not None:
             raise error
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from bkpy.log.consumer import ConsumerStatus
     from bkpy.metadata.logs.consumers import ConsumerState
     from bkpy.protocol.log.log_list import LogList, Segment
+    from bkpy.protocol.log.log_producers import Producers
 
 
 _SUMMARY = ("log", "first_position", "known_end", "ledgers", "bytes", "writer")
@@ -61,7 +62,7 @@ async def described(uri: str, name: str, password: bytes, *, whole: bool) -> dic
             "retention_bytes": log_list.retention_bytes,
             "consumer_lag_max_s": log_list.consumer_lag_max_s,
             "consumer_expiry_s": log_list.consumer_expiry_s,
-            "sinks": dict(log_list.sinks),
+            "sinks": log_list.producers.batches,
             "gaps": [list(gap) for gap in log_list.gaps],
             "segments": [_segment(segment) for segment in segments],
             "older_ledgers": 0 if whole else log_list.ledgers - len(log_list.segments),
@@ -166,6 +167,19 @@ def print_consumers(rows: Sequence[Mapping[str, Any]]) -> None:
             for row in rows
         ],
     )
+
+
+def producer_rows(producers: Producers) -> list[dict[str, Any]]:
+    """Each producer of numbered entries, with the last number in a sealed ledger and its position, and when it was
+    active.
+    """
+    rows = []
+    for name in sorted(producers.known):
+        if (one := producers.numbered(name)) is not None:
+            last = one.last_sequence
+            row = {"producer": name, "last_sequence": last, "last_position": one.position_of(last)}
+            rows.append({**row, "active": iso(one.active_ms)})
+    return rows
 
 
 def iso(ms: int) -> str:

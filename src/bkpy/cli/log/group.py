@@ -377,8 +377,8 @@ def consumers(
 def sinks(uri: str, name: str, deleted: str | None, yes: bool, as_json: bool) -> None:
     """List the writer ids of the jobs that commit batches to the log NAME, with the last batch of each; or remove one.
 
-    A log remembers at most log_sinks_max of them. Remove an id only if its job never runs again: otherwise a batch that
-    the job repeats is in the log twice.
+    A log remembers at most log_producers_max of them, producers included. Remove an id only if its job never runs
+    again: otherwise a batch that the job repeats is in the log twice.
 
     \b
     Examples:
@@ -392,6 +392,33 @@ def sinks(uri: str, name: str, deleted: str | None, yes: bool, as_json: bool) ->
         print_json(found)
     else:
         print_table(("writer id", "last batch"), list(found.items()))
+
+
+@log.command(short_help="List and remove producers of numbered entries.")
+@connect_option
+@click.argument("name")
+@click.option("--delete", "deleted", metavar="PRODUCER", help="Remove a producer that never comes back.")
+@_yes_option
+@json_option
+def producers(uri: str, name: str, deleted: str | None, yes: bool, as_json: bool) -> None:
+    """List the producers of the log NAME, with the last number of each in sealed ledgers; or remove one.
+
+    A log remembers at most log_producers_max of them. A producer that was removed can't open the log again without
+    saying that it is new.
+
+    \b
+    Examples:
+      bkpy log producers orders
+      bkpy log producers orders --delete orders-service
+    """
+    if deleted is not None and not yes:
+        confirm(f"Remove producer {deleted} of log {name}? What it has appended can't be recognised any more.")
+    found = run(_producers(uri, name, deleted))
+    if as_json:
+        print_json(found)
+    else:
+        rows = [(one["producer"], one["last_sequence"], one["last_position"], one["active"]) for one in found]
+        print_table(("producer", "last number", "position", "active"), rows)
 
 
 def _check_one(**given: object) -> None:
@@ -419,6 +446,7 @@ def _formatter(form: str) -> Formatter:
             "time": entry.time,
             "ledger_id": entry.ledger_id,
             "entry_id": entry.entry_id,
+            **({} if entry.producer is None else {"producer": entry.producer, "sequence": entry.sequence}),
         },
         entry.data,
     )
@@ -501,6 +529,15 @@ async def _sinks(uri: str, name: str, deleted: str | None) -> dict[str, int]:
         if deleted is not None and not await admin.delete_log_sink(name, deleted):
             raise click.ClickException(f"log {name} has no writer id {deleted}")
         return await admin.log_sinks(name)
+
+
+async def _producers(uri: str, name: str, deleted: str | None) -> list[dict[str, Any]]:
+    from bkpy.cli.log.describe import producer_rows
+
+    async with connect_admin(uri) as admin:
+        if deleted is not None and not await admin.delete_log_producer(name, deleted):
+            raise click.ClickException(f"log {name} has no producer {deleted}")
+        return producer_rows(await admin.log_producers(name))
 
 
 async def _consumers(

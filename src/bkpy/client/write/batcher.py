@@ -125,6 +125,14 @@ class AppendBatcher:
 
     # --- adding -----------------------------------------------------------------------------------------------------
 
+    def number_from(self, sequence: int) -> None:
+        """The ledger's entry 0 has this number, of a log's producer. Called before an entry is added."""
+        self._codec.first_sequence = sequence
+
+    @property
+    def first_sequence(self) -> int:
+        return self._codec.first_sequence
+
     def add(self, data: bytes, size: int, future: asyncio.Future[int] | None = None) -> asyncio.Future[int]:
         """The next entry; returns the future of its id."""
         if future is None:

@@ -65,6 +65,16 @@ class MetadataTuning(Settings):
         default=20,
         description="writes to a log's list that lose in a row to somebody else's change before that is an error",
     )
+    log_producers_max: Size = Field(
+        default=1000,
+        description="producers and ids of Spark writers that one log remembers. One more is refused until an operator "
+        "removes a name (`bkpy log producers`)",
+    )
+    log_producer_runs_max: Size = Field(
+        default=4,
+        description="runs of numbers that a log remembers of each producer: one more begins where another writer came "
+        "in between. An append with an older number is refused",
+    )
     log_deletes_at_once: Size = Field(
         default=32, description="ledgers of a log to delete concurrently, when it is truncated or deleted"
     )

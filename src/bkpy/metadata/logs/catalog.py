@@ -92,7 +92,8 @@ LeaseOutcome = Taken | HeldBy | NotDone | Unknown
 def _contents(log_list: LogList) -> str:
     """What takes room in a list, and what can be done about it."""
     return (
-        f"it has {len(log_list.sinks)} writer ids of sinks (bkpy log sinks NAME --delete removes one), "
+        f"it has {len(log_list.producers.known)} producers and Spark writers (bkpy log producers NAME --delete removes "
+        "one), "
         f"{len(log_list.gaps)} gaps, and {len(log_list.pending_delete)} ledgers pending deletion, which the auditor "
         "deletes when it can"
     )

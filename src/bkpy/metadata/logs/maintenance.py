@@ -46,6 +46,7 @@ from bkpy.metadata.store.resolve import children_if_there, delete_certainly, del
 from bkpy.metadata.store.store import Check, Delete
 from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 from bkpy.protocol.log.log_list import OPEN_MAX, PageRef, Segment, checked_name
+from bkpy.protocol.log.log_producers import Producers
 from bkpy.protocol.log.log_retention import Orphan, made_by_log, orphaned, retained_from, retained_in, truncated
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ log = logging.getLogger(__name__)
 # The custom metadata by which a ledger names its log.
 LOG_NAME: Final = "bkpy.log"
 LOG_UID: Final = "bkpy.log_uid"
+LOG_PRODUCER: Final = "bkpy.log_producer"  # of its entries, which have numbers
 
 _STUCK_MAX: Final = 1000  # ledgers in a list that can't be deleted
 
@@ -188,15 +190,21 @@ class LogMaintenance:
             case _:
                 assert_never(outcome)
 
-    async def forget_sink(self, name: str, writer_id: str) -> bool:
-        """Remove a writer id with its last batch; False if there is none. The writer can then store a batch twice."""
+    async def forget_producer(self, name: str, producer: str) -> bool:
+        """Remove a producer, or a Spark writer's id with its last batch; False if there is none.
+
+        The Spark writer can then store a batch twice. A client that opens the log as that producer is refused, unless
+        it says that the producer is new.
+        """
         was_there = False
 
         async def change(log_list: LogList, _: Mapping[str, int]) -> LogList:
             nonlocal was_there
-            was_there = was_there or writer_id in log_list.sinks
+            if producer not in log_list.producers.known:
+                return log_list
+            was_there = True
             return dataclasses.replace(
-                log_list, sinks={key: value for key, value in log_list.sinks.items() if key != writer_id}
+                log_list, producers=log_list.producers.without(producer, self._settings.log_producers_max)
             )
 
         await self._change(name, change, ignore_consumers=True)
@@ -325,7 +333,7 @@ class LogMaintenance:
                 writer="",
                 writer_label="",
                 writer_since_ms=0,
-                sinks={},
+                producers=Producers(),
             )
             if await self._written(name, gone, version):
                 return

@@ -5,7 +5,8 @@ entry of the log and are never used twice. Each change of the list is one condit
 has the newest segments, and references to *pages* that have the older ones, see `bkpy.protocol.log.log_pages`.
 
     pages      references, of the highest level first
-    segments   of each ledger, where it begins and ends; the last two of them perhaps open
+    segments   of each ledger, where it begins and ends, and its entries' stamps; the last two of them perhaps open
+    producers  which numbers of its producers the sealed segments have (`log_producers`)
     doomed     pending delete: ledgers that were taken out of the list, which is written before any is deleted
     gaps       positions that have no entries, where the loss of some was accepted; also the one before `first_position`
 
@@ -29,7 +30,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from bkpy.errors import ConfigError, CorruptDataError
 from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
-from bkpy.protocol.wire.records import STAMP_BYTES
+from bkpy.protocol.log.log_producers import Producers
+from bkpy.protocol.wire.records import NUMBERED, PLAIN, STAMP_SIZES
 from bkpy.stored_json import parsed
 
 if TYPE_CHECKING:
@@ -54,7 +56,8 @@ class Segment:
     """A ledger of a log. Times are milliseconds since the epoch.
 
     No entry of it has an earlier time than `begun_ms`: readers take the later one of that and the entry's own. When it
-    is sealed, it has `entries` entries, the ledger's `length` in bytes, and no time later than `last_ms`.
+    is sealed, it has `entries` entries, the ledger's `length` in bytes, and no time later than `last_ms`. `stamp` is
+    the format of all its entries' stamps, PLAIN or NUMBERED.
     """
 
     ledger_id: int
@@ -63,6 +66,7 @@ class Segment:
     entries: int = UNSEALED
     length: int = 0
     last_ms: int = 0
+    stamp: int = PLAIN
 
     @property
     def sealed(self) -> bool:
@@ -79,20 +83,24 @@ class Segment:
     @property
     def payload_bytes(self) -> int:
         """Bytes of the users' entries: the ledger's, without the stamps. Unknown, and 0, of one that isn't sealed."""
-        return self.length - STAMP_BYTES * self.entries if self.sealed else 0
+        return self.length - STAMP_SIZES[self.stamp] * self.entries if self.sealed else 0
 
     def seal(self, entries: int, length: int, last_ms: int) -> Segment:
         """The segment when its ledger is CLOSED."""
         return dataclasses.replace(self, entries=entries, length=length, last_ms=max(last_ms, self.begun_ms))
 
     def row(self) -> list[int]:
-        """The stored form."""
-        return list(dataclasses.astuple(self))
+        """The stored form; plain stamps are not mentioned."""
+        row = list(dataclasses.astuple(self))
+        return row[:-1] if self.stamp == PLAIN else row
 
     @classmethod
     def of_row(cls, row: list[Any]) -> Segment:
         """The segment with this stored form. Raises `ValueError`, `TypeError`."""
-        return cls(*(_of(int, number) for number in row))
+        segment = cls(*(_of(int, number) for number in row))
+        if segment.stamp not in (PLAIN, NUMBERED):
+            raise ValueError(f"stamps of ledger {segment.ledger_id} have the unknown format {segment.stamp}")
+        return segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +146,10 @@ class LogList:
     `uid` is unlike that of any other log, also of a deleted one of the same name. `writer` is the token of the one who
     may add segments, "" for nobody; `writer_label` says who that is, for people, and `writer_since_ms` since when (0:
     unknown). `write_token` is unlike that of any other write. Entries below `first_position` are gone. Ledgers of pages
-    that end at or below `reclaimed` have been deleted. The next page gets the number `next_page`. `sinks`: by writer
-    id, the last batch that was committed, the one committed last at the end. Retention keeps for `retention_s` seconds
-    and `retention_bytes` bytes; None is for ever. A consumer holds entries back for at most `consumer_lag_max_s`
-    seconds beyond that, and until it has been idle for `consumer_expiry_s` seconds; None is for ever. Of each of the
-    `gaps`, the first position and the one behind the last.
+    that end at or below `reclaimed` have been deleted. The next page gets the number `next_page`. Retention keeps for
+    `retention_s` seconds and `retention_bytes` bytes; None is for ever. A consumer holds entries back for at most
+    `consumer_lag_max_s` seconds beyond that, and until it has been idle for `consumer_expiry_s` seconds; None is for
+    ever. Of each of the `gaps`, the first position and the one behind the last.
     """
 
     uid: str
@@ -167,7 +174,7 @@ class LogList:
     retention_bytes: int | None = None
     consumer_lag_max_s: float | None = None
     consumer_expiry_s: float | None = None
-    sinks: Mapping[str, int] = field(default_factory=dict, hash=False)
+    producers: Producers = field(default_factory=Producers)
     gaps: tuple[tuple[int, int], ...] = ()
     unknown: Mapping[str, Any] = field(default_factory=dict, hash=False, repr=False)
 
@@ -335,7 +342,7 @@ class LogList:
             "retention_s": _stored_seconds(self.retention_s),
             "retention_bytes": self.retention_bytes,
             "consumer_lag_max_s": _stored_seconds(self.consumer_lag_max_s),
-            "sinks": dict(self.sinks),
+            "producers": self.producers.stored(),
             "pages": [page.row() for page in self.pages],
             "next_page": self.next_page,
             "segments": [segment.row() for segment in self.segments],
@@ -367,7 +374,8 @@ class LogList:
                     "upgrade it"
                 )
             if version == 1:
-                fields.update(reclaimed=0, pages=[], next_page=0)
+                known = {writer: {"batch": batch} for writer, batch in fields.pop("sinks").items()}
+                fields.update(reclaimed=0, pages=[], next_page=0, producers={"known": known})
             return cls._from_fields(fields)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CorruptDataError(f"the list of log {name} is unreadable: {error!r}") from error
@@ -399,7 +407,7 @@ class LogList:
             writer_since_ms=_of(int, take("writer_since_ms", 0)),
             deleted=_of(bool, take("deleted")),
             retention_bytes=None if retention_bytes is None else _of(int, retention_bytes),
-            sinks={_of(str, writer): _of(int, batch) for writer, batch in take("sinks").items()},
+            producers=Producers.of(take("producers")),
             pages=tuple(PageRef.of_row(row) for row in take("pages")),
             segments=tuple(Segment.of_row(row) for row in take("segments")),
             pending_delete=tuple(_of(int, ledger_id) for ledger_id in take("doomed")),

@@ -22,9 +22,13 @@ from typing import TYPE_CHECKING, Final
 from bkpy.errors import CorruptDataError
 from bkpy.protocol.ledger.ledger_metadata import LEDGER_ID_MAX
 from bkpy.protocol.log.log_list import OPEN_MAX, LogList, Segment
+from bkpy.protocol.log.log_producers import RUNS_MAX
+from bkpy.protocol.wire.records import NUMBERED, PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from bkpy.protocol.log.log_producers import Numbering, Producers
 
 LEDGER_ENTRIES_MAX: Final = 10**12  # more than anybody has ever appended to one ledger of a log
 TOKEN_CHARS: Final = 32
@@ -37,17 +41,20 @@ TIME_MAX_MS: Final = 10**15  # later than any clock's time
 class SegmentEnd:
     """Where the ledger of a segment was closed: its entries and length, and the time of the last one (0 for none).
 
-    `lost`: somebody has accepted that there may have been more.
+    `lost`: somebody has accepted that there may have been more. `numbering`: of entries that have numbers.
     """
 
     entries: int
     length: int
     last_ms: int
     lost: bool = False
+    numbering: Numbering | None = None
 
 
-def settled(log_list: LogList, ends: Mapping[int, SegmentEnd]) -> LogList:
+def settled(log_list: LogList, ends: Mapping[int, SegmentEnd], runs_max: int = RUNS_MAX) -> LogList:
     """The list when all of its ledgers are CLOSED; `ends` has every open segment's, by ledger.
+
+    The producers' state gets the numbers of what is kept.
 
     Segments without entries are dropped, and so is one that begins behind the end of the one before: of what its
     ledger holds nothing was ever acknowledged or shown to a reader. Unless the loss of the former's end was accepted:
@@ -58,6 +65,7 @@ def settled(log_list: LogList, ends: Mapping[int, SegmentEnd]) -> LogList:
     kept = list(log_list.segments[:-OPEN_MAX])
     dropped: list[int] = []
     gaps = list(log_list.gaps)
+    producers = log_list.producers
     end = (
         log_list.behind(kept[-1].end_position) if kept else log_list.first_position
     )  # of what is kept, and the gap behind it
@@ -78,6 +86,8 @@ def settled(log_list: LogList, ends: Mapping[int, SegmentEnd]) -> LogList:
         if closed.entries:
             _add_gap(gaps, end, segment.first_position)
             kept.append(segment.seal(closed.entries, closed.length, closed.last_ms))
+            if not segment.sealed:
+                producers = _with_numbers(producers, kept[-1], closed.numbering, runs_max)
             end = following
         else:
             dropped.append(segment.ledger_id)
@@ -97,7 +107,21 @@ def settled(log_list: LogList, ends: Mapping[int, SegmentEnd]) -> LogList:
     pending_delete = log_list.pending_delete + tuple(dropped)
     gaps = [gap for gap in gaps if gap[1] >= begin]  # also one between segments that are truncated, but not yet deleted
     return dataclasses.replace(
-        log_list, segments=tuple(kept), pending_delete=pending_delete, gaps=tuple(gaps), first_position=first
+        log_list,
+        segments=tuple(kept),
+        pending_delete=pending_delete,
+        gaps=tuple(gaps),
+        first_position=first,
+        producers=producers,
+    )
+
+
+def _with_numbers(producers: Producers, segment: Segment, numbering: Numbering | None, runs_max: int) -> Producers:
+    """The producers' state with the entries of a segment that is sealed now."""
+    if numbering is None or not segment.entries:
+        return producers
+    return producers.with_segment(
+        segment.ledger_id, numbering, segment.first_position, segment.entries, segment.last_ms, runs_max
     )
 
 
@@ -123,10 +147,15 @@ def longest(log_list: LogList) -> LogList:
     return settled(log_list, ends)
 
 
-def begun(log_list: LogList, ledger_id: int, position: int, now_ms: int, token: str, label: str) -> LogList:
-    """The list with one more segment, which its writer appends to from now on; all before the last must be sealed."""
+def begun(
+    log_list: LogList, ledger_id: int, position: int, now_ms: int, token: str, label: str, *, numbered: bool = False
+) -> LogList:
+    """The list with one more segment, which its writer appends to from now on; all before the last must be sealed.
+
+    The format of its entries' stamps is fixed here: with `numbered`, its writer has a producer.
+    """
     begun_ms = max(now_ms, log_list.last_ms)
-    segment = Segment(ledger_id, position, begun_ms)
+    segment = Segment(ledger_id, position, begun_ms, stamp=NUMBERED if numbered else PLAIN)
     since_ms = log_list.writer_since_ms if log_list.writer == token else now_ms
     return dataclasses.replace(
         log_list,
@@ -153,15 +182,14 @@ def longest_opened(log_list: LogList, now_ms: int) -> LogList:
     return with_room(settled_list, settled_list.sealed_end, now_ms, token, label)
 
 
-def sealed(log_list: LogList, ledger_id: int, end: SegmentEnd) -> LogList:
+def sealed(log_list: LogList, ledger_id: int, end: SegmentEnd, runs_max: int = RUNS_MAX) -> LogList:
     """The list when this ledger of it is known to be CLOSED there; the same if it is sealed, or no segment."""
-    segments = tuple(
-        segment.seal(end.entries, end.length, end.last_ms)
-        if segment.ledger_id == ledger_id and not segment.sealed
-        else segment
-        for segment in log_list.segments
-    )
-    return dataclasses.replace(log_list, segments=segments)
+    segments, producers = list(log_list.segments), log_list.producers
+    for index, segment in enumerate(segments):
+        if segment.ledger_id == ledger_id and not segment.sealed:
+            segments[index] = segment.seal(end.entries, end.length, end.last_ms)
+            producers = _with_numbers(producers, segments[index], end.numbering, runs_max)
+    return dataclasses.replace(log_list, segments=tuple(segments), producers=producers)
 
 
 def ended(log_list: LogList, ledger_id: int) -> LogList:

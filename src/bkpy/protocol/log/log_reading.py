@@ -16,6 +16,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.protocol.log.log_list import OPEN_MAX
+from bkpy.protocol.wire.records import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 class SegmentRange(NamedTuple):
     """Entries first_entry .. last_entry of a segment; the first of them has `first_position`.
 
-    None has an earlier time than `begun_ms`. `payload_bytes` is about what they have; 0 while nobody knows.
+    None has an earlier time than `begun_ms`. `payload_bytes` is about what they have; 0 while nobody knows. `stamp` is
+    the format of their stamps.
     """
 
     ledger_id: int
@@ -35,6 +37,7 @@ class SegmentRange(NamedTuple):
     first_position: int
     begun_ms: int
     payload_bytes: int = 0
+    stamp: int = PLAIN
 
     @property
     def entries(self) -> int:
@@ -57,7 +60,8 @@ def range_in(segment: Segment, following: Segment | None, first: int, last: int)
     entries = end - begin + 1
     payload_bytes = segment.length * entries // segment.entries if segment.sealed else 0
     offset = begin - segment.first_position
-    return SegmentRange(segment.ledger_id, offset, offset + entries - 1, begin, segment.begun_ms, payload_bytes)
+    last_entry = offset + entries - 1
+    return SegmentRange(segment.ledger_id, offset, last_entry, begin, segment.begun_ms, payload_bytes, segment.stamp)
 
 
 def ranges_of(log_list: LogList, first: int, last: int) -> Iterator[SegmentRange]:

@@ -43,26 +43,29 @@ class BatchStanding(enum.Enum):
 
 def standing(log_list: LogList, writer_id: str, batch: int) -> BatchStanding:
     """Whether the batch is to be committed."""
-    last = log_list.sinks.get(writer_id)
+    last = log_list.producers.batches.get(writer_id)
     if last is None or batch > last:
         return BatchStanding.NEW
     return BatchStanding.COMMITTED if batch == last else BatchStanding.OLDER
 
 
 def with_batch(
-    log_list: LogList, writer_id: str, batch: int, parts: Sequence[BatchPart], now_ms: int, sinks_max: int
+    log_list: LogList, writer_id: str, batch: int, parts: Sequence[BatchPart], now_ms: int, producers_max: int
 ) -> LogList:
     """The list with one more batch behind all its entries. All segments must be sealed, see `log_opening.settled`.
 
     The entries' time is that of the commit, for all of them: `now_ms`, unless the log or a part is ahead of that.
-    Raises `ConfigError` for a new writer id if the list has `sinks_max` of them: one that was forgotten would commit a
-    repeated batch once more.
+    Raises `ConfigError` for the name of a producer of numbered entries; and for a new writer id if the list has
+    `producers_max` of both: one that was forgotten would commit a repeated batch once more.
     """
-    if writer_id not in log_list.sinks and len(log_list.sinks) >= sinks_max:
+    known = log_list.producers.known
+    if log_list.producers.numbered(writer_id) is not None:
+        raise ConfigError(f"{writer_id} is the name of a producer of the log: use another writerId")
+    if writer_id not in known and len(known) >= producers_max:
         raise ConfigError(
-            f"the log remembers the last batches of {len(log_list.sinks)} writer ids, as many as log_sinks_max allows, "
-            f"so {writer_id} can't be a further one: use a writerId again with ascending batch numbers, or remove "
-            "writer ids that never come back with bkpy log sinks NAME --delete WRITER_ID"
+            f"the log remembers {len(known)} producers and Spark writers, as many as log_producers_max allows, so "
+            f"{writer_id} can't be a further one: use a writerId again with ascending batch numbers, or remove "
+            "names that never come back with bkpy log sinks NAME --delete WRITER_ID, or bkpy log producers"
         )
     begun_ms = max([now_ms, log_list.last_ms, *(part.last_ms for part in parts)])
     position = max(log_list.sealed_end, log_list.first_position)
@@ -70,12 +73,11 @@ def with_batch(
     for part in parts:
         segments.append(Segment(part.ledger_id, position, begun_ms).seal(part.entries, part.length, begun_ms))
         position += part.entries
-    others = {other: number for other, number in log_list.sinks.items() if other != writer_id}
     return dataclasses.replace(
         log_list,
         segments=tuple(segments),
         writer="",
         writer_label="",
         writer_since_ms=0,
-        sinks={**others, writer_id: batch},
+        producers=log_list.producers.with_batch(writer_id, batch),
     )

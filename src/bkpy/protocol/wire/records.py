@@ -12,8 +12,13 @@ The checksum covers the ledger id without storing it, so a record that strays in
 MAC is inside what the CRC covers: copies can be checked without the password. A record with entry id -1 and no payload
 is an *explicit last add confirmed*: the same digests, no entry.
 
-In ledgers of named logs the payload of each entry begins with a *stamp*, the time at which its writer sent it: 8 bytes,
-milliseconds since the epoch (i64). Sizes, lengths and digests count it like any payload; users never see it.
+In ledgers of named logs the payload of each entry begins with a *stamp*, in one of two formats. Sizes, lengths and
+digests count it like any payload; users never see it. It ends with the time at which the writer sent the entry:
+
+    PLAIN      8 bytes    milliseconds since the epoch (i64)
+    NUMBERED   20 bytes   index of the producer (u32), the entry's number (i64), the same time (i64)
+
+The numbers of a ledger's entries ascend by one, so its codec knows them all by the first.
 
 Invariant: only `RecordCodec.scan` and `check` turn bytes into entries, and never one whose digests don't match.
 """
@@ -33,7 +38,7 @@ from bkpy.errors import ConfigError, CorruptDataError, DigestMismatchError
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from bkpy.buffers import Bytes
 
@@ -41,9 +46,16 @@ if TYPE_CHECKING:
 HEADER_BYTES: Final = 32
 MAC_BYTES: Final = 32
 STAMP_BYTES: Final = 8
+NUMBERED_STAMP_BYTES: Final = 20
 EXPLICIT_LAC_ENTRY: Final = -1
 
 DIGESTS: Final = ("crc32c", "hmac-sha256")
+
+# Formats of stamps.
+NO_STAMP: Final = 0
+PLAIN: Final = 1
+NUMBERED: Final = 2
+STAMP_SIZES: Final[Mapping[int, int]] = {NO_STAMP: 0, PLAIN: STAMP_BYTES, NUMBERED: NUMBERED_STAMP_BYTES}
 
 _COPY_BYTES_MAX: Final = 1024  # below this, one checksum over a copy is quicker than two
 
@@ -57,6 +69,7 @@ _STAMPED_TAIL = struct.Struct("<qqqq")
 _HEADER = struct.Struct("<IIqqq")
 _LEDGER = struct.Struct("<q")
 _STAMP = struct.Struct("<q")
+_NUMBER = struct.Struct("<Iq")
 _ENTRY_ID = struct.Struct("<8xq")
 _LAST_ADD_CONFIRMED = struct.Struct("<16xq")
 
@@ -88,11 +101,12 @@ class RecordCodec:
     """Makes and checks the records of one ledger.
 
     `digest` is "crc32c" or "hmac-sha256"; the latter needs `mac_key` (see `digest_key`). In a ledger of a log, entries
-    have stamps: `stamp` returns the time for the next entries, in milliseconds since the epoch, and never falls. A
-    codec that only reads such a ledger gets `stamped`.
+    have stamps: `stamp` returns the time for the next entries, in milliseconds since the epoch, and never falls. With a
+    `producer`, an index, they have numbers as well, and `first_sequence` is set before an entry is encoded. A codec
+    that only reads such a ledger gets the `stamp_format`.
     """
 
-    __slots__ = ("_clock", "_mac", "_payload_at", "_seed", "mac_bytes")
+    __slots__ = ("_clock", "_mac", "_payload_at", "_producer", "_seed", "first_sequence", "mac_bytes")
 
     def __init__(
         self,
@@ -101,7 +115,8 @@ class RecordCodec:
         mac_key: bytes = b"",
         *,
         stamp: Callable[[], int] | None = None,
-        stamped: bool = False,
+        producer: int | None = None,
+        stamp_format: int = NO_STAMP,
     ) -> None:
         if digest not in DIGESTS:
             raise ConfigError(f"digest {digest!r} is not one of {', '.join(DIGESTS)}", ledger_id=ledger_id)
@@ -110,10 +125,14 @@ class RecordCodec:
         self._mac = hmac.new(mac_key, packed, hashlib.sha256) if digest == "hmac-sha256" else None
         self.mac_bytes = MAC_BYTES if self._mac is not None else 0
         self._clock = stamp
-        self._payload_at = HEADER_BYTES + STAMP_BYTES * (stamped or stamp is not None)
+        self._producer = producer
+        self.first_sequence = 0  # of the ledger's entry 0
+        if stamp is not None:
+            stamp_format = PLAIN if producer is None else NUMBERED
+        self._payload_at = HEADER_BYTES + STAMP_SIZES[stamp_format]
 
     def stamp(self) -> bytes:
-        """What the payloads of entries begin with that are sent now; nothing where entries have no stamps."""
+        """The time with which stamps of entries end that are sent now; nothing where entries have no stamps."""
         return b"" if self._clock is None else _STAMP.pack(self._clock())
 
     def lengths(self, payloads: Sequence[bytes], length: int) -> list[int]:
@@ -130,7 +149,9 @@ class RecordCodec:
             lengths = self.lengths(payloads, length)
             self.encode(parts, payloads, first_id, 1, lac, lengths, self.stamp())
             return lengths[-1] if lengths else length
-        if self._clock is not None:
+        if self._producer is not None:
+            payloads = self._numbered(payloads, first_id, 1, self.stamp())
+        elif self._clock is not None:
             return self._encode_stamped(parts, payloads, first_id, lac, length, self._clock())
         pack_head, pack_tail, seed, add = _HEAD.pack, _TAIL.pack, self._seed, parts.append
         entry_id = first_id
@@ -168,6 +189,11 @@ class RecordCodec:
             entry_id += 1
         return length
 
+    def _numbered(self, payloads: Sequence[bytes], first_id: int, stride: int, stamp: bytes) -> list[bytes]:
+        """The payloads with their stamps before them."""
+        pack, producer, first = _NUMBER.pack, self._producer, self.first_sequence + first_id
+        return [pack(producer, first + stride * i) + stamp + payload for i, payload in enumerate(payloads)]
+
     def encode(
         self,
         parts: list[Bytes],
@@ -180,8 +206,11 @@ class RecordCodec:
     ) -> None:
         """Append the records of payloads first_id, first_id + stride, ... to `parts`.
 
-        `lengths` are the ledger's cumulative lengths, one an entry; each payload begins with `stamp`.
+        `lengths` are the ledger's cumulative lengths, one an entry. Each payload begins with its number, if it
+        has one, and `stamp`.
         """
+        if self._producer is not None and stamp:
+            payloads, stamp = self._numbered(payloads, first_id, stride, stamp), b""
         entry_id = first_id
         for payload, length in zip(payloads, lengths, strict=True):
             tail = _TAIL.pack(entry_id, lac, length) + stamp + payload
@@ -302,9 +331,17 @@ def last_add_confirmed_at(buffer: Bytes, offset: int) -> int:
 
 
 def stamp_at(buffer: Bytes, start: int) -> int:
-    """The stamp of the entry whose payload starts there, as `RecordCodec.scan` tells: milliseconds since the epoch."""
+    """The time in the stamp of the entry whose payload starts there, as `RecordCodec.scan` tells: milliseconds since
+    the epoch.
+    """
     stamp: int = _STAMP.unpack_from(buffer, start - STAMP_BYTES)[0]
     return stamp
+
+
+def number_at(buffer: Bytes, start: int) -> tuple[int, int]:
+    """The producer's index and the number in the stamp, which is NUMBERED, of the entry whose payload starts there."""
+    producer, sequence = _NUMBER.unpack_from(buffer, start - NUMBERED_STAMP_BYTES)
+    return producer, sequence
 
 
 def walk(buffer: Bytes, offset: int = 0) -> Iterator[EntryHeader]:

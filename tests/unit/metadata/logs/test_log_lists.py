@@ -144,7 +144,7 @@ async def test_a_list_that_is_too_long_is_refused_in_time(tree: MemoryStore, cap
         log_list, segments=tuple(Segment(ledger_id, ledger_id, 0).seal(1, 1, 0) for ledger_id in range(30))
     )
     size = len(dataclasses.replace(longer, write_token="0" * 32).encode())
-    with pytest.raises(ConfigError, match=f"has {size} bytes, more than the limit of {size - 1}: it has 0 writer ids"):
+    with pytest.raises(ConfigError, match=f"has {size} bytes, more than the limit of {size - 1}: it has 0 producers"):
         await opened(tree, log_write_bytes_max=size - 1).write("orders", longer, version)
     assert (await opened(tree).read("orders"))[1] == version
     with caplog.at_level(logging.WARNING, "bkpy.metadata.logs.catalog"):

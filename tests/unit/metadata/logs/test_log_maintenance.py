@@ -24,6 +24,7 @@ from bkpy.metadata.store.outcome import Done, Gone
 from bkpy.metadata.store.store import Create, Delete, Put
 from bkpy.protocol.ledger.ledger_metadata import Fragment
 from bkpy.protocol.log.log_list import LogList
+from bkpy.protocol.log.log_producers import Producers, SinkWriter
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -551,8 +552,10 @@ async def test_a_log_of_that_name_that_is_being_deleted_makes_room(world: LogWor
 
 async def test_a_writer_id_is_forgotten_when_an_operator_says_so(world: LogWorld) -> None:
     log_list, version = await world.logs.read(NAME)
-    await world.logs.write(NAME, dataclasses.replace(log_list, sinks={"a": 3, "b": 0}), version)
-    assert await world.maintenance.forget_sink(NAME, "a")
-    assert not await world.maintenance.forget_sink(NAME, "a")
-    assert (await world.logs.read(NAME))[0].sinks == {"b": 0}
+    await world.logs.write(
+        NAME, dataclasses.replace(log_list, producers=Producers({"a": SinkWriter(3), "b": SinkWriter(0)})), version
+    )
+    assert await world.maintenance.forget_producer(NAME, "a")
+    assert not await world.maintenance.forget_producer(NAME, "a")
+    assert (await world.logs.read(NAME))[0].producers.batches == {"b": 0}
     world.check()

@@ -286,6 +286,7 @@ async def test_a_full_list_of_the_former_format_moves_into_pages_in_small_steps(
     full = long(world, log_list, 11_000)
     former = full.encode().replace(b'"version":2', b'"version":1', 1).replace(b'"reclaimed":0,', b"", 1)
     former = former.replace(b'"pages":[],"next_page":0,', b"", 1)
+    former = former.replace(b'"producers":{}', b'"sinks":{}', 1)
     world.tree.apply(Put(LIST, former, 0), 0)
     assert LogList.decode(NAME, former).segments == full.segments
     sizes = largest_transactions(world)

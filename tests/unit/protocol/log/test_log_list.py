@@ -12,6 +12,8 @@ import pytest
 from bkpy.errors import ConfigError, CorruptDataError
 from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 from bkpy.protocol.log.log_list import LogList, PageRef, Segment, checked_name
+from bkpy.protocol.log.log_producers import NumberRun, Producer, Producers, SinkWriter
+from bkpy.protocol.wire.records import NUMBERED
 
 KEY = bytes(range(16))
 GOLDEN = Path(__file__).parents[3] / "golden" / "metadata" / "log.json"
@@ -44,7 +46,16 @@ def full(**fields: Any) -> LogList:
         retention_s=3.5,
         retention_bytes=1000,
         consumer_lag_max_s=60,
-        sinks={"job": 4, "älter": 2},
+        producers=Producers(
+            {
+                "job": SinkWriter(4),
+                "shop": Producer(2, 3000, (NumberRun(0, 3, 9), NumberRun(11, 17, 3))),
+                "new": Producer(0, 1),
+            },
+            next_index=3,
+            forgotten=("old",),
+            others_forgotten=True,
+        ),
         unknown={"later": [1], "another": None},
         **fields,
     )
@@ -79,7 +90,9 @@ def test_the_stored_form_is_the_golden_one() -> None:
 
 def test_a_list_of_the_former_format_is_read_and_written_in_the_present_one() -> None:
     read = LogList.decode("orders", FORMER.read_bytes())
-    assert read == full()
+    writers = {"job": SinkWriter(4), "älter": SinkWriter(2)}
+    assert read == dataclasses.replace(full(), producers=Producers(writers))
+    assert list(read.producers.batches.items()) == [("job", 4), ("älter", 2)]
     fields = json.loads(read.encode())
     assert (fields["version"], fields["pages"], fields["next_page"], fields["reclaimed"]) == (2, [], 0, 0)
 
@@ -152,8 +165,13 @@ def test_what_can_not_be_is_refused(segments: tuple[Segment, ...], fields: dict[
         {"segments": 3},
         {"doomed": ["1"]},
         {"doomed": None},
-        {"sinks": []},
-        {"sinks": {"a": "1"}},
+        {"producers": []},
+        {"producers": {"known": {"a": {"index": 0, "active_ms": 0, "runs": []}}}},
+        {"producers": {"known": {"a": {"batch": "1"}}, "next_index": 0}},
+        {"producers": {"known": {"a": {"index": 1, "active_ms": 0, "runs": []}}, "next_index": 1}},
+        {"producers": {"known": {"a": {"index": 0, "active_ms": 0, "runs": [[0, 0, 0]]}}, "next_index": 1}},
+        {"producers": {"known": {"a": {"index": 0, "active_ms": 0, "runs": [[4, 0, 2], [5, 9, 1]]}}, "next_index": 1}},
+        {"producers": {"known": {}, "next_index": 0, "forgotten": [1]}},
         {"segments": [[1, 0, 0, -1, 0, 0]] * 2},
         {"pages": [[1, 2]]},
         {"pages": [[1, 0, 4, 4, 0, 0, 0, 0, 0, 0, 0]]},
@@ -268,3 +286,16 @@ def test_fields_that_may_be_absent_are_stored_where_they_say_something() -> None
         "writer_since_ms": 5,
         "consumer_expiry_s": 60.0,
     }
+
+
+def test_a_row_says_which_stamps_its_entries_have_if_they_are_longer() -> None:
+    for segment, row in (
+        (Segment(1, 2, 3), [1, 2, 3, -1, 0, 0]),
+        (Segment(1, 2, 3, stamp=NUMBERED).seal(10, 1000, 9), [1, 2, 3, 10, 1000, 9, 2]),
+    ):
+        assert segment.row() == row
+        assert Segment.of_row(row) == segment
+    assert Segment.of_row([1, 2, 3, 10, 1000, 9, 2]).payload_bytes == 800
+    assert Segment.of_row([1, 2, 3, 10, 1000, 9]).payload_bytes == 920
+    with pytest.raises(ValueError, match="stamps of ledger 1 have the unknown format 3"):
+        Segment.of_row([1, 2, 3, 10, 1000, 9, 3])

@@ -10,11 +10,16 @@ from hypothesis import strategies as st
 
 from bkpy.errors import ConfigError
 from bkpy.protocol.log.log_list import LogList, Segment
+from bkpy.protocol.log.log_producers import Producers, SinkWriter
 from bkpy.protocol.log.log_sinks import BatchPart, BatchStanding, standing, with_batch
 
 EMPTY = LogList("uid", 3, 3, 2, "crc32c", b"k" * 32)
 LOG = dataclasses.replace(
-    EMPTY, writer="w", writer_label="somebody", segments=(Segment(1, 0, 500).seal(10, 1000, 900),), sinks={"a": 3}
+    EMPTY,
+    writer="w",
+    writer_label="somebody",
+    segments=(Segment(1, 0, 500).seal(10, 1000, 900),),
+    producers=Producers({"a": SinkWriter(3)}),
 )
 
 
@@ -39,7 +44,12 @@ def test_a_batch_goes_behind_everything_and_has_the_time_of_its_commit() -> None
         Segment(8, 10, 950).seal(5, 50, 950),
         Segment(7, 15, 950).seal(1, 9, 950),
     )
-    assert (log_list.sealed_end, log_list.sinks, log_list.writer, log_list.writer_label) == (16, {"a": 4}, "", "")
+    assert (log_list.sealed_end, log_list.producers.batches, log_list.writer, log_list.writer_label) == (
+        16,
+        {"a": 4},
+        "",
+        "",
+    )
     assert standing(log_list, "a", 4) is BatchStanding.COMMITTED
 
 
@@ -66,5 +76,5 @@ def test_no_batch_is_committed_twice_however_many_write(batches: list[tuple[str,
             log_list = with_batch(log_list, writer_id, batch, [BatchPart(i, 1, 1, 0)], i, sinks_max)
             committed.pop(writer_id, None)
             committed[writer_id] = batch
-        assert list(log_list.sinks.items()) == list(committed.items())
+        assert list(log_list.producers.batches.items()) == list(committed.items())
         assert LogList.decode("log", log_list.encode()) == log_list

@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bkpy.protocol.wire.block_scan import scan_block
-from bkpy.protocol.wire.records import HEADER_BYTES, STAMP_BYTES, RecordCodec, digest_key
+from bkpy.protocol.wire.records import HEADER_BYTES, PLAIN, STAMP_BYTES, RecordCodec, digest_key
 
 LEDGER = 7
 FIRST = 2**40 - 3  # more than 32 bits have, and a carry soon
 ALL = 2**62
 
 CODEC = RecordCodec(LEDGER)
-STAMPED = RecordCodec(LEDGER, stamped=True)
+STAMPED = RecordCodec(LEDGER, stamp_format=PLAIN)
 
 ALIKE = [b"%d?" % i for i in range(4)]
 UNLIKE = [b"", b"x" * 9, b"yz", b""]

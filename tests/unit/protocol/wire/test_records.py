@@ -12,12 +12,16 @@ from bkpy.errors import ConfigError, CorruptDataError, DigestMismatchError
 from bkpy.protocol.wire.records import (
     EXPLICIT_LAC_ENTRY,
     HEADER_BYTES,
+    NUMBERED,
+    NUMBERED_STAMP_BYTES,
+    PLAIN,
     STAMP_BYTES,
     RecordCodec,
     digest_key,
     entry_id_at,
     last_add_confirmed_at,
     ledger_key,
+    number_at,
     stamp_at,
     walk,
 )
@@ -73,7 +77,7 @@ def test_stamps_lie_before_the_payloads_that_are_read_back(
     digest: str, key: bytes, payloads: list[bytes], at_ms: int
 ) -> None:
     writing = RecordCodec(7, digest, key, stamp=lambda: at_ms)
-    reading = RecordCodec(7, digest, key, stamped=True)
+    reading = RecordCodec(7, digest, key, stamp_format=PLAIN)
     plain = RecordCodec(7, digest, key)
     parts: list[bytes] = []
     end = writing.encode_run(parts, payloads, 3, 1, 100)
@@ -101,7 +105,7 @@ def test_one_time_is_asked_for_what_leaves_together() -> None:
     codec = RecordCodec(1, stamp=lambda: next(asked))
     parts: list[bytes] = []
     codec.encode_run(parts, [b"a", b"b", b"c"], 0, -1, 0)
-    assert RecordCodec(1, stamped=True).stamp() == RecordCodec(1).stamp() == b""
+    assert RecordCodec(1, stamp_format=PLAIN).stamp() == RecordCodec(1).stamp() == b""
 
 
 def test_an_explicit_last_add_confirmed_has_no_stamp() -> None:
@@ -188,3 +192,36 @@ def test_an_unknown_digest_is_refused_by_name() -> None:
 def test_a_password_is_bytes(password: Any) -> None:
     with pytest.raises(ConfigError, match=f"not {type(password).__name__}"):
         ledger_key(password)
+
+
+@pytest.mark.parametrize(("digest", "key"), CODECS)
+@given(
+    payloads=st.lists(st.binary(max_size=200) | st.just(b"x" * 2000), min_size=1, max_size=20),
+    at_ms=st.integers(-(2**63), 2**63 - 1),
+    producer=st.integers(0, 2**32 - 1),
+    first=st.integers(0, 2**62),
+    stride=st.integers(1, 4),
+)
+def test_numbers_lie_before_the_times_of_entries(
+    digest: str, key: bytes, payloads: list[bytes], at_ms: int, producer: int, first: int, stride: int
+) -> None:
+    writing = RecordCodec(7, digest, key, stamp=lambda: at_ms, producer=producer)
+    writing.first_sequence = first
+    reading = RecordCodec(7, digest, key, stamp_format=NUMBERED)
+    parts: list[bytes] = []
+    end = writing.encode_run(parts, payloads, 3, 1, 100)
+    data = b"".join(parts)
+    assert end == 100 + sum(len(payload) + NUMBERED_STAMP_BYTES for payload in payloads)
+    assert len(data) == sum(len(payload) + reading.overhead_bytes for payload in payloads)
+    assert scan(reading, data, 3, 100) == scan(writing, data, 3, 100) == payloads
+    starts, ends = array("q"), array("q")
+    reading.scan(memoryview(data), 3, 100, starts, ends)
+    assert {stamp_at(data, start) for start in starts} == {at_ms}
+    assert [number_at(data, start) for start in starts] == [(producer, first + 3 + i) for i in range(len(payloads))]
+
+    cut: list[bytes] = []  # as a large batch leaves, or one of a striped ledger
+    writing.encode(cut, payloads, 3, stride, 1, writing.lengths(payloads, 100), writing.stamp())
+    view, located = memoryview(b"".join(cut)), (array("q"), array("q"))
+    reading.locate([view[header.offset : header.end] for header in walk(view)], *located)
+    assert [number_at(view, start)[1] for start in located[0]] == [first + 3 + stride * i for i in range(len(payloads))]
+    assert writing.explicit_lac(4, 50) == RecordCodec(7, digest, key).explicit_lac(4, 50)

@@ -1,0 +1,112 @@
+"""Defects in appends that can be repeated, and in what a log remembers of their producers."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+
+_PURE = "tests/unit/protocol/log/test_log_producers.py"
+_RECORDS = "tests/unit/protocol/wire/test_records.py"
+_WRITER = "tests/unit/log/test_producers.py"
+
+MUTANTS: list[Mutant] = [
+    Mutant(
+        "an opener does not read the numbers of ledgers that it closes",
+        "an append that survived its writer is appended once more",
+        "            if segment.stamp == NUMBERED:\n                producer, sequence",
+        "            if False:\n                producer, sequence",
+        (f"{_WRITER}::test_the_next_writer_of_the_producer_goes_on_where_the_log_ends",),
+    ),
+    Mutant(
+        "a roll does not count the numbers of the ledger that it ends",
+        "the next writer appends them once more",
+        "        numbering = None if index is None else Numbering(index, writer.pending.first_sequence)\n",
+        "        numbering = None\n",
+        (f"{_WRITER}::test_the_next_writer_of_the_producer_goes_on_where_the_log_ends",),
+    ),
+    Mutant(
+        "a lower number that is not known is appended",
+        "an old append is in the log twice",
+        "        position = self._producer.position_of(sequence)\n        if position is None:\n",
+        "        position = self._producer.position_of(sequence)\n        if False:\n",
+        (f"{_PURE}::test_numbers_ascend_by_one_from_any_first_one",),
+    ),
+    Mutant(
+        "a number behind the next one is appended",
+        "an entry is missing, and nobody learns of it",
+        "        if sequence > self.next:\n",
+        "        if False:\n",
+        (f"{_PURE}::test_numbers_ascend_by_one_from_any_first_one",),
+    ),
+    Mutant(
+        "a repeat does not wait for the outcome of the first append",
+        "an append is acknowledged that is lost with its writer",
+        "        if position >= self._appends.acknowledged:\n            try:\n",
+        "        if False:\n            try:\n",
+        (f"{_WRITER}::test_a_repeat_of_what_is_pending_waits_for_that_outcome",),
+    ),
+    Mutant(
+        "a repeat fails with its writer though the entry is acknowledged",
+        "an application doesn't learn the position of what it has appended",
+        "            except BookKeeperError:\n"
+        "                if position >= self._appends.acknowledged:\n                    raise\n",
+        "            except BookKeeperError:\n                raise\n",
+        (f"{_WRITER}::test_a_repeat_of_what_is_confirmed_while_it_waits_succeeds",),
+    ),
+    Mutant(
+        "a forgotten producer begins as a new one",
+        "what it repeats is in the log twice",
+        "        if not new and (found is not None or name in self.forgotten or self.others_forgotten):\n",
+        "        if False:\n",
+        (f"{_PURE}::test_a_producer_that_was_idle_is_forgotten_and_refused",),
+    ),
+    Mutant(
+        "forgotten names beyond the bound are taken for new ones",
+        "what such a producer repeats is in the log twice",
+        "        more = self.others_forgotten or len(forgotten) > forgotten_max\n",
+        "        more = self.others_forgotten\n",
+        (f"{_PURE}::test_names_that_were_forgotten_are_bounded_and_then_any_unknown_one_is_refused",),
+    ),
+    Mutant(
+        "a run goes on over a hole in the positions",
+        "a repeated append is told the position of another entry",
+        "        if (\n            runs\n            and runs[-1].end == run.first_sequence\n"
+        "            and runs[-1].first_position + runs[-1].entries == run.first_position\n        ):\n",
+        "        if runs and runs[-1].end == run.first_sequence:\n",
+        (f"{_PURE}::test_runs_that_touch_become_one_and_the_oldest_go",),
+    ),
+    Mutant(
+        "an index is used for two producers",
+        "the numbers of one are taken for those of the other",
+        "            found, index = Producer(index, now_ms), index + 1\n",
+        "            found = Producer(index, now_ms)\n",
+        (f"{_PURE}::test_a_producer_that_was_idle_is_forgotten_and_refused",),
+    ),
+    Mutant(
+        "a writer that is idle lets its producer be forgotten",
+        "a service that comes back after a quiet month can't append",
+        "                await self._stay_known()\n",
+        "",
+        (f"{_WRITER}::test_a_writer_that_is_idle_keeps_its_producer_known",),
+    ),
+    Mutant(
+        "an append that waits is withdrawn when its call is cancelled",
+        "those behind it get the numbers of others",
+        "            added = await asyncio.shield(waiting.added)\n",
+        "            added = await waiting.added\n",
+        (f"{_WRITER}::test_appends_that_wait_for_room_keep_their_order_and_go_on_when_cancelled",),
+    ),
+    Mutant(
+        "numbers of a striped ledger ascend in each write set",
+        "readers see the numbers of other entries",
+        "        return [pack(producer, first + stride * i) + stamp + payload for i, payload in enumerate(payloads)]\n",
+        "        return [pack(producer, first + i) + stamp + payload for i, payload in enumerate(payloads)]\n",
+        (f"{_RECORDS}::test_numbers_lie_before_the_times_of_entries",),
+    ),
+    Mutant(
+        "a batch is appended in two parts with others in between",
+        "append_batch returns positions of somebody else's entries",
+        "            if following != begin + known:\n",
+        "            if False:\n",
+        (f"{_WRITER}::test_a_batch_is_not_torn_where_others_came_in_between",),
+    ),
+]

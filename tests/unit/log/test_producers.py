@@ -1,0 +1,405 @@
+"""Appends with numbers: repeated, taken over, cancelled and failed, with real bookies in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from contextlib import aclosing
+from itertools import count
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.hooks import present_of, roller_of
+from tests.in_process import DEADLINE_S
+from tests.stepping import naming, run_to
+from tests.unit.log.stepwise_log import all_of
+from tests.unit.log.test_interrupted import HOW, ending
+from tests.unit.log.test_rolling import Dropped
+from tests.unit.log.test_takeovers import AWAY, FAST, GONE, REPLY_LOST, REQUEST_LOST, faulty_client
+
+from bkpy.client.client import log_parts
+from bkpy.errors import (
+    BookKeeperError,
+    ConfigError,
+    ForgottenProducerError,
+    FrameTooLargeError,
+    LogFencedError,
+    SequenceError,
+    WouldBlock,
+)
+from bkpy.protocol.wire.records import NUMBERED_STAMP_BYTES
+
+if TYPE_CHECKING:
+    from tests.in_process import InProcess
+
+    from bkpy.client.client import Client
+    from bkpy.log.entries import LogEntry
+    from bkpy.log.writer import LogWriter
+
+NAME = "orders"
+
+
+async def entries_of(client: Client, name: str = NAME) -> list[LogEntry]:
+    async with await client.read_log(name) as reader:
+        found = await all_of(reader.read())
+    assert [entry.position for entry in found] == list(range(len(found)))
+    return found
+
+
+async def read_all(client: Client) -> list[tuple[bytes, str | None, int | None]]:
+    found = await entries_of(client)
+    return [(entry.data, entry.producer, entry.sequence) for entry in found]
+
+
+@pytest.mark.parametrize("digest", ["crc32c", "hmac-sha256"])
+async def test_a_repeated_append_gets_the_position_of_the_first_and_writes_nothing(
+    cluster: InProcess, digest: str
+) -> None:
+    client = await cluster.client()
+    async with await client.open_log(NAME, create=True, producer="shop", digest=digest) as log:
+        assert log.last_sequence == -1
+        assert [await log.append(b"%d" % n, sequence=n) for n in (7, 8, 9)] == [0, 1, 2]
+        assert log.last_sequence == 9
+        assert [await log.append(b"again", sequence=n) for n in (9, 7, 8)] == [2, 0, 1]
+        assert await log.append_nowait(b"again", sequence=8) == 1
+        assert await log.append_nowait(b"10", sequence=10) == 3
+        assert await log.append_batch([b"9", b"10", b"11", b"12"], first_sequence=9) == range(2, 6)
+        assert await log.append_batch([b"11", b"12"], first_sequence=11) == range(4, 6)
+        assert await log.append_batch([], first_sequence=50) == range(6, 6)
+        with pytest.raises(SequenceError, match="so the next one is 13, not 14"):
+            await log.append(b"14", sequence=14)
+        with pytest.raises(SequenceError, match="it is not known whether log orders has number 6 of producer shop"):
+            await log.append(b"6", sequence=6)
+        for refused in (None, -1, True, "1", 2**62):
+            with pytest.raises(ConfigError, match="each append of producer shop to log orders has a sequence"):
+                await log.append(b"0", sequence=refused)  # type: ignore[arg-type]
+        assert log.next_position == 6
+    assert await read_all(client) == [(b"%d" % n, "shop", n) for n in range(7, 13)]
+
+
+async def test_the_next_writer_of_the_producer_goes_on_where_the_log_ends(cluster: InProcess) -> None:
+    """Over rolls, a takeover without a notice, and restarts; beside a writer without a producer."""
+    old_client, client = await cluster.client(), await cluster.client()
+    old = await old_client.open_log(NAME, create=True, producer="shop", roll_entries=3)
+    for n in range(8):
+        assert await old.append(b"%d" % n, sequence=n) == n
+        await asyncio.sleep(0.01)
+    new = await client.open_log(NAME, producer="shop", roll_entries=3)
+    assert new.last_sequence == 7
+    with pytest.raises(LogFencedError):
+        await old.append(b"8", sequence=8)
+    assert await old.append(b"7", sequence=7) == 7
+    for n in range(4, 12):
+        assert await new.append(b"%d" % n, sequence=n) == n
+    await new.close()
+    async with await client.open_log(NAME) as plain:
+        assert plain.last_sequence == -1
+        assert await plain.append(b"plain") == 12
+        with pytest.raises(ConfigError, match="this writer of log orders has no producer to number appends"):
+            await plain.append(b"plain", sequence=12)
+    async with await client.open_log(NAME, producer="shop") as last:
+        assert last.last_sequence == 11
+        assert [await last.append(b"12", sequence=n) for n in (0, 11, 12, 12)] == [0, 11, 13, 13]
+    expected = [(b"%d" % n, "shop", n) for n in range(12)]
+    assert await read_all(client) == [*expected, (b"plain", None, None), (b"12", "shop", 12)]
+
+
+async def test_a_repeated_append_proves_itself_like_the_first(cluster: InProcess) -> None:
+    """Whether its ledger is in the list, in a page, or was truncated."""
+    client = await cluster.client(log_page_rows=2)
+    async with await client.open_log(NAME, create=True, producer="shop", roll_entries=1) as log:
+        first = []
+        for n in range(12):
+            first.append(await log.append(b"%d" % n, sequence=n))
+            await asyncio.sleep(0.02)
+        again = [await log.append(b"%d" % n, sequence=n) for n in range(12)]
+        assert [(p, p.log_uid, p.ledger_id, p.entry_id) for p in again] == [
+            (p, p.log_uid, p.ledger_id, p.entry_id) for p in first
+        ]
+        assert roller_of(log).log_list.pages
+        await log.truncate(5)
+        assert [await log.append(b"0", sequence=0), (await log.append_nowait(b"11", sequence=11)).ledger_id] == [
+            0,
+            first[11].ledger_id,
+        ]
+
+
+async def test_appends_that_wait_for_room_keep_their_order_and_go_on_when_cancelled(cluster: InProcess) -> None:
+    client = await cluster.client(write_window_entries=4)
+    async with await client.open_log(NAME, create=True, producer="shop", roll_entries=3) as log:
+        appending = [asyncio.create_task(log.append(b"%d" % n, sequence=n)) for n in range(20)]
+        await asyncio.sleep(0)
+        for n in (5, 7, 19):
+            appending[n].cancel()
+        repeated = asyncio.create_task(log.append(b"again", sequence=7))
+        with pytest.raises(WouldBlock):
+            log.append_nowait(b"20", sequence=20)
+        batch = asyncio.create_task(log.append_batch([b"19", b"20", b"21"], first_sequence=19))
+        results = await asyncio.gather(*appending, return_exceptions=True)
+        assert [n for n, result in enumerate(results) if result != n] == [5, 7, 19]
+        assert await repeated == 7
+        assert await batch == range(19, 22)
+        assert await log.append(b"again", sequence=5) == 5
+    assert await read_all(client) == [(b"%d" % n, "shop", n) for n in range(22)]
+
+
+async def test_cancelled_appends_that_wait_are_bounded(cluster: InProcess) -> None:
+    client = await cluster.client(write_window_entries=1)
+    async with await client.open_log(NAME, create=True, producer="shop") as log:
+        appending = [asyncio.create_task(log.append(b"%d" % n, sequence=n)) for n in range(3)]
+        await asyncio.sleep(0)
+        appending[1].cancel()
+        await asyncio.gather(appending[1], return_exceptions=True)
+        with pytest.raises(WouldBlock, match="1 cancelled appends to log orders wait for room"):
+            await log.append(b"3", sequence=3)
+        await log.flush()
+        assert await log.append(b"3", sequence=3) == 3
+    assert await read_all(client) == [(b"%d" % n, "shop", n) for n in range(4)]
+
+
+async def test_a_batch_is_not_torn_where_others_came_in_between(cluster: InProcess) -> None:
+    """The first part of a batch is in the log, then somebody else's entry, so the rest can't follow it."""
+    client = await cluster.client()
+    async with await client.open_log(NAME, create=True, producer="shop") as log:
+        await log.append_batch([b"0", b"1"], first_sequence=0)
+    async with await client.open_log(NAME) as plain:
+        await plain.append(b"plain")
+    async with await client.open_log(NAME, producer="shop") as log:
+        with pytest.raises(SequenceError, match="the first 2 of 3 entries, from number 0 on, are in log orders"):
+            await log.append_batch([b"0", b"1", b"2"], first_sequence=0)
+        assert await log.append_batch([b"0", b"1"], first_sequence=0) == range(2)
+        assert await log.append_batch([b"2"], first_sequence=2) == range(3, 4)
+
+
+async def test_a_producer_that_was_forgotten_fences_nobody(cluster: InProcess) -> None:
+    client = await cluster.client(log_producer_idle_s=0.5)
+    async with await client.open_log(NAME, create=True, producer="shop") as log:
+        await log.append(b"0", sequence=0)
+    await asyncio.sleep(1)
+    plain = await client.open_log(NAME)
+    with pytest.raises(ForgottenProducerError, match="forgotten producer shop"):
+        await client.open_log(NAME, producer="shop")
+    assert await plain.append(b"plain") == 1
+    async with await client.open_log(NAME, producer="shop", new_producer=True) as log:
+        assert await log.append(b"5", sequence=5) == 2
+    assert await read_all(client) == [(b"0", "shop", 0), (b"plain", None, None), (b"5", "shop", 5)]
+    with pytest.raises(ConfigError, match="new_producer says of a producer that it is new, and there is none"):
+        await client.open_log(NAME, new_producer=True)
+
+
+async def test_a_writer_that_is_idle_keeps_its_producer_known(cluster: InProcess) -> None:
+    client = await cluster.client(log_producer_idle_s=4.0, log_retention_interval_s=0.1)
+    log = await client.open_log(NAME, create=True, producer="shop")
+    await log.append(b"0", sequence=0)
+    await asyncio.sleep(10)
+    log.abandon()
+    async with await client.open_log(NAME, producer="shop") as log:
+        assert log.last_sequence == 0
+
+
+async def test_one_producer_more_than_allowed_fences_nobody(cluster: InProcess) -> None:
+    client = await cluster.client(log_producers_max=1)
+    log = await client.open_log(NAME, create=True, producer="shop")
+    with pytest.raises(ConfigError, match="as many as log_producers_max allows, so mail can't be a further one"):
+        await client.open_log(NAME, producer="mail")
+    assert await log.append(b"0", sequence=0) == 0
+    await log.close()
+    for name in ("", "a b", "x" * 256):
+        with pytest.raises(ConfigError, match="can't be the name of a producer"):
+            await client.open_log(NAME, producer=name)
+
+
+@pytest.mark.parametrize("late", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("how", HOW)
+async def test_an_append_that_is_interrupted_anywhere_is_repeated(cluster: InProcess, how: str, late: bool) -> None:
+    """By its own writer, and by the next one."""
+    client, other = await cluster.client(**FAST, write_window_entries=2), await cluster.client(**FAST)
+    for at in count():
+        name = f"log-{at}"
+        log = await client.open_log(name, create=True, producer="shop", roll_entries=2)
+        with naming(name, at, late):
+            others: list[asyncio.Task[int]] = []
+
+            async def append(log: LogWriter = log, others: list[asyncio.Task[int]] = others) -> None:
+                await log.append(b"0", sequence=0)
+                await log.append_batch([b"1", b"2"], first_sequence=1)
+                others += [asyncio.create_task(log.append(b"%d" % n, sequence=n)) for n in range(3, 7)]
+                await asyncio.sleep(0)
+                await log.append(b"7", sequence=7)  # waits for room
+                await log.append(b"again", sequence=6)
+                others += [asyncio.create_task(log.append(b"%d" % n, sequence=n)) for n in range(8, 12)]
+                await asyncio.sleep(0)
+                await log.append(b"again", sequence=11)  # waits with the first one
+                await log.flush()
+
+            reached = await run_to(append(), at, late, ending(client, how))
+            await asyncio.gather(*others)
+            for n in range(5):
+                assert await log.append(b"%d" % n, sequence=n) == n
+            log.abandon()
+            async with await other.open_log(name, producer="shop") as after:
+                assert after.last_sequence >= 4
+                for n in range(14):
+                    assert await after.append(b"%d" % n, sequence=n) == n
+            assert [entry.data for entry in await entries_of(other, name)] == [b"%d" % n for n in range(14)]
+        if not reached:
+            break
+    assert at > 6
+
+
+@pytest.mark.parametrize("late", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("how", HOW)
+async def test_an_opening_that_is_interrupted_anywhere_is_repeated(cluster: InProcess, how: str, late: bool) -> None:
+    client, other = await cluster.client(**FAST), await cluster.client(**FAST)
+    for at in count():
+        name = f"log-{at}"
+        before = await other.open_log(name, create=True, producer="shop", roll_entries=2)
+        for n in range(5):
+            assert await before.append(b"%d" % n, sequence=n) == n
+        before.abandon()
+        with naming(name, at, late):
+            opened: list[LogWriter] = []
+
+            async def open_it(name: str = name, opened: list[LogWriter] = opened) -> None:
+                opened.append(await client.open_log(name, producer="shop"))
+
+            reached = await run_to(open_it(), at, late, ending(client, how))
+            for writer in opened:
+                assert await writer.append(b"5", sequence=5) == 5
+                writer.abandon()
+            async with await other.open_log(name, producer="shop") as after:
+                for n in range(8):
+                    assert await after.append(b"%d" % n, sequence=n) == n
+            assert [entry.sequence for entry in await entries_of(other, name)] == list(range(8))
+        if not reached:
+            break
+    assert at > 10
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # of clients that are closed with writers in trouble
+@pytest.mark.parametrize(
+    "trouble",
+    [REPLY_LOST, *(pytest.param(it, marks=pytest.mark.exhaustive) for it in (REQUEST_LOST, AWAY, GONE))],
+)
+async def test_whatever_the_store_does_each_number_is_there_once(cluster: InProcess, trouble: str) -> None:
+    """A writer opens, appends and rolls, and the store fails at one of its calls; the next one repeats everything."""
+    steady = await cluster.client(**FAST)
+    at, reached = 0, True
+    while reached:
+        at += 1
+        name = f"log-{at}"
+        log = await steady.open_log(name, create=True, producer="shop")
+        for n in range(3):
+            assert await log.append(b"%d" % n, sequence=n) == n
+        client, session = await faulty_client(cluster)
+        session.count(at, trouble)
+        with contextlib.suppress(BookKeeperError):
+            troubled = await client.open_log(name, producer="shop")
+            for n in range(1, 6):
+                assert await troubled.append(b"%d" % n, sequence=n) == n
+                if n in (3, 4):
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(0.1 if trouble == GONE else DEADLINE_S):
+                            await roller_of(troubled).roll()
+            await troubled.close()
+        reached = session.calls >= at
+        session.calls = -1
+        await client.close()
+        cluster.clients.remove(client)
+        async with await steady.open_log(name, producer="shop") as after:
+            for n in range(8):
+                assert await after.append(b"%d" % n, sequence=n) == n
+        assert [entry.data for entry in await entries_of(steady, name)] == [b"%d" % n for n in range(8)]
+        log.abandon()
+    assert at > 20
+
+
+async def test_a_repeat_of_what_is_pending_waits_for_that_outcome(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The entry gets to no bookie, so it is lost with its writer; the next one appends it."""
+    client, other = await cluster.client(**FAST), await cluster.client(**FAST)
+    log = await client.open_log(NAME, create=True, producer="shop")
+    assert await log.append(b"0", sequence=0) == 0
+    before = present_of(log)
+    for name in before.ensemble:
+        Dropped(cluster, name, before.ledger_id, 1, monkeypatch)
+    first = log.append_nowait(b"1", sequence=1)
+    repeats = [asyncio.create_task(log.append(b"1", sequence=1)), log.append_nowait(b"1", sequence=1)]
+    await asyncio.sleep(1)
+    assert not any(one.done() for one in (first, *repeats))
+    assert log.last_sequence == 0
+    async with await other.open_log(NAME, producer="shop") as after:
+        for one in (first, *repeats):
+            with pytest.raises(LogFencedError) as failed:
+                await one
+            assert failed.value.outcome_unknown
+        assert await log.append(b"0", sequence=0) == 0
+        assert after.last_sequence == 0
+        assert await after.append(b"1", sequence=1) == 1
+    assert await read_all(other) == [(b"0", "shop", 0), (b"1", "shop", 1)]
+
+
+async def test_a_repeat_of_what_is_confirmed_while_it_waits_succeeds(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the writer fails meanwhile by an entry behind it."""
+    client = await cluster.client(**FAST)
+    log = await client.open_log(NAME, create=True, producer="shop")
+    before = present_of(log)
+    for name in before.ensemble:
+        Dropped(cluster, name, before.ledger_id, 1, monkeypatch)
+    pending = [log.append_nowait(b"0", sequence=0)]
+    repeat = asyncio.create_task(log.append(b"0", sequence=0))
+    await asyncio.sleep(0)
+    pending.append(log.append_nowait(b"1", sequence=1))
+    late = asyncio.create_task(log.append(b"0", sequence=0))
+    await asyncio.sleep(0)
+    assert await pending[0] == 0
+    log.abandon()
+    assert (await repeat, await late) == (0, 0)
+    await asyncio.gather(*pending, return_exceptions=True)
+
+
+async def test_a_large_batch_of_a_striped_log_has_its_numbers(five: InProcess) -> None:
+    """It leaves in several parts."""
+    client = await five.client(batch_bytes_max=100)
+    payloads = [b"%d" % n + b"x" * (n % 50) for n in range(60)]
+    sizes = {"ensemble_size": 4, "write_quorum": 3, "ack_quorum": 2}
+    async with await client.open_log(NAME, create=True, producer="shop", **sizes) as log:
+        assert await log.append_batch(payloads, first_sequence=100) == range(60)
+    assert await read_all(client) == [(payload, "shop", 100 + n) for n, payload in enumerate(payloads)]
+
+
+async def test_readers_have_numbers_of_a_tail_and_of_blocks(cluster: InProcess) -> None:
+    client = await cluster.client()
+    log = await client.open_log(NAME, create=True, producer="shop", roll_entries=3)
+    for n in range(7):
+        await log.append(b"%d" % n, sequence=n)
+    async with await client.read_log(NAME) as reader:
+        found = []
+        async with aclosing(reader.tail()) as entries:
+            async for entry in entries:
+                found.append((entry.producer, entry.sequence))
+                if len(found) == 7:
+                    break
+        assert found == [("shop", n) for n in range(7)]
+        async with aclosing(reader.read_blocks()) as blocks:
+            numbers = [(block.producer, list(block.sequences())) async for block in blocks]
+        assert [n for producer, some in numbers for n in some if producer == "shop"] == list(range(7))
+    await log.close()
+    async with await client.open_log("plain", create=True) as plain:
+        await plain.append(b"0")
+    async with await client.read_log("plain") as reader, aclosing(reader.read_blocks()) as blocks:
+        assert [(block.producer, len(block.sequences())) async for block in blocks] == [(None, 0)]
+
+
+async def test_sizes_and_limits_do_not_count_the_longer_stamp(cluster: InProcess) -> None:
+    client = await cluster.client()
+    async with await client.open_log(NAME, create=True, producer="shop") as log:
+        limit = present_of(log).pending.replication.entry_bytes_max - NUMBERED_STAMP_BYTES
+        with pytest.raises(FrameTooLargeError, match=f"{limit + 1} bytes is over the limit of {limit} bytes"):
+            await log.append(b"x" * (limit + 1), sequence=0)
+        assert await log.append(b"x" * 1000, sequence=0) == 0
+    log_list, _ = await log_parts(client).logs.read(NAME)
+    assert [segment.payload_bytes for segment in log_list.segments] == [1000]
