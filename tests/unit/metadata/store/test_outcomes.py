@@ -28,10 +28,12 @@ from bkpy.metadata.store.resolve import (
     create_certainly,
     delete_certainly,
     ensure_path,
+    leave_line,
     put_certainly,
     take_number,
+    take_turn,
 )
-from bkpy.metadata.store.store import Create, Delete, NoNode
+from bkpy.metadata.store.store import Check, Create, Delete, NoNode
 
 NODE = "/n"
 OURS, THEIRS, BEFORE = b"ours", b"theirs", b"before"
@@ -209,6 +211,38 @@ async def test_a_number_whose_reply_was_lost_is_skipped() -> None:
     store.script.extend([REPLY_LOST])
     assert isinstance(await take_number(store, "/ids", attempts_max=1), NotDone)
     assert await take_number(store, "/none", attempts_max=1) == Missing("/none")
+
+
+async def test_a_place_in_a_line_is_taken_once_or_certainly_given_up() -> None:
+    tree, _ = tree_with(None)
+    tree.apply(Create("/line", b""), 0)
+    store = Troubled(tree, [REPLY_LOST])
+    place = await take_turn(store, "/line", "token", b"me", attempts_max=3)
+    assert place == "/line/token-0000000000", "the one whose reply was lost is found again"
+    store.script.extend([REQUEST_LOST, None])
+    assert await take_turn(store, "/line", "other", b"me", attempts_max=3) == "/line/other-0000000001"
+    for token, script in (
+        ("none", [AWAY]),
+        ("third", [REPLY_LOST, AWAY]),
+        ("none", [REQUEST_LOST] * 6),  # a read is not lost by that
+    ):
+        store.script.clear()
+        store.script.extend(script)
+        assert isinstance(await take_turn(store, "/line", token, b"me", attempts_max=2), NotDone), script
+    store.script.clear()
+    assert await take_turn(store, "/none", "token", b"me", attempts_max=2) == Missing("/none")
+    store.script.extend([AWAY])
+    assert isinstance(await leave_line(store, "/line", "third"), NotDone)
+    assert await leave_line(store, "/line", "third") == Gone()
+    assert await tree.session().children("/line") == ["other-0000000001", "token-0000000000"]
+
+
+async def test_a_node_that_is_made_if_another_one_is_as_expected_says_which_was_not() -> None:
+    tree, _ = tree_with(BEFORE)
+    store = Troubled(tree)
+    made = await create_certainly(store, Create("/a", OURS), Check(NODE, 7), attempts_max=ATTEMPTS)
+    assert made == Missing(NODE, 1)
+    assert not await store.exists("/a")
 
 
 async def test_a_path_is_made_by_whomever() -> None:
