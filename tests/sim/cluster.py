@@ -76,6 +76,7 @@ HIDDEN_MAX = 100  # looks at a ledger that is hidden
 
 # The bookie that runs. Inherited by all that it does.
 _RUNNING: contextvars.ContextVar[Bookie] = contextvars.ContextVar("bookie")
+_RECOVERY = int(Flags.RECOVERY)
 _add = LedgerStorage.add
 _fence = LedgerStorage.fence
 _delete = HiddenLedger.delete
@@ -87,7 +88,7 @@ def _watched_add(
     """`LedgerStorage.add`, noting what the bookie is told to be durable, and appends to what it said is fenced."""
     bookie = _RUNNING.get()
     promises = bookie.promises
-    late = [] if columns.flags & Flags.RECOVERY else [i for i in columns.ledger_ids if i in bookie.fenced]
+    late = [] if columns.flags & _RECOVERY else [i for i in columns.ledger_ids if i in bookie.fenced]
 
     def durable() -> None:
         for i, ledger_id in enumerate(columns.ledger_ids):
@@ -193,8 +194,8 @@ class Bookie:
         recording = self.host.disk.observer
 
         def observe(operation: str, path: str) -> None:
-            assert recording is not None
-            recording(operation, path)
+            if recording is not None:
+                recording(operation, path)
             self._inspect(operation, path)
 
         self.host.disk.observer = observe
@@ -495,7 +496,7 @@ async def held_by(
             return held
         if status != Status.OK:
             raise error_of(status, ledger_id=reader.ledger_id, bookie=bookie.host.name)
-        reply, view = decode_read_reply(frame.head), frame.body
+        reply, view = decode_read_reply(frame.head), bytes(frame.body)
         if reply.unknown and not in_limbo:
             return None
         for header in walk(view):

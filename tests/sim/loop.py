@@ -265,26 +265,21 @@ class SimLoop(asyncio.BaseEventLoop):
     def _move_on(self) -> None:
         # Neither cancelled timers nor those of the dead make time go on.
         timers = self._timers
-        while timers and self._is_void(timers[0][2]):
+        while timers:
+            when, _, timer = timers[0]
+            if not timer.cancelled():
+                incarnation: Incarnation | None = timer._context.get(CURRENT)
+                if incarnation is None or not incarnation.dead:
+                    break
+                incarnation.parked.append(timer)  # which then keeps it for ever
             heappop(timers)
-        if not timers:
+        else:
             raise StuckError(f"nothing can happen any more; waiting: {self._waiting()}")
-        when = timers[0][0]
         if when > self.ends_at:
             raise StuckError(f"still running at {self._now}; waiting: {self._waiting()}; errors: {self.errors}")
         if when > self._now:
             self._now = when
             self._turns = 0
-
-    def _is_void(self, timer: asyncio.TimerHandle) -> bool:
-        """Whether it is cancelled, or belongs to a dead incarnation, which then keeps it for ever."""
-        if timer.cancelled():
-            return True
-        incarnation: Incarnation | None = timer._context.get(CURRENT)
-        if incarnation is None or not incarnation.dead:
-            return False
-        incarnation.parked.append(timer)
-        return True
 
     def _waiting(self) -> list[str]:
         return [task.get_name() for task, owner in self.unfinished.items() if owner is None or not owner.dead]

@@ -21,7 +21,9 @@ _BLANK = memoryview(bytes(1 << 20))
 
 def _zeros(length: int) -> list[memoryview]:
     """So many zeros, none if it is negative."""
-    whole, rest = divmod(max(0, length), len(_BLANK))
+    if length <= 0:
+        return []
+    whole, rest = divmod(length, len(_BLANK))
     return [_BLANK] * whole + [_BLANK[:rest]]
 
 

@@ -155,7 +155,8 @@ class Host:
         self.name = name
         self.address = address
         self.disk = SimDisk(f"{name}-{world.seed}", latency_s=world.disk_latency_s)
-        self.disk.observer = lambda what, path: self.record(what, path)
+        if world.keeps_trace:
+            self.disk.observer = self.record
         self.disk.on_crash = self._crashed_in_disk
         self.clock = SimClock(world.loop)
         self.rate = 1.0  # of its clocks, from its next boot on

@@ -12,6 +12,9 @@ OLD_INDEX_NAME: Final = "index.old"  # the index that a rebuild replaced; furthe
 SCRUB_NAME: Final = "scrub.json"  # the progress and the findings of a ledger directory's scrub
 
 
+_DIGITS: Final = frozenset("0123456789abcdef")
+
+
 def numbered_name(number: int, suffix: str) -> str:
     return f"{number:016x}{suffix}"
 
@@ -19,6 +22,6 @@ def numbered_name(number: int, suffix: str) -> str:
 def number_of(name: str, suffix: str) -> int | None:
     """The number in a file's name, None if it isn't such a name."""
     stem = name.removesuffix(suffix)
-    if len(stem) != 16 or stem == name or not set(stem) <= set("0123456789abcdef"):
+    if len(stem) != 16 or stem == name or not _DIGITS.issuperset(stem):
         return None
     return int(stem, 16)

@@ -140,8 +140,9 @@ def seal(key: bytes, value: bytes) -> bytes:
 
 def unseal(key: bytes, value: bytes) -> bytes:
     """The value of a stored row; `CorruptDataError` if its checksum isn't right."""
-    content = value[: -_CRC.size]
-    if len(value) < _CRC.size or checksum_of(value) != crc32c(content, crc32c(key)):
+    end = len(value) - _CRC.size
+    content = value[:end]
+    if end < 0 or _CRC.unpack_from(value, end)[0] != crc32c(content, crc32c(key)):
         raise CorruptDataError(f"the index row {key.hex()} doesn't match its checksum")
     return content
 
