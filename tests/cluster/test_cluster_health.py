@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
-from tests.command import PRELOADED, environment
+from tests.command import PRELOADED, environment, on_terminal
 from tests.waiting import eventually
 
 from bkpy.local import LocalCluster
@@ -56,6 +56,11 @@ async def test_health_and_check_see_a_killed_bookie_and_a_lost_zookeeper(tmp_pat
         assert {name for one in checked["rounds"] for name in one["bookies"]} == {b.id for b in cluster.bookies}
         assert all(one["deleted_s"] is not None for one in checked["rounds"])
         assert "result" in run("check", uri=uri).stdout.decode()
+
+        status, seen = await report("top", "--interval", "0.5", uri=uri)
+        assert [(one["state"], one["seen"]) for one in seen["bookies"]] == [("writable", True)] * 4
+        lines = on_terminal(60, "cluster", "top", "--once", uri=uri)
+        assert sum("writable" in line for line in lines) == 4, lines
 
         victim = cluster.bookies[1]
         await victim.kill()

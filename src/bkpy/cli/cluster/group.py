@@ -12,6 +12,7 @@ from bkpy.cli.cluster.check import check
 from bkpy.cli.cluster.health import health
 from bkpy.cli.cluster.protect import protect
 from bkpy.cli.cluster.rebalance import rebalance
+from bkpy.cli.cluster.top import top
 from bkpy.cli.connecting import connect_option, metadata
 from bkpy.cli.output.json import json_option, print_json
 from bkpy.cli.output.tables import print_table
@@ -32,6 +33,7 @@ def cluster() -> None:
 
 cluster.add_command(check)
 cluster.add_command(health)
+cluster.add_command(top)
 cluster.add_command(rebalance)
 cluster.add_command(protect)
 

@@ -1,0 +1,57 @@
+"""`bkpy cluster top` on a terminal: it shows every bookie, sorts by a key, fits, and leaves the terminal as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import struct
+import termios
+from typing import TYPE_CHECKING
+
+from tests.command import environment, start_real
+from tests.waiting import eventually_here
+
+from bkpy.local import LocalCluster
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def played(uri: str, columns: int, *bookies: str) -> None:
+    master, slave = os.openpty()
+    os.set_blocking(master, False)
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    before = termios.tcgetattr(slave)
+    clean = {name: value for name, value in environment(uri).items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+    shown = ""
+
+    def shows(*texts: str) -> bool:
+        nonlocal shown
+        with contextlib.suppress(BlockingIOError):
+            while chunk := os.read(master, 65536):
+                shown += chunk.decode(errors="replace")
+        return all(text in shown for text in texts)
+
+    pipes = {"stdin": slave, "stdout": slave, "stderr": slave}
+    with start_real("cluster", "top", "--interval", "0.5", uri=uri, env={**clean, "TERM": "xterm"}, **pipes) as running:
+        try:
+            eventually_here(lambda: shows(*bookies, "writable", "copies/s") and shown, "all bookies are shown")
+            shown = ""
+            os.write(master, b"f")
+            eventually_here(lambda: shows(*bookies), "they are shown in another order")
+            os.write(master, b"q")
+            assert running.wait(60.0) == 0, shown
+        finally:
+            running.kill()
+    assert termios.tcgetattr(slave) == before
+    os.close(slave)
+    os.close(master)
+
+
+async def test_it_shows_all_bookies_at_any_width_and_ends_by_a_key(tmp_path: Path) -> None:
+    async with LocalCluster(tmp_path, 3, {"metrics_port": 0}) as cluster:
+        names = [bookie.id for bookie in cluster.bookies]
+        for columns in (120, 80, 50):
+            await asyncio.to_thread(played, cluster.connect_string, columns, *names)
