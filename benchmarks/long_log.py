@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import dataclasses
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -44,6 +45,7 @@ ROWS: Final = 128  # of each page, as by default
 STEP_MS: Final = 1000  # from one ledger to the next
 ROUNDS: Final = 20
 TRANSACTION_PAGES: Final = 20
+PATIENT: Final = {"session_timeout_s": 60.0, "metadata_timeout_s": 60.0}  # with a machine that does other things
 
 
 class Counted:
@@ -146,7 +148,7 @@ async def first_of(reader: bkpy.LogReader, position: int) -> bkpy.LogEntry:
 
 async def measured(uri: str, count: int, truncated: int) -> list[dict[str, Any]]:
     name = f"log-{count}"
-    async with bkpy.connect(uri) as client:
+    async with bkpy.connect(uri, **PATIENT) as client:
         real = await real_ledgers(client, f"real-{count}")
         begin_ms = await make(client, name, count, real)
         size = len((await listed(client, name)).encode())
@@ -157,7 +159,7 @@ async def measured(uri: str, count: int, truncated: int) -> list[dict[str, Any]]
 
     middle = count // 2
     middle_s = (begin_ms + middle * STEP_MS) / 1000 + 0.5
-    async with bkpy.connect(uri) as client, bkpy.connect(uri) as other:
+    async with bkpy.connect(uri, **PATIENT) as client, bkpy.connect(uri, **PATIENT) as other:
         counted = Counted(log_parts(client).logs.store)
         figures, reader = await timed(counted, lambda: client.read_log(name))
         note("open to read", {**figures, "list_bytes": size})
@@ -222,6 +224,7 @@ def main() -> int:
     parser.add_argument("--truncated", type=int, default=20_000, help="ledgers to truncate")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
+    os.environ.setdefault("_JAVA_OPTIONS", "-Xmx2g")  # the pages take 70 MB, and local servers have 128
     found = asyncio.run(run([int(count) for count in arguments.segments.split(",")], arguments.truncated))
     show(found)
     if arguments.json is not None:

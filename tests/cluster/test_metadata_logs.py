@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 from tests.cluster.metadata_harness import Harness, harness
@@ -156,3 +157,54 @@ async def test_the_longest_list_that_is_let_through_is_stored(harness: Harness) 
     assert (await of.logs.read("orders"))[0].writer_label == filling.writer_label
     with pytest.raises(ConfigError):
         await of.logs.write("orders", dataclasses.replace(filling, writer="x"), 1)
+
+
+async def test_lists_get_pages_in_either_store(harness: Harness) -> None:
+    """A log that grows in pages of two, is searched, truncated and deleted."""
+    await init_cluster(await harness.open(), harness.root)
+    of = await Logs().open(harness, log_page_rows=2)
+    assert await of.logs.create("orders", a_list(UIDS[0])) == Done(0)
+    ledgers: list[int] = []
+    for n in range(20):
+        log_list, version = await of.logs.read("orders")
+        ledgers.append((await of.ledger(UIDS[0])).metadata.ledger_id)
+        segment = Segment(ledgers[-1], n * 10, n).seal(10, 180, n)
+        longer = dataclasses.replace(log_list, segments=(*log_list.segments, segment))
+        assert await of.logs.write("orders", longer, version) == Done(version + 1)
+        assert await of.logs.write("orders", longer, version) == Changed()
+    log_list, _ = await of.logs.read("orders")
+    assert log_list.pages[0].level == 3
+    other = await Logs().open(harness)
+    found = [segment.ledger_id async for segment in other.logs.pages.segments("orders", log_list)]
+    assert found == ledgers
+    for ledger_id in ledgers:
+        assert await other.maintenance.sweep((await of.catalog.read(ledger_id))[0], 0) is Swept.KEPT
+    await other.maintenance.truncate("orders", 115)
+    assert [n for n in ledgers if await of.store.exists(of.catalog.path_of(n))] == ledgers[11:]
+
+    async def fence(_: int) -> None:
+        return
+
+    await other.maintenance.delete("orders", fence)
+    assert not [n for n in ledgers if await of.store.exists(of.catalog.path_of(n))]
+    assert await other.logs.names() == []
+
+
+async def test_a_full_list_of_0_2_0_moves_into_pages(harness: Harness) -> None:
+    await init_cluster(await harness.open(), harness.root)
+    of = await Logs().open(harness)
+    assert await of.logs.create("orders", a_list(UIDS[0])) == Done(0)
+    log_list, _ = await of.logs.read("orders")
+    segments = tuple(Segment(n, n * 10, n).seal(10, 180, n) for n in range(15_000))
+    fields = json.loads(dataclasses.replace(log_list, segments=segments).encode())
+    for name in ("pages", "next_page", "reclaimed"):
+        del fields[name]
+    former = json.dumps({**fields, "version": 1}, separators=(",", ":")).encode()
+    assert 400_000 < len(former) < 768 * 1024
+    await of.store.put(f"{harness.root}/logs/orders", former, 0)
+    read, version = await of.logs.read("orders")
+    assert read.segments == segments
+    assert await of.logs.write("orders", read, version) == Done(version + 1)
+    moved, _ = await of.logs.read("orders", fresh=True)
+    assert len(moved.encode()) < 50_000
+    assert [segment async for segment in of.logs.pages.segments("orders", moved)] == list(segments)

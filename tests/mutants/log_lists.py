@@ -9,6 +9,9 @@ _CONSUMERS = "tests/unit/metadata/logs/test_log_consumers.py"
 _MAINTENANCE = "tests/unit/metadata/logs/test_log_maintenance.py"
 _RETENTION = "tests/unit/protocol/log/test_log_retention.py"
 _KEEPER = "tests/unit/log/test_log_keeper.py"
+_PAGES = "tests/unit/protocol/log/test_log_pages.py"
+_PAGED = "tests/unit/metadata/logs/test_paged_logs.py"
+_LONG = "tests/unit/log/test_paged_log.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(
@@ -52,8 +55,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "retention counts the stamps of entries",
         "of small entries a fraction of the bytes is kept that was asked for",
-        "behind = sum(segment.payload_bytes for segment in log_list.segments)",
-        "behind = sum(segment.length for segment in log_list.segments)",
+        "return self.length - STAMP_BYTES * self.entries if self.sealed else 0",
+        "return self.length if self.sealed else 0",
         (f"{_RETENTION}::test_the_bytes_that_are_kept_are_those_of_entries",),
     ),
     Mutant(
@@ -66,15 +69,15 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a list is written over that of another log of the same name",
         "a log that was made anew has the ledgers of the deleted one, and none of its own",
-        "self.store, path, data, expected_version, same, *checks, attempts_max=self._attempts_max",
-        "self.store, path, data, expected_version, *checks, attempts_max=self._attempts_max",
+        "self.store, path, data, expected_version, same, *checks, *operations, attempts_max=self._attempts_max",
+        "self.store, path, data, expected_version, *checks, *operations, attempts_max=self._attempts_max",
         (f"{_LISTS}::test_a_write_that_was_meant_for_another_log_of_that_name_is_refused",),
     ),
     Mutant(
         "a truncation doesn't notice a consumer that registers",
         "what the consumer was promised is deleted",
-        "checks = [registered.check]",
-        "checks = []",
+        "checks = [registered.check, *(",
+        "checks = [*(",
         (f"{_MAINTENANCE}::test_whatever_another_does_meanwhile_nothing_is_lost",),
     ),
     Mutant(
@@ -87,8 +90,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a ledger that gets into the list at that moment is deleted as an orphan",
         "the log has a hole",
-        "outcome = await self._catalog.delete(metadata.ledger_id, unchanged)",
-        "outcome = await self._catalog.delete(metadata.ledger_id)",
+        "outcome = await self._catalog.delete(ledger_id, unchanged)",
+        "outcome = await self._catalog.delete(ledger_id)",
         (f"{_MAINTENANCE}::test_nor_one_that_gets_into_it_at_that_moment",),
     ),
     Mutant(
@@ -115,8 +118,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a consumer in the middle of a ledger doesn't hold it back",
         "the consumer loses what it had yet to read",
-        "if needed is not None and needed < segment.end_position and",
-        "if needed is not None and needed <= segment.first_position and",
+        "needed is not None and needed < row.end_position and not",
+        "needed is not None and needed <= row.first_position and not",
         (f"{_RETENTION}::test_what_retention_keeps",),
     ),
     Mutant(
@@ -157,8 +160,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a consumer may be past what is there",
         "retention deletes what it never read",
-        "        await self._check_end(position)\n        state = ",
-        "        state = ",
+        "        await self._check_end(position)\n        leased = ",
+        "        leased = ",
         ("tests/unit/log/test_log_consumer.py::test_no_consumer_gets_past_what_is_there",),
     ),
     Mutant(
@@ -174,5 +177,177 @@ MUTANTS: list[Mutant] = [
         "            await self._check_number()\n",
         "",
         (f"{_CONSUMERS}::test_there_are_no_more_than_the_setting_allows",),
+    ),
+    Mutant(
+        "pages of a list never get into pages of the next level",
+        "the list of a log with many ledgers gets too long for the store",
+        "most = 2 * rows_max + OPEN_MAX if level == 0 else rows_max",
+        "most = 2 * rows_max + OPEN_MAX if level == 0 else 10**9",
+        (f"{_PAGES}::test_a_log_of_any_length_keeps_a_short_list_and_all_segments",),
+    ),
+    Mutant(
+        "a segment that is open gets into a page",
+        "where it ends is never known, and the log can't be opened any more",
+        "most = 2 * rows_max + OPEN_MAX if level == 0 else rows_max",
+        "most = 0 if level == 0 else rows_max",
+        (f"{_PAGES}::test_open_segments_stay_in_the_list",),
+    ),
+    Mutant(
+        "the number of a page is used again",
+        "a page that the list refers to is replaced by another one: ledgers are forgotten",
+        "    next_page = log_list.next_page + len(pages)\n",
+        "    next_page = log_list.next_page + 1\n",
+        (
+            f"{_PAGES}::test_writing_it_all_at_once_makes_the_same_segments",
+            f"{_PAGED}::test_a_large_write_is_done_in_small_transactions",
+        ),
+    ),
+    Mutant(
+        "any page is taken for the one that the list refers to",
+        "after a mistake of an operator's, readers get entries of other positions",
+        "if page.uid != uid or not page.rows or page.reference() != ref:",
+        "if not page.rows:",
+        (f"{_PAGES}::test_what_is_not_the_page_is_refused",),
+    ),
+    Mutant(
+        "pages are written ahead whatever the list is by then",
+        "a page that another list refers to already is changed",
+        "result = await attempt(store.multi([unchanged, *operations]))",
+        "result = await attempt(store.multi([*operations]))",
+        (f"{_PAGED}::test_a_refused_large_write_changes_no_page",),
+    ),
+    Mutant(
+        "what was written ahead isn't looked at when the list is written",
+        "the list refers to pages that another client has replaced meanwhile",
+        "operations.append(Check(path, found[1]))",
+        "pass",
+        (f"{_PAGED}::test_of_two_large_writes_at_once_one_is_refused_and_its_pages_do_no_harm",),
+    ),
+    Mutant(
+        "a large write is one transaction",
+        "ZooKeeper refuses it, and the log can't be written any more",
+        "if sum(map(_size, operations)) > room:",
+        "if False:",
+        (f"{_PAGED}::test_a_large_write_is_done_in_small_transactions",),
+    ),
+    Mutant(
+        "a page is deleted before its ledgers",
+        "ledgers are forgotten when that is cut short",
+        """        problem = await self._delete_ledgers(ledger_ids, gone)
+        if problem is not None:
+            if not""",
+        """        if ref.end_position <= end:
+            node = f"{pages_path(self._logs.root, name, log_list.uid)}/{ref.number}"
+            _check_done(await delete_certainly(self._store, node, attempts_max=self._attempts_max))
+        problem = await self._delete_ledgers(ledger_ids, gone)
+        if problem is not None:
+            if not""",
+        (f"{_PAGED}::test_what_is_cut_short_anywhere_is_finished_by_the_auditor",),
+    ),
+    Mutant(
+        "a page goes as soon as some of it does",
+        "the ledgers behind are forgotten, and their entries can't be found",
+        """        if ref.end_position <= end:
+            node = f"{pages_path""",
+        """        if True:
+            node = f"{pages_path""",
+        (f"{_PAGED}::test_a_truncation_deletes_ledgers_and_pages",),
+    ),
+    Mutant(
+        "a ledger that can't be deleted goes with its page",
+        "nothing names it any more, and it is never deleted",
+        "            await self._note_stuck(name, log_list.uid, [i for i in ledger_ids if i not in gone], problem)\n",
+        "",
+        (f"{_PAGED}::test_a_ledger_that_can_not_be_deleted_keeps_no_page",),
+    ),
+    Mutant(
+        "a ledger that a page names is an orphan",
+        "the auditor deletes what the log has",
+        "or await self._pages.segment_of(name, log_list, ledger_id) is not None",
+        "or any(segment.ledger_id == ledger_id for segment in log_list.segments)",
+        (f"{_PAGED}::test_a_ledger_in_a_page_is_no_orphan",),
+    ),
+    Mutant(
+        "a missing page names no ledger",
+        "the auditor deletes what an operator could have saved by putting the page back",
+        """                page = await self.read(name, log_list.uid, row)
+                if (found""",
+        """                try:
+                    page = await self.read(name, log_list.uid, row)
+                except PageMissingError:
+                    continue
+                if (found""",
+        (f"{_PAGED}::test_an_unreadable_page_keeps_every_ledger_that_it_may_name",),
+    ),
+    Mutant(
+        "a walk over pages that fails begins where the page would end",
+        "entries are left out, without an error",
+        """        rows = all_rows = self._list.rows
+        index = index_ending_behind(rows, self.position)
+        while""",
+        """        rows = all_rows = self._list.rows
+        index = index_ending_behind(rows, self.position)
+        if index < len(rows) and isinstance(rows[index], PageRef):
+            self.position, former = rows[index].end_position, self.position
+            await self._pages.read(self._name, self._list.uid, rows[index])
+            self.position = former
+        while""",
+        (f"{_PAGED}::test_a_walk_that_fails_goes_on_where_it_was",),
+    ),
+    Mutant(
+        "a block that was read is lost when the next page can't be",
+        "a reader is cancelled once, and never gets some entries",
+        """            if block is None:
+                await self._begun.popleft().close()
+                if not self._begun:
+                    await self._ranges.load()
+            self._begin_more()
+""",
+        """            if block is None:
+                await self._begun.popleft().close()
+            await self._ranges.load()
+            self._begin_more()
+""",
+        (
+            f"{_LONG}::test_iterators_over_pages_are_cancelled_and_go_on",
+            f"{_LONG}::test_a_lost_page_is_an_error_of_what_it_has_alone",
+        ),
+    ),
+    Mutant(
+        "an opener makes its ledger when it has fenced the writer",
+        "without enough bookies a client ends the one that works",
+        """        created = self._created or await self._parts.create(new_ledger(self._name, log_list))
+        self._created = created
+        ledger_id = created.metadata.ledger_id
+        try:
+            ends = {
+                segment.ledger_id: await closed_end(self._parts, self._password, segment)
+                for segment in log_list.open_segments
+            }
+""",
+        """        try:
+            ends = {
+                segment.ledger_id: await closed_end(self._parts, self._password, segment)
+                for segment in log_list.open_segments
+            }
+            created = self._created or await self._parts.create(new_ledger(self._name, log_list))
+            self._created = created
+            ledger_id = created.metadata.ledger_id
+""",
+        (f"{_LONG}::test_an_opener_that_gets_nowhere_fences_nobody",),
+    ),
+    Mutant(
+        "openers delete nothing of what earlier ones have left",
+        "two programs that take a log from each other fill the metadata store",
+        "ready = ready.without_pending_delete(await self._delete_some(log_list.pending_delete))",
+        "pass",
+        (f"{_LONG}::test_ledgers_of_takeovers_go_with_the_next_openings",),
+    ),
+    Mutant(
+        "a client that is fenced early opens the log again at once",
+        "two programs that insist make ten ledgers a second",
+        "        await self._parts.turns.wait(self._name)\n",
+        "",
+        (f"{_LONG}::test_two_writers_that_take_turns_slow_down_and_say_so",),
     ),
 ]

@@ -40,8 +40,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a gap between truncated segments of a log is forgotten",
         "after an accepted loss below what was truncated no client can open the log",
-        "    begin = kept[0].first_position if kept else following\n    first = max(log_list.first_position, begin)\n",
-        "    first = begin = max(log_list.first_position, kept[0].first_position if kept else following)\n",
+        "    first = max(log_list.first_position, begin)\n",
+        "    first = begin = max(log_list.first_position, begin)\n",
         (f"{_DECISIONS}::test_a_loss_below_what_is_truncated_leaves_the_ledger_behind_it",),
     ),
     Mutant(

@@ -278,6 +278,17 @@ def pages_of(world: PagedWorld, log_list: LogList) -> tuple[LogList, tuple[Page,
     return paged(dataclasses.replace(log_list, write_token="o" * 32), world.logs.settings.log_page_rows)
 
 
+async def test_a_refused_large_write_changes_no_page(world: PagedWorld) -> None:
+    """The list has changed, and refers to a page with the first number that this write would give."""
+    log_list, version = await world.logs.read(NAME)
+    while len(world.page_nodes()) == log_list.next_page:
+        await world.grow()
+    before = {path: world.tree.node(path).data for path in world.page_nodes()}
+    logs = world.logs_of(log_write_bytes_max=2500)
+    assert await logs.write(NAME, long(world, log_list, 60), version) == Changed()
+    assert {path: world.tree.node(path).data for path in world.page_nodes()} == before
+
+
 async def test_a_full_list_of_the_former_format_moves_into_pages_in_small_steps() -> None:
     world = PagedWorld()
     await LogWorld.begin(world)
