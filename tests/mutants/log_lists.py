@@ -55,7 +55,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "retention counts the stamps of entries",
         "of small entries a fraction of the bytes is kept that was asked for",
-        "return self.length - STAMP_BYTES * self.entries if self.sealed else 0",
+        "return self.length - STAMP_SIZES[self.stamp] * self.entries if self.sealed else 0",
         "return self.length if self.sealed else 0",
         (f"{_RETENTION}::test_the_bytes_that_are_kept_are_those_of_entries",),
     ),
@@ -316,7 +316,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "an opener makes its ledger when it has fenced the writer",
         "without enough bookies a client ends the one that works",
-        """        created = self._created or await self._parts.create(new_ledger(self._name, log_list))
+        """        created = self._created or await self._parts.create(new_ledger(self._name, log_list, self._producer))
         self._created = created
         ledger_id = created.metadata.ledger_id
         try:
@@ -330,7 +330,7 @@ MUTANTS: list[Mutant] = [
                 segment.ledger_id: await closed_end(self._parts, self._password, segment)
                 for segment in log_list.open_segments
             }
-            created = self._created or await self._parts.create(new_ledger(self._name, log_list))
+            created = self._created or await self._parts.create(new_ledger(self._name, log_list, self._producer))
             self._created = created
             ledger_id = created.metadata.ledger_id
 """,
