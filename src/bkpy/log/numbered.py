@@ -162,7 +162,6 @@ class NumberedAppends:
         return begin, known
 
     def _position_of(self, number: int) -> int | None:
-        self._appends.batcher.guard.check()
         return self._sequences.position_of(number)
 
     def _check(self, largest: int) -> None:

@@ -207,6 +207,7 @@ class LogWriter:
         return await batcher.add_batch(payloads, size)
 
     def _with_numbers(self) -> NumberedAppends:
+        self._appends.batcher.guard.check()
         if self._numbered is None:
             raise ConfigError(
                 f"this writer of log {self._name} has no producer to number appends: give one to open_log"

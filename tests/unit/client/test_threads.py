@@ -71,11 +71,17 @@ async def start(directory: Path) -> World:
     client = await cluster.client()
     writer, log = await client.create_ledger(**ONE), await client.open_log("orders", create=True, **ONE)
     assert (await writer.append(b"own"), await log.append(b"own")) == (0, 0)
+    numbered = await client.open_log("numbered", create=True, producer="shop", **ONE)
+    assert await numbered.append(b"own", sequence=0) == 0
     reader = await client.read_log("orders")
     consumer = await reader.consumer("billing", create=True)
     ledger = await client.open_ledger(writer.ledger_id)
     return World(
-        cluster, client, writer, log, (client, bkpy.AdminClient(client), writer, log, ledger, reader, consumer)
+        cluster,
+        client,
+        writer,
+        log,
+        (client, bkpy.AdminClient(client), writer, log, numbered, ledger, reader, consumer),
     )
 
 
@@ -85,20 +91,23 @@ async def intact(world: World, *expected: bytes) -> None:
     for one in (world.writer, world.log):
         assert await one.append(b"after") == len(entries) - 1
         await one.close()
+    numbered = next(it for it in world.objects if isinstance(it, bkpy.LogWriter) and it.producer)
+    assert await numbered.append(b"after", sequence=1) == 1
+    await numbered.close()
     assert await contents(world.client, world.writer.ledger_id) == entries
     assert await log_contents(world.client, "orders") == entries
 
 
 def calls(world: World) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Every public call that the page of the API says belongs to the event loop."""
-    for it in world.objects:
+    for place, it in enumerate(world.objects):
         for name, function in api_page.calls(type(it)):
             if api_page.kind(function) is not api_page.Kind.ANYWHERE:
                 needed = [
                     p.name for p in list(inspect.signature(function).parameters.values())[1:] if p.default is p.empty
                 ]
                 arguments = {parameter: ARGUMENTS.get(parameter) for parameter in needed}
-                yield f"{type(it).__name__}.{name}", partial(getattr(it, name), **arguments)
+                yield f"{type(it).__name__}.{name} of object {place}", partial(getattr(it, name), **arguments)
 
 
 async def made(call: Callable[[], Any]) -> None:
