@@ -1,0 +1,121 @@
+"""Defects of a cluster's health, its check, and the dashboard."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+
+_HEALTH = "tests/unit/admin/test_cluster_health.py"
+_CHECK = "tests/unit/admin/test_cluster_check.py"
+_SERVER = "tests/unit/dashboard/test_server.py"
+_WATCHING = "tests/unit/dashboard/test_watching.py"
+
+MUTANTS: list[Mutant] = [
+    Mutant(
+        "health forgets bookies that the auditor knows nothing of",
+        "a bookie that died just now isn't shown",
+        "for bookie_id in sorted((seen.known | absences.keys()) - seen.bookies.keys()):",
+        "for bookie_id in sorted(absences.keys() - seen.bookies.keys()):",
+        (f"{_HEALTH}::test_what_is_wrong_is_found_and_nothing_else",),
+    ),
+    Mutant(
+        "pages out of reach count as well",
+        "damage and clocks that nobody has seen are called healthy",
+        '    if unseen:\n        message = f"the pages of',
+        '    if False:\n        message = f"the pages of',
+        (f"{_HEALTH}::test_what_is_wrong_is_found_and_nothing_else",),
+    ),
+    Mutant(
+        "findings in any order",
+        "the worst is read last",
+        "findings.sort(key=lambda finding: (-finding.severity, finding.code, finding.subject))",
+        "findings.sort(key=lambda finding: (finding.code, finding.subject))",
+        (f"{_HEALTH}::test_the_worst_comes_first",),
+    ),
+    Mutant(
+        "a refused collection is over once another run was refused long ago",
+        "a bookie whose ZooKeeper was set back fills up unseen",
+        'if page.value("bkpy_bookie_gc_runs_total", "older") and not page.value("bkpy_bookie_gc_last_run_done"):',
+        'if page.value("bkpy_bookie_gc_last_run_done"):',
+        (f"{_HEALTH}::test_what_is_wrong_is_found_and_nothing_else",),
+    ),
+    Mutant(
+        "a round that failed is fine",
+        "a check succeeds on a cluster that can't be used",
+        "        done.error = done.error or str(error)",
+        "        pass",
+        (f"{_CHECK}::test_a_bookie_that_fails_is_named_by_its_rounds_and_no_ledger_is_left",),
+    ),
+    Mutant(
+        "rounds that don't overlap",
+        "a network that is cut between two halves of the bookies is not seen",
+        "step = max(1, size - 1)",
+        "step = size",
+        (f"{_CHECK}::test_rounds_have_every_bookie_and_overlap",),
+    ),
+    Mutant(
+        "a check leaves its ledger",
+        "checks fill the cluster with ledgers",
+        "await asyncio.shield(self._delete(writer.ledger_id))",
+        "pass",
+        (f"{_CHECK}::test_each_bookie_is_written_read_fenced_recovered_and_cleared",),
+    ),
+    Mutant(
+        "the dashboard answers to any name",
+        "another site points its name at this machine and reads the cluster",
+        "if not is_address(host) and host not in self._names:",
+        "if False:",
+        (f"{_SERVER}::test_other_sites_are_refused",),
+    ),
+    Mutant(
+        "the dashboard takes requests of other sites",
+        "another site's page makes a browser act",
+        'if origin is not None and origin.partition("://")[2] != request.host:',
+        "if False:",
+        (f"{_SERVER}::test_other_sites_are_refused",),
+    ),
+    Mutant(
+        "a link may ask for more than the page",
+        "another site loads what the cluster has",
+        'navigates = request.path == "/" and request.headers.get("Sec-Fetch-Mode") == "navigate"',
+        'navigates = request.headers.get("Sec-Fetch-Mode") == "navigate"',
+        (
+            f"{_SERVER}::test_other_sites_are_refused",
+            f"{_SERVER}::test_a_link_from_elsewhere_opens_the_page_which_nobody_frames",
+        ),
+    ),
+    Mutant(
+        "actions without the token",
+        "whoever reaches the page drains bookies",
+        'if not hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):',
+        'if not f"Bearer {self._token}".startswith(given):',
+        (f"{_SERVER}::test_a_wrong_token_is_refused",),
+    ),
+    Mutant(
+        "a page of ledgers begins with the last of the one before",
+        "a ledger is shown twice",
+        "if wanted := [ledger_id for ledger_id in partition if ledger_id > after]:",
+        "if wanted := [ledger_id for ledger_id in partition if ledger_id >= after]:",
+        (f"{_SERVER}::test_ledgers_come_in_pages_and_by_what_is_wanted",),
+    ),
+    Mutant(
+        "a page of ledgers has one too many",
+        "the last ledger of each page comes again on the next one",
+        "if len(rows) == limit:",
+        "if len(rows) > limit:",
+        (f"{_SERVER}::test_ledgers_come_in_pages_and_by_what_is_wanted",),
+    ),
+    Mutant(
+        "rates of a bookie that was restarted",
+        "a restart is shown as a negative rate",
+        "return max(0.0, page.value(name) - before.value(name)) / seconds",
+        "return (page.value(name) - before.value(name)) / seconds",
+        (f"{_WATCHING}::test_rates_are_those_between_two_looks",),
+    ),
+    Mutant(
+        "the percentile of everything since the start",
+        "a slow disk is hidden by a fast year",
+        "max(0.0, value - before.value(_LATENCY, le, operation))",
+        "value",
+        (f"{_WATCHING}::test_the_99th_percentile_is_of_what_happened_meanwhile_at_all_bookies",),
+    ),
+]
