@@ -27,7 +27,6 @@ CHECKPOINT: Final = "tests/unit/storage/checkpoint"
 # Starred rules whose feature the product doesn't have.
 ABSENT: Final[Mapping[str, str]] = {
     "51": "absent bookies in the ensemble of a new ledger",
-    "52": "pages of a log's list",
     "55": "a restore of the metadata that is confirmed",
 }
 
@@ -243,6 +242,18 @@ PROTOCOL: Final = (
         "self.ledgers.replace_key(info, key, deleted=deleted)",
         "self.ledgers.replace_key(info, key, deleted=deleted or info.fenced)",
         ("standard", "failover", "everything"),
+    ),
+    by_mutant("52", "a ledger in a page counts as an orphan", "a ledger that a page names is an orphan"),
+    by_mutant("52", "a missing page keeps nothing", "a missing page names no ledger"),
+    by_mutant(
+        "52", "a page is deleted before its ledgers", "a page is deleted before its ledgers", ("logs", "everything")
+    ),
+    by_mutant("52", "a full list moves in one transaction", "a large write is one transaction"),
+    by_mutant(
+        "52",
+        "pages are written ahead for a list that has changed",
+        "pages are written ahead whatever the list is by then",
+        ("logs", "everything"),
     ),
     by_mutant(
         "53",

@@ -568,7 +568,6 @@ ACTS: dict[str, Any] = {
     "retain": lambda context, _: context.retain(NAME),
     "delete": lambda context, world: context.delete(NAME, world.fence),
 }
-FIRST = {"truncate": 90, "truncate within": 75, "retain": 90}
 
 
 async def a_world() -> PagedWorld:
@@ -578,8 +577,17 @@ async def a_world() -> PagedWorld:
     return world
 
 
-@pytest.mark.parametrize("trouble", [AWAY, CLOSED, REQUEST_LOST, REPLY_LOST])
-@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        AWAY,
+        pytest.param(CLOSED, marks=pytest.mark.exhaustive),
+        pytest.param(REQUEST_LOST, marks=pytest.mark.exhaustive),
+        REPLY_LOST,
+    ],
+)
+@pytest.mark.parametrize("act", ["truncate", pytest.param("truncate within", marks=pytest.mark.exhaustive), "delete"])
 async def test_what_is_cut_short_anywhere_is_finished_by_the_auditor(act: str, trouble: str) -> None:
     run: Callable[[LogMaintenance, LogWorld], Awaitable[object]] = ACTS[act]
     cut, call = 0, -1
@@ -608,8 +616,17 @@ async def test_what_is_cut_short_anywhere_is_finished_by_the_auditor(act: str, t
     assert call > 15
 
 
-@pytest.mark.parametrize("other", ["rolls", "truncates", "deletes", "finishes"])
-@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "other", ["rolls", pytest.param("truncates", marks=pytest.mark.exhaustive), "finishes", "deletes"]
+)
+@pytest.mark.parametrize(
+    "act",
+    [
+        "truncate",
+        *(pytest.param(act, marks=pytest.mark.exhaustive) for act in ("truncate within", "retain", "delete")),
+    ],
+)
 async def test_whatever_another_does_meanwhile_nothing_is_lost(act: str, other: str) -> None:
     """The other one acts between any two calls to the store."""
     call, came = 0, True
