@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -193,6 +194,15 @@ async def test_a_crash_at_every_operation_of_making_a_bookie() -> None:
         await add(storage, Batch(1, 0, 5))
         await storage.close()
     assert nth > 10
+
+
+async def test_an_error_of_the_disk_while_a_bookie_is_made_names_the_file_and_is_got_over() -> None:
+    site = await Site.made()
+    site.disk.fail_at(1, errno.EIO, operation="fdatasync")
+    with pytest.raises(StorageFailedError, match=r"failed to create the storage: .*Input/output error"):
+        await site.identity().init()
+    await site.identity().init()
+    await (await site.start()).close()
 
 
 @pytest.mark.scenario(53)

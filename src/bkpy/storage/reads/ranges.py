@@ -130,8 +130,6 @@ def _within_run(
         reached += 1
         if reached == end:
             break  # what follows may be meaningless, and doesn't matter here
-    if reached < begin or (reached < end and reached == begin and at_least_one):
-        raise CorruptDataError("a run ends before the entry that is looked for")
     return start, stop, reached
 
 

@@ -104,6 +104,7 @@ def test_what_an_index_still_has_of_a_damage() -> None:
         Defect("/b/index", None, 99, "rotten", "", 0, 3),
         block._replace(offset=165),
         row._replace(ledger_id=None),
+        block._replace(last=None),
     ]
     here = block._replace(first=1, last=1)
     assert as_it_is_now(index, [block, row, *others]) == [here, row, *[None] * len(others)]

@@ -278,7 +278,8 @@ async def test_rows_of_a_deleted_ledger_that_are_still_there_are_no_strays() -> 
     host = Host(settings=settings(block_bytes=1))
     storage = await host.boot()
     await add(storage, *(Batch(i, 0) for i in (1, 2)))
-    await storage.checkpoint()
+    await storage.close()
+    storage = await host.boot()
     hidden = await hide(storage, 1)
     assert hidden is not None
     assert await hidden.delete()

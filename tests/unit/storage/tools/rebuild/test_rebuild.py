@@ -648,6 +648,56 @@ async def test_a_disk_that_cannot_read_a_part_of_a_log_costs_what_is_there_and_n
     storage.release()
 
 
+@pytest.mark.parametrize(
+    "bad", [range(LOG_HEADER_BYTES, LOG_HEADER_BYTES + 1), range(LOG_HEADER_BYTES + 60, LOG_HEADER_BYTES + 61), None]
+)
+async def test_a_block_with_gaps_between_its_ids_has_to_tell_them(bad: range | None) -> None:
+    host = Host(settings=settings(journal_max_backups=0, journal_recycled_files_max=0, journal_run_bytes_min=1 << 30))
+    storage = await host.boot()
+    await storage.states((1, 2))
+    await add(storage, Batch(1, 0, 5, 2), Batch(2, 0, 5))
+    await storage.close()
+    for ledger_id in (50, 51):  # until the journal has none of it
+        storage = await host.boot()
+        await storage.states((ledger_id,))
+        await add(storage, Batch(ledger_id, 0))
+        await storage.close()
+    directory = host.settings.ledger_directories[0]
+    path = f"{directory}/{min(name for name in host.disk.listdir(directory) if name.endswith('.log'))}"
+    if bad is not None:
+        host.disk.unreadable.append((path, bad))
+    damage_indexes(host)
+    lengths = {1: None, 2: 4, 50: 0, 51: 0}
+    done = await rebuild(host, Metadata({i: metadata_of(i, last) for i, last in lengths.items()}))
+    host.disk.unreadable.clear()
+    assert any("doesn't tell its entries" in what for _, what in done.damages) == (bad is not None)
+    assert done.trusted == (bad is None)
+    storage = await host.boot()
+    have, unknown = await read_all(storage, 1, 0, 9)
+    assert have.keys() | unknown == set(range(10))
+    assert (have.keys() == {0, 2, 4, 6, 8}) == (bad is None)
+    assert len((await read_all(storage, 2, 0, 4))[0]) == 5
+    storage.release()
+
+
+@pytest.mark.parametrize("order", [(1, 0, 2), (2, 1, 0), (0, 2, 1), (1, 1, 0)])
+async def test_blocks_of_a_log_are_found_in_whatever_order_they_came(order: tuple[int, ...]) -> None:
+    host = Host(settings=settings(block_bytes=1, journal_max_backups=0, journal_run_bytes_min=1 << 30))
+    storage = await host.boot()
+    for turn, entry_id in enumerate(order):
+        await storage.states((1,))
+        await add(storage, Batch(1, entry_id, payload=b"%d" % turn))
+        await storage.checkpoint()
+    await storage.close()
+    damage_indexes(host)
+    await rebuild(host, Metadata({1: metadata_of(1, 2)}))
+    storage = await host.boot()
+    wanted = {entry_id: b"%d" % turn for turn, entry_id in enumerate(order)}
+    assert (await read_all(storage, 1, 0, 2))[0] == wanted
+    storage.check_invariants()
+    storage.release()
+
+
 async def test_directories_that_were_added_are_not_rebuilt() -> None:
     host, _ = await two_logs()
     host.settings = settings(ledgers=2)
