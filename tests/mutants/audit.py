@@ -197,8 +197,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a bookie's return ends the marks of all of its ledgers",
         "a bookie misses entries that were acknowledged while it was away, until a weekly check samples them",
-        "act = self._queue.remove if closed else self._queue.return_bookies",
-        "act = self._queue.remove",
+        "act = self._queue.end_absence if closed else self._queue.return_bookies",
+        "act = self._queue.end_absence",
         (f"{_AUDITOR}::test_what_was_not_closed_when_a_bookie_was_lost_is_verified_when_it_returns",),
     ),
     Mutant(

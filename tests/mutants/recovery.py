@@ -81,8 +81,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a writer that appends nothing stays on a bookie that leaves",
         "its ledger is closed for it, and the writer fails",
-        "            if self._directory.draining or self._directory.absent_since:\n",
-        "            if self._directory.draining and self._directory.absent_since:\n",
+        "return bool(directory.draining or directory.absent_since) or any(",
+        "return bool(directory.draining and directory.absent_since) or any(",
         (_DRAIN + "test_without_other_bookies_nothing_fails_and_it_is_said_what_is_in_the_way",),
     ),
     Mutant(

@@ -12,6 +12,8 @@ from unittest.mock import patch
 
 from bkpy.bookie.connection.keys import Keys
 from bkpy.bookie.connection.waiters import Waiters
+from bkpy.metadata.ledgers.catalog import LedgerCatalog
+from bkpy.metadata.replication.underreplication import UnderreplicationQueue
 from bkpy.metadata.store import resolve
 from bkpy.metadata.store.outcome import Unknown
 from bkpy.storage import replay
@@ -82,6 +84,8 @@ ROTTEN = "a stored byte rotted"
 SECOND_LIFE = "a ledger that was deleted was copied here again"
 THREE_FAULTS = "a quick run had three faults"
 WENT_BACK = "a bookie noticed that the metadata store is older"
+CREATED_WITHOUT = "a ledger was created without a bookie"
+TAKEN_IN = "a writer took in a bookie that was absent"
 WHOLE_AGAIN = "the integrity check came to its end"
 
 
@@ -218,6 +222,8 @@ def observed(world: World) -> Iterator[None]:
             before(replay, "cut_torn_frame", lambda *args, **options: TORN_TAIL),
             before(*TAKE_FILE, lambda writer, path: FILE_RECYCLED if can_recycle(writer) else None),
             before(flush, "kept_row", lambda *args: BATCH_KEPT),
+            before(LedgerCatalog, "create", lambda _, build, absent=(): CREATED_WITHOUT if absent else None),
+            before(UnderreplicationQueue, "taken_in", lambda *args: TAKEN_IN),
             before(Waiters, "add", lambda waiters, ledger_id: LONG_POLL),
             patch.object(resolve, "whose_value", in_doubt),
         ):

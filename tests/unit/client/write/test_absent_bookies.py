@@ -248,6 +248,15 @@ async def test_present_bookies_come_first_even_those_that_failed_lately(four: In
         await writer.close()
 
 
+async def test_all_present_bookies_are_taken_before_any_absent_one(four: InProcess) -> None:
+    client = await without(four, "c", "d")
+    for _ in range(10):
+        writer = await client.create_ledger()
+        assert writer.absent < {"c", "d"}
+        assert len(writer.absent) == 1
+        await writer.close()
+
+
 async def test_an_ensemble_change_names_no_absent_bookie(cluster: InProcess) -> None:
     client = await without(cluster, "c")
     writer = await client.create_ledger(ensemble_size=2, write_quorum=2, ack_quorum=2)
@@ -339,14 +348,14 @@ async def test_a_ledger_and_its_record_are_there_together_or_not_at_all(cluster:
 
 async def test_another_bookie_takes_the_place_if_one_comes_first(cluster: InProcess) -> None:
     """Also of a writer that appends nothing: a worker would have to fence it."""
-    client = await without(cluster, "c")
+    client = await without(cluster, "c", absent_bookie_replace_delay_s=1e3)
     idle, busy = await client.create_ledger(), await client.create_ledger()
-    await append(idle, 2)
     await append(busy, 2)
     await cluster.start_node("d")
     await eventually(lambda: "d" in idle.ensemble)
     await append(busy, 1)
     await eventually(lambda: "d" in busy.ensemble)
+    await append(idle, 2)
     for writer in (idle, busy):
         assert not writer.absent
         assert writer.metadata.fragments[0].first_entry == 0
