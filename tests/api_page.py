@@ -111,7 +111,10 @@ def _is_text(node: ast.stmt | None) -> bool:
 def page(text: str) -> str:
     """The page with the introduction of `text`."""
     introduction, _, _ = text.partition(f"\n## {FUNCTIONS[0].__name__}\n")
-    functions = (f"## {function.__name__}\n\n{_described(function.__name__, function)}" for function in FUNCTIONS)
+    functions = (
+        f"## {function.__name__}\n\n{_described(function.__name__, function, inspect.getdoc(function) or '')}"
+        for function in FUNCTIONS
+    )
     return "\n".join((introduction, *functions, *(_section(cls) for cls in CLASSES), _errors()))
 
 
@@ -130,14 +133,17 @@ def _line(doc: str | None) -> str:
 
 
 def _call(cls: type, name: str, function: Callable[..., Any]) -> str:
+    doc = inspect.getdoc(function) or ""
+    if cls not in _BOUND and kind(function) is Kind.ANYWHERE:  # of a value: what it returns is all there is to say
+        doc = doc.partition("\n\n")[0]
     marks = {Kind.ITERATED: "*Iterator.* ", Kind.ANYWHERE: "*Any thread.* "}
-    return _described(name, function, marks.get(kind(function), "") if cls in _BOUND else "")
+    return _described(name, function, (marks.get(kind(function), "") if cls in _BOUND else "") + doc)
 
 
-def _described(name: str, function: Callable[..., Any], mark: str = "") -> str:
+def _described(name: str, function: Callable[..., Any], text: str) -> str:
     signature = _signature(name, function)
     title = f"```text\n{signature}\n```" if "\n" in signature else f"**`{signature}`**"
-    return f"{title}\n\n{mark}{inspect.getdoc(function)}\n"
+    return f"{title}\n\n{text}\n"
 
 
 def silent() -> list[str]:

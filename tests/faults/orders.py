@@ -37,6 +37,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "orders"
 _PATIENCE_S: Final = 1.0  # of the shop with one request: less than a service's
 _PAUSE_S: Final = 0.02  # of the shop before it repeats an order that nobody has answered
+_ROUND_S: Final = 30.0  # between two moments at which everything is killed
 _FAULT_S: Final = (0.2, 2.5)  # how long one lasts, and the pause before the next of its lane
 _NO_METADATA: Final = "bkpy.errors.MetadataUnavailableError"  # ends a program that can't connect
 _BOTH, _AGAIN, _CHANGE = 0.02, 0.02, 0.01  # shares of orders that are sent in these ways
@@ -139,9 +140,11 @@ class Attack:
             async with asyncio.TaskGroup() as group:
                 supervising = [group.create_task(program.supervise(self._restarted)) for program in programs]
                 shop = group.create_task(self._shop(session))
-                await self._faults_for(self._length_s / 2)
-                await self._kill_everything()
-                await self._faults_for(self._length_s / 2)
+                rounds = max(2, int(self._length_s / _ROUND_S))
+                await self._faults_for(self._length_s / rounds)
+                for _ in range(rounds - 1):
+                    await self._kill_everything()
+                    await self._faults_for(self._length_s / rounds)
                 self._stopping = True
                 await shop
                 await self._calm()

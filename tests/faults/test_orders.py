@@ -16,7 +16,7 @@ def demand_all(result: Result) -> None:
     """The attack was one: it had all that it is made of."""
     print(result)
     assert {kind for kinds in LANES.values() for kind in kinds} <= result.faults.keys()
-    assert result.faults["everything killed"] == 1
+    assert result.faults["everything killed"] >= 1
     assert result.attempts["answered 200"] > result.orders > 100
     assert result.attempts.keys() - {"answered 200"}
     assert result.segments > 3

@@ -16,6 +16,7 @@ _CONNECTIONS: Final = _UNIT + "client/bookies/test_connections.py::"
 _IDLE: Final = _UNIT + "client/write/test_idle_writers.py::"
 _WINDOW: Final = _UNIT + "client/write/test_append_window.py::"
 _LIFETIME: Final = _UNIT + "client/test_lifetime.py::"
+_NAMES: Final = _UNIT + "client/test_names_of_arguments.py::"
 _THREADS: Final = _UNIT + "client/test_threads.py::"
 _ARGUMENTS: Final = _UNIT + "client/test_bad_arguments.py::"
 _OUTCOMES: Final = _UNIT + "client/write/test_appends_in_doubt.py::"
@@ -158,6 +159,30 @@ MUTANTS: list[Mutant] = [
         "                        return future.result()\n",
         "",
         (_THREADS + "test_an_error_of_time_of_the_call_itself_is_raised",),
+    ),
+    Mutant(
+        "a numbered append is taken in any thread",
+        "the call raises, and the number is in the log all the same",
+        "        self._appends.batcher.guard.check()\n"
+        "        if self._numbered is None:\n            raise ConfigError(\n",
+        "        if self._numbered is None:\n            raise ConfigError(\n",
+        (_THREADS + "test_every_call_in_another_thread_is_refused_and_does_nothing",),
+    ),
+    Mutant(
+        "an iterator of an administrator can be stepped in any thread",
+        "a task of the client's loop is made in another one",
+        '        found = Stepwise(self._segments(name), self._runtime, name=f"ledgers of log {name}")\n'
+        "        return ResumableIterator(found, alone, self._guard)\n",
+        '        found = Stepwise(self._segments(name), self._runtime, name=f"ledgers of log {name}")\n'
+        "        return ResumableIterator(found, alone)\n",
+        (_THREADS + "test_every_call_in_a_second_event_loop_is_refused_and_does_nothing",),
+    ),
+    Mutant(
+        "a wrong name of a setting is pydantic's to refuse",
+        "a typing error is refused without the name that was meant",
+        "        if unknown := values.keys() - cls.model_fields.keys():\n",
+        "        if unknown := set[str]():\n",
+        (_NAMES + "test_a_wrong_name_of_a_setting_of_an_administrator_is_refused_at_once",),
     ),
     Mutant(
         "an administrator's call is taken in any thread",
