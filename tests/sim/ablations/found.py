@@ -34,6 +34,12 @@ FOUND: Final[Mapping[str, Found]] = {
     "50 a worker ends writers for nothing": Found(
         "healing", 8, "I10: ledger 4 was recovered, and no bookie could take a place", cheap=True
     ),
+    "53 an opener does not read unsealed numbers": Found(
+        "logs", 4, "number 0 of shop is at 1000000000030, and a repetition was told", cheap=True
+    ),
+    "53 a forgotten producer begins again": Found(
+        "logs", 6, "number 0 of shop is at 12, and a repetition was told", cheap=True
+    ),
     "S1 frames are acknowledged without a sync": Found("storage", 1, "are unknown, and were not lost", cheap=True),
     "S3 damage is cut like a torn tail": Found("storage", 56, "are unknown, and were not lost", cheap=True),
     "S4 the directory of a new journal file is not synced": Found(
@@ -50,7 +56,7 @@ FOUND: Final[Mapping[str, Found]] = {
     ),
     "S7 a block takes over a range of ids": Found("storage", 1, "are unknown, and were not lost", cheap=True),
     "S10 an unlisted ledger is deleted without a look": Found(
-        "logs", 1, "another client has become the writer of log orders, or has deleted it"
+        "logs", 2, "another client has become the writer of log orders, or has deleted it"
     ),
     "S12 a collected ledger was never seen": Found(
         "standard", 0, "bookie-2 took appends to {3}, which it had fenced", cheap=True
