@@ -10,7 +10,7 @@ from tests.cluster.metadata_harness import Harness, harness
 
 from bkpy.config.client import ClientSettings
 from bkpy.config.shared import MetadataSettings
-from bkpy.errors import ConfigError, NoSuchLogError, TruncatedError
+from bkpy.errors import ConfigError, ConsumerLockedError, NoSuchLogError, TruncatedError
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.ledgers.catalog import Created, LedgerCatalog
 from bkpy.metadata.ledgers.layout import LONG_HIERARCHICAL
@@ -208,3 +208,66 @@ async def test_a_full_list_of_0_2_0_moves_into_pages(harness: Harness) -> None:
     moved, _ = await of.logs.read("orders", fresh=True)
     assert len(moved.encode()) < 50_000
     assert [segment async for segment in of.logs.pages.segments("orders", moved)] == list(segments)
+
+
+@pytest.mark.parametrize("ends", ["expired", "closed", "unlocked"])
+async def test_a_lease_in_the_store(harness: Harness, ends: str) -> None:
+    """One client has it, however replies are lost; when it has ended its commits are refused."""
+    await init_cluster(await harness.open(), harness.root)
+    one, other = await Logs().open(harness), await Logs().open(harness)
+    assert await one.logs.create("orders", a_list(UIDS[0])) == Done(0)
+    first, second = (LogConsumers(of.logs, "orders", UIDS[0]) for of in (one, other))
+    await first.register("billing", 0)
+    harness.lose_reply(one.store)
+    state = await first.lock("billing", "client a on host-1, pid 7")
+    with pytest.raises(ConsumerLockedError, match="is leased to client a on host-1, pid 7, since"):
+        await second.lock("billing", "host-2, pid 8")
+    harness.lose_reply(one.store)
+    state = await first.commit("billing", 0, state)
+    if ends == "expired":
+        await harness.expire(one.store)
+    elif ends == "closed":
+        await one.store.close()
+    else:
+        harness.lose_reply(one.store)
+        await first.unlock("billing")
+    if ends != "closed":
+        with pytest.raises(ConsumerLockedError, match="has ended, and nobody holds it now"):
+            await first.commit("billing", 0, state)
+    taken = await second.lock("billing", "host-2, pid 8")
+    if ends != "closed":
+        with pytest.raises(ConsumerLockedError, match="has ended, and it is leased to host-2, pid 8"):
+            await first.commit("billing", 0, state)
+    await second.commit("billing", 0, taken)
+    await other.maintenance.delete("orders", unneeded)
+    with pytest.raises(NoSuchLogError):
+        await second.registered()
+
+
+async def test_a_consumer_that_is_leased_can_be_deleted(harness: Harness) -> None:
+    await init_cluster(await harness.open(), harness.root)
+    one, other = await Logs().open(harness), await Logs().open(harness)
+    assert await one.logs.create("orders", a_list(UIDS[0])) == Done(0)
+    first, second = (LogConsumers(of.logs, "orders", UIDS[0]) for of in (one, other))
+    await first.register("billing", 0)
+    state = await first.lock("billing", "host-1, pid 7")
+    assert await second.delete("billing")
+    with pytest.raises(ConsumerLockedError, match="nobody holds it now"):
+        await first.commit("billing", 0, state)
+    assert (await second.registered()).states == {}
+
+
+async def test_a_commit_just_then_keeps_what_an_idle_consumer_has_not_read(harness: Harness) -> None:
+    """The transaction of a truncation without the consumer checks that it has not moved."""
+    await init_cluster(await harness.open(), harness.root)
+    one = await Logs().open(harness)
+    segments = Segment(1, 0, 0).seal(10, 100, 0), Segment(2, 10, 0)
+    assert await one.logs.create("orders", dataclasses.replace(a_list(UIDS[0]), segments=segments)) == Done(0)
+    consumers = LogConsumers(one.logs, "orders", UIDS[0])
+    state = await consumers.register("billing", 3)
+    registered = await consumers.registered()
+    checks = registered.check, registered.checks["billing"]
+    log_list, version = await one.logs.read("orders", fresh=True)
+    await consumers.commit("billing", 4, state)
+    outcome = await one.logs.write_anyway("orders", log_list.truncated(10), version, *checks)
+    assert outcome == Missing(checks[1].path, 3)

@@ -74,6 +74,9 @@ LOG_PAGE_DROPPED = "a page of a log's list was deleted"
 LOG_REPEATED = "an append with a number was repeated"
 LOG_FORGOTTEN = "a log had forgotten a producer"
 LOG_LOST = "what a log's open ledger had was given up"
+LEASE_TAKEN = "a client took the lease of a consumer"
+LEASE_LOST = "a client that had lost its lease was refused a commit"
+CONSUMER_EXPIRED = "retention went on without a consumer that was idle"
 LOSS_ACCEPTED = "a loss was accepted"
 STRANGER_FIRST = "a stranger was the first to fence a ledger"
 KEY_GAVE_WAY = "a key of a stranger gave way"
@@ -135,6 +138,7 @@ EXPECTED: Mapping[str, tuple[str, ...]] = {
     "logs": (
         *(LOG_TAKEN, LOG_FENCED, LOG_ROLLED, LOG_TRUNCATED, LOG_FULL, LOG_LOST, STRANGER_FIRST, KEY_GAVE_WAY),
         *(LOG_PAGED, LOG_DESCENDED, LOG_PAGE_DROPPED),
+        *(LEASE_TAKEN, LEASE_LOST, CONSUMER_EXPIRED),
     ),
     "rebuilding": (REBUILT, REBUILT_FROM_PARTS),
     "storage": (

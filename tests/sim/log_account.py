@@ -56,6 +56,34 @@ class Tale:
             raise error
 
 
+class LeaseAccount:
+    """Of a consumer that several clients want to lease: who had it last, and where it may be.
+
+    A client that begins a commit after another one has taken the lease must not succeed; who takes the lease finds what
+    was committed, or what may have been.
+    """
+
+    def __init__(self) -> None:
+        self.order: list[object] = []  # consumers that had the lease
+        self.begun: dict[int, int] = {}  # of a consumer's commit that runs: how many had the lease by then
+        self.may_be: set[int] = set()  # positions of commits whose outcome is unknown, and of the last certain one
+
+    def taken(self, consumer: object, position: int) -> None:
+        assert not self.may_be or position in self.may_be, f"the consumer is at {position}, not in {self.may_be}"
+        self.may_be = {position}
+        self.order.append(consumer)
+
+    def begins(self, consumer: object, position: int) -> None:
+        self.begun[id(consumer)] = len(self.order)
+        self.may_be.add(position)
+
+    def ended(self, consumer: object, position: int) -> None:
+        later = self.order[: self.begun[id(consumer)]]
+        assert later[-1] is consumer, "a commit of a client that had lost its lease succeeded"
+        if self.order[-1] is consumer:
+            self.may_be = {position}
+
+
 class Account:
     """Of one log. `tailed`: the next position of the tail; `end`: where the log ends, once all writers have.
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import warnings
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -14,6 +15,7 @@ from bkpy.errors import (
     BookKeeperError,
     ClientClosedError,
     ConfigError,
+    ConsumerLockedError,
     ForgottenProducerError,
     LogFencedError,
     MetadataUnavailableError,
@@ -23,11 +25,16 @@ from bkpy.errors import (
     WouldBlock,
 )
 from bkpy.metadata.logs.pages import LogPages, PageMissingError, pages_path
+from bkpy.metadata.store.memory import MemorySession
 from bkpy.metadata.store.resolve import children_if_there
 from bkpy.protocol.log.log_list import PageRef
 from bkpy.recovery.recoveries import Recoveries
+from tests.hooks import cluster_of
 
 from .coverage_marks import (
+    CONSUMER_EXPIRED,
+    LEASE_LOST,
+    LEASE_TAKEN,
     LOG_DESCENDED,
     LOG_FENCED,
     LOG_FORGOTTEN,
@@ -38,14 +45,16 @@ from .coverage_marks import (
     LOG_ROLLED,
     LOG_TRUNCATED,
 )
-from .log_account import Account, Tale
+from .log_account import Account, LeaseAccount, Tale
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Coroutine, Iterator, Sequence
+    from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
     from random import Random
 
     from bkpy.client.client import Client
+    from bkpy.log.entries import LogEntry
+    from bkpy.log.reader import LogReader
     from bkpy.log.writer import LogWriter
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
     from bkpy.protocol.log.log_list import LogList
@@ -92,7 +101,11 @@ class LogUsers:
         self.name = name
         self.sizes = sizes
         self.retention_s = retention_s
+        self.expiry_s: float | None = None  # retention doesn't wait for consumers that commit nothing for so long
         self.account = Account(retention=retention_s is not None)
+        self.leases = LeaseAccount()
+        self.committed_at = 0.0  # by the tail
+        self.idle_at: int | None = None  # where the consumer is that never commits anything
         self.healed = False
         rng = world.stream(f"producers of {name}")
         self.producers = rng.choice(((), (), ("shop",), ("shop", "mail")))
@@ -150,6 +163,7 @@ class LogUsers:
                 write_quorum=write_quorum,
                 ack_quorum=ack_quorum,
                 retention_s=self.retention_s,
+                consumer_expiry_s=self.expiry_s,
                 roll_entries=rng.choice((1, 3, 10, 100)),
                 roll_s=rng.choice((0.1, 1.0, 1000.0)),
             )
@@ -294,23 +308,84 @@ class LogUsers:
         while True:
             try:
                 reader = reader or await client.read_log(self.name, password=PASSWORD)
-                consumer = await reader.consumer("tail", create=True)
-                self.account.registered(consumer.position)
-                async for entry in reader.tail(self.account.tailed):
-                    self.account.check_number(entry)
-                    self.account.read(entry.position, entry.data, entry.time)
-                    if entry.position % 5 == 0:
-                        await consumer.commit(self.account.tailed)
-                        self.account.committed = self.account.tailed
-                        if rng.random() < 0.2 and not self.healed:
-                            await asyncio.sleep(rng.random() * 2)
-            except (TruncatedError, ClientClosedError):
+                lease = rng.random() < 0.5
+                async with await reader.consumer("tail", create=True, lease=lease) as consumer:
+                    self.account.registered(consumer.position)
+                    await self.register_idle(reader)
+                    async with aclosing(self.entries(reader, rng)) as entries:
+                        async for entry in entries:
+                            self.account.check_number(entry)
+                            self.account.read(entry.position, entry.data, entry.time)
+                            if entry.position % 5 == 0:
+                                await consumer.commit(self.account.tailed)
+                                self.committed_at = asyncio.get_running_loop().time()
+                                self.account.committed = self.account.tailed
+                                if rng.random() < 0.2 and not self.healed:
+                                    await asyncio.sleep(rng.random() * 2)
+            except ClientClosedError:
                 raise
+            except TruncatedError:
+                idle_s = asyncio.get_running_loop().time() - self.committed_at
+                if reader is None or self.expiry_s is None or idle_s < self.expiry_s:
+                    raise  # nothing that a consumer has not read is deleted while it lives
+                await reader.refresh()
+                self.account.lose(range(self.account.tailed, reader.first_position))
+                self.account.committed = self.account.tailed = reader.first_position
             except BookKeeperError as error:
                 if isinstance(error, NoSuchLogError):
                     reader = None  # a log may be created again whose first writer found too few bookies
                 host.record("tail failed", type(error).__name__)
                 await asyncio.sleep(0.1)
+
+    async def register_idle(self, reader: LogReader) -> None:
+        """A consumer that never commits anything: without an expiry the log would keep all for it."""
+        if self.expiry_s is not None and self.idle_at is None:
+            self.idle_at = (await reader.consumer("idle", create=True)).position
+
+    async def compete(self, host: Host, client: Client, number: int) -> None:
+        """Take the lease of a consumer that others want too, commit for a while, sleep perhaps, and again."""
+        rng = self.world.stream(f"rival-{number}")
+        while not self.healed:
+            try:
+                reader = await client.read_log(self.name, password=PASSWORD)
+                async with await reader.consumer("leased", create=True, lease=True) as consumer:
+                    self.world.marks[LEASE_TAKEN] += 1
+                    self.leases.taken(consumer, consumer.position)
+                    for _ in range(rng.choice((1, 5, 20))):
+                        await reader.refresh()
+                        wanted = rng.randrange(max(reader.first_position, 1) - 1, reader.next_position + 1)
+                        if rng.random() < 0.1:  # as after a pause of the process
+                            session = cluster_of(client).store
+                            assert isinstance(session, MemorySession)
+                            session.expire()
+                            await asyncio.sleep(rng.choice((0.0, 1.0)))
+                        self.leases.begins(consumer, wanted)
+                        await consumer.commit(wanted)
+                        self.leases.ended(consumer, wanted)
+                        await asyncio.sleep(rng.random() ** 4 * 5)
+            except ClientClosedError:
+                raise
+            except BookKeeperError as error:
+                self.world.marks[LEASE_LOST] += isinstance(error, ConsumerLockedError) and not error.retriable
+                host.record("no commit", type(error).__name__)
+                await asyncio.sleep(rng.random())
+
+    async def entries(self, reader: LogReader, rng: Random) -> AsyncGenerator[LogEntry, None]:
+        """What the tail has not read, by an iterator or by polls, some of which are cancelled."""
+        if rng.random() < 0.5:
+            async with aclosing(reader.tail(self.account.tailed)) as tail:
+                async for entry in tail:
+                    yield entry
+        reader.seek(self.account.tailed)
+        while True:
+            call = asyncio.create_task(
+                reader.poll(max_entries=rng.choice((1, 3, 100)), timeout=rng.choice((0, 0.5, None)))
+            )
+            await asyncio.wait([call], timeout=rng.choice((0, 0.01, 5.0)))
+            call.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                for entry in await call:
+                    yield entry
 
     async def settle(self, client: Client) -> None:
         """Write on when all is well, close, and look at everything."""
@@ -337,6 +412,8 @@ class LogUsers:
             position = there + 1
         assert position == log.next_position
         self.account.check(found, reader.first_position)
+        if self.idle_at is not None and self.idle_at < reader.first_position:
+            self.world.marks[CONSUMER_EXPIRED] += 1
         self.account.end = log.next_position
         self.world.record("oracle", "satisfied")
 

@@ -55,6 +55,8 @@ class Logs(Failover):
         sizes = self.plan.choice(SIZES)
         self.keeping = self.world.add_host("keeper")
         self.users = LogUsers(self.world, NAME, sizes, self.world.stream("retention").choice((None, None, 0.2)))
+        if self.users.retention_s is not None:
+            self.users.expiry_s = self.world.stream("expiry").choice((1.0, 1.0, None))
         self.account = self.users.account
         # Of all that write: a roll leaves room for the next opener by its own bound.
         self.room = self.world.stream("room").choice((None, None, 1000, 2000, 4000))
@@ -76,6 +78,7 @@ class Logs(Failover):
         leading = [asyncio.create_task(self.keep_leading(host)) for host in self.leaders]
         await self.created.wait()
         reading = self.reading.start(self.tail(), name="tail")
+        rivals = [self.reading.start(self.compete(number), name=f"rival {number}") for number in range(2)]
         keeping = self.keeping.start(self.keep(), name="keeper")
         self.lag()
         faults = [asyncio.create_task(self.misfortunes(number)) for number in range(self.plan.randrange(3))]
@@ -88,6 +91,8 @@ class Logs(Failover):
         self.healed = self.users.healed = True
         for task in leading:
             await self.in_time(task, "a leader")
+        for task in rivals:
+            await self.in_time(task, "a client that wants a lease")
         last = self.plan.choice([host for host in self.leaders if host.up])
         await self.in_time(last.start(self.settle(last), name="the last writer"), "the last writer")
         try:
@@ -245,6 +250,10 @@ class Logs(Failover):
     async def tail(self) -> None:
         async with self.client(self.reading, read_timeout_s=2.0) as client:
             await self.users.follow(self.reading, client)
+
+    async def compete(self, number: int) -> None:
+        async with self.client(self.reading, read_timeout_s=2.0) as client:
+            await self.users.compete(self.reading, client, number)
 
     async def settle(self, host: Host) -> None:
         async with self.cluster.client(host, calm=True) as client:

@@ -162,7 +162,8 @@ class LogMaintenance:
                 positions = {
                     consumer: state.position for consumer, state in registered.states.items() if consumer not in gone
                 }
-                checks = [registered.check, *(registered.checks[consumer] for consumer in sorted(gone))]
+                checks = [registered.check]
+                checks += [registered.checks[consumer] for consumer in sorted(gone)]
             uid = log_list.uid
             # Behind that: reading all consumers may take longer than the log goes without rolling.
             log_list, version = await self._logs.read(name, fresh=True)
