@@ -444,8 +444,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "True is an id",
         "what can't be meant is sent to bookies",
-        "    if type(value) is not int:  # a bool is one by inheritance, and a mistake\n",
-        "    if not isinstance(value, int):\n",
+        "    if not isinstance(value, int) or isinstance(value, bool):",
+        "    if not isinstance(value, int):",
         (_ARGUMENTS + "test_a_bad_id_is_refused_at_the_call",),
     ),
     Mutant(

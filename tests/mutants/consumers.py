@@ -97,17 +97,11 @@ MUTANTS: list[Mutant] = [
         (f"{_EXPIRY}::test_only_time_in_one_state_with_something_to_read_counts",),
     ),
     Mutant(
-        "a poll that times out forgets what has arrived",
+        "a poll drops what is beyond its bound",
         "entries are missing from what polls return",
-        """                        self._entries = iter(await self._block())
-                except TimeoutError:
-""",
-        """                        self._entries = iter(await self._block())
-                except TimeoutError:
-                    self._leave()
-                    self._position = (self._position or 0) + 1
-""",
-        (f"{_POLL}::test_polls_return_what_the_iterator_does",),
+        "            found = list(islice(self._entries, entries_max))\n            if not found:",
+        "            found = list(self._entries)[:entries_max]\n            if not found:",
+        (f"{_POLL}::test_a_poll_returns_what_there_is_and_waits_for_more",),
     ),
     Mutant(
         "a position of another log is believed",

@@ -158,9 +158,9 @@ class LogConsumers:
         leased = self._leased
         state = self._state(position, expected.unknown, self._token if leased else "")
         lease = [Check(self._lease_path(consumer), 0)] if leased else []
-        for _ in range(self._settings.log_conflicts_max):
+        for attempt in range(self._settings.log_conflicts_max):
             known = await self._known(consumer)
-            if known.state == state:  # an earlier attempt has done it, and its reply was lost
+            if attempt and known.state == state:  # an earlier attempt has done it, and its reply was lost
                 return state
             if known.state is not None and known.state.lease and not leased:
                 await self._check_free(consumer)
