@@ -74,7 +74,7 @@ def test_a_list_that_is_full_takes_nothing_of_a_batch_until_the_log_is_truncated
     bound = {"log_write_bytes_max": len(log.list().encode()) + 550}
     writer = LogStreamWriter(SinkOptions(log.uri, log.name, "w", security=bound))  # type: ignore[arg-type]
     many = [attempt(writer, b"too many") for _ in range(10)]
-    with pytest.raises(ConfigError, match=r"more than the limit of .*truncate"):
+    with pytest.raises(ConfigError, match="more than the limit of"):
         writer.commit(many, 1)
     assert len(log.payloads()) == 10
     assert log.list().producers.batches == {"w": 0}

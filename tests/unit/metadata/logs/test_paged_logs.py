@@ -6,10 +6,12 @@ Whatever goes wrong at whichever call to the store: nothing that is needed goes,
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.stepping import run_to
 from tests.unit.metadata.logs.log_world import LIST, NAME, OLD_UID, UID, LogWorld
 from tests.unit.metadata.store.troubled import AWAY, CLOSED, REPLY_LOST, REQUEST_LOST, OpeningStep
 
@@ -670,3 +672,40 @@ async def test_whatever_another_does_meanwhile_nothing_is_lost(act: str, other: 
         world.check()
         call += 1
     assert call > 15
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("late", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    "act", ["truncate", *(pytest.param(act, marks=pytest.mark.exhaustive) for act in ("retain", "delete"))]
+)
+async def test_what_is_cancelled_anywhere_is_finished_by_the_auditor(act: str, late: bool) -> None:
+    for at in itertools.count():
+        world = await a_world()
+        reached = await run_to(ACTS[act](world.opened(log_deletes_at_once=1), world), at, late, None)
+        world.check()
+        await world.maintenance.maintain(NAME, world.fence)
+        world.check()
+        log_list = world.log_list()
+        assert log_list is None or not log_list.pages_pending
+        if not reached:
+            break
+    assert at > 15
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("bound", [2500, 256 * 1024])
+async def test_a_write_of_pages_that_is_cancelled_anywhere_is_done_or_not(bound: int, late: bool) -> None:
+    for at in itertools.count():
+        world = await PagedWorld().begin()
+        log_list, version = await world.logs.read(NAME)
+        wanted, other = long(world, log_list, 12), long(world, log_list, 9, 2000)
+        reached = await run_to(world.logs_of(log_write_bytes_max=bound).write(NAME, wanted, version), at, late, None)
+        outcome = await world.logs.write(NAME, other, version)
+        found = world.log_list()
+        assert found is not None
+        there = wanted if outcome == Changed() else other
+        assert world.named(found.rows)[-9:] == list(there.segments[-9:])
+        if not reached:
+            break
+    assert at >= (20 if bound == 2500 else 8)
