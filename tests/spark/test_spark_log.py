@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import StructField, StructType
 from tests.spark.logs import TestLog, assert_exactly, entry
 
+import bkpy
 from bkpy.spark.failures import translated
 from bkpy.spark.options import LOG_COLUMNS
 from bkpy.spark.schema import TYPES
@@ -58,6 +60,25 @@ def test_a_log_comes_back_as_it_was_written(spark: SparkSession, log: TestLog) -
     times = [row["time"] for row in rows]
     assert times == sorted(times)
     assert abs(times[-1].timestamp() - datetime.now().timestamp()) < 600
+
+
+def test_entries_with_numbers_have_them_and_their_producer_as_columns(log: TestLog) -> None:
+    async def write() -> None:
+        async with bkpy.connect(log.uri) as client:
+            async with await client.open_log("numbered", create=True) as plain:
+                await plain.append(b"plain")
+            async with await client.open_log("numbered", producer="shop", roll_entries=100) as numbered:
+                for first in range(0, 300, 50):
+                    payloads = [b"%d" % n for n in range(first, first + 50)]
+                    await numbered.append_batch(payloads, first_sequence=first)
+
+    asyncio.run(write())
+    given = {"metadataServiceUri": log.uri, "log": "numbered", "columns": "payload,producer,sequence"}
+    columns = StructType([StructField(name, TYPES[name]) for name in ("payload", "producer", "sequence")])
+    reader = LedgerSourceReader.of(given, columns)
+    batches = [batch for partition in reader.partitions() for batch in reader.read(partition)]
+    rows = [(row["payload"], row["producer"], row["sequence"]) for batch in batches for row in batch.to_pylist()]
+    assert rows == [(b"plain", None, None), *((b"%d" % n, "shop", n) for n in range(300))]
 
 
 def test_short_ledgers_share_a_task(log: TestLog) -> None:
