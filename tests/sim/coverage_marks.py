@@ -126,6 +126,7 @@ EXPECTED: Mapping[str, tuple[str, ...]] = {
     ),
     "exposed": (LIMBO, CUT_SHORT_REFUSED),
     "healing": (
+        CREATED_WITHOUT,
         REPLICATED,
         WORKER_DIED,
         RETIRED,

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LEDGER_INVARIANTS = ("I1", "I3", "I6", "I7", "I8", "I9")
+ABSENT_INVARIANTS = ("Marked", "Known", "Ends")
 LOG_INVARIANTS = ("Durable", "Dense", "AtMostTwoOpen", "OneWriter")
 
 
@@ -64,6 +65,27 @@ class Logs:
             "Off": _names(self.off),
         }
         return _check("Log", directory, "Init", constants, invariants or LOG_INVARIANTS)
+
+
+@dataclass(frozen=True)
+class Creations:
+    """Constants of `Absent`. `off`: the parts of rule 51 that are switched off."""
+
+    bookies: int
+    ack: int
+    entries: int
+    moves: int
+    off: tuple[str, ...] = ()
+
+    def check(self, directory: Path, *invariants: str) -> Verdict:
+        constants = {
+            "Bookies": _numbers(self.bookies),
+            "Ack": self.ack,
+            "Entries": self.entries,
+            "Moves": self.moves,
+            "Off": _names(self.off),
+        }
+        return _check("Absent", directory, "Init", constants, invariants or ABSENT_INVARIANTS)
 
 
 def _check(

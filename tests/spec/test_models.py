@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .models import Ledgers, Logs
+from .models import Creations, Ledgers, Logs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,6 +35,12 @@ WITHOUT = [
     ("AtMostTwoOpen", Logs(2, 3, 2, off=("rule 32 two",))),
     ("Dense", Logs(2, 3, 2, off=("rule 41",))),
     ("Dense", Logs(2, 4, 2, off=("rule 41 drop",))),
+    ("Ends", Creations(3, 1, 1, 2, off=("51 enough",))),
+    ("Known", Creations(3, 2, 1, 2, off=("51 cookie",))),
+    ("Known", Creations(3, 2, 1, 2, off=("51 drain",))),
+    ("Marked", Creations(3, 2, 1, 2, off=("51 record",))),
+    ("Marked", Creations(3, 2, 1, 2, off=("51 reason",))),
+    ("Marked", Creations(3, 2, 1, 2, off=("51 fragment",))),
 ]
 
 # How many distinct states there are: a change of the model that leaves out behaviours shows itself.
@@ -42,12 +48,15 @@ WHOLE = [
     (Ledgers(2, ONE_OF_TWO, 1), 174),
     (Ledgers(3, ONE_OF_TWO, 1, changes=1), 8336),
     (Logs(2, 4, 2), 5752),
+    (Creations(3, 2, 2, 3), 1041),
 ]
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("invariant", "model"), WITHOUT, ids=[model.off[0] for _, model in WITHOUT])
-def test_without_a_rule_its_invariant_is_violated(invariant: str, model: Ledgers | Logs, tmp_path: Path) -> None:
+def test_without_a_rule_its_invariant_is_violated(
+    invariant: str, model: Ledgers | Logs | Creations, tmp_path: Path
+) -> None:
     verdict = model.check(tmp_path, invariant)
     assert verdict.violated == invariant, f"TLC has seen {verdict.distinct} states, and none violates {invariant}"
     print(verdict.text)  # the counterexample
@@ -56,7 +65,7 @@ def test_without_a_rule_its_invariant_is_violated(invariant: str, model: Ledgers
 @pytest.mark.exhaustive
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("model", "states"), WHOLE, ids=str)
-def test_all_behaviours_keep_all_invariants(model: Ledgers | Logs, states: int, tmp_path: Path) -> None:
+def test_all_behaviours_keep_all_invariants(model: Ledgers | Logs | Creations, states: int, tmp_path: Path) -> None:
     verdict = model.check(tmp_path)
     assert verdict.violated is None, verdict.text
     assert verdict.distinct == states
