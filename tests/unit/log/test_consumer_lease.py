@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from datetime import UTC, datetime
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.hooks import cluster_of
@@ -219,9 +219,19 @@ async def test_a_lost_session_ends_the_lease_and_the_commits(cluster: InProcess)
 
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("how", HOW)
-async def test_taking_a_lease_ended_at_each_wait_leaves_none(cluster: InProcess, how: str, late: bool) -> None:
+async def test_taking_a_lease_ended_at_each_wait_leaves_none(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch, how: str, late: bool
+) -> None:
     client, other = await cluster.client(**FAST), await cluster.client(**FAST)
     reader, another = await with_log(client), await other.read_log("orders")
+    multi = session_of(client).multi
+
+    async def answered_later(operations: Any) -> Any:
+        result = await multi(operations)
+        await asyncio.sleep(0)  # it is done, and the caller doesn't know yet
+        return result
+
+    monkeypatch.setattr(session_of(client), "multi", answered_later)
     for at in count():
         name = f"c{at}"
         taken = False
