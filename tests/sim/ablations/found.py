@@ -13,6 +13,9 @@ FOUND: Final[Mapping[str, Found]] = {
     "2 last add confirmed moves during an ensemble change": Found(
         "failover", 13, "I7: entry 354 was acknowledged when"
     ),
+    "20 a bookie does not fence a ledger that it never saw": Found(
+        "everything", 4, "LedgerRecoveryError: too few bookies could be fenced"
+    ),
     "20 a fence is answered before it is durable": Found(
         "storage", 7, "the fence of ledger 9 is forgotten", cheap=True
     ),
