@@ -13,6 +13,7 @@ FOUND: Final[Mapping[str, Found]] = {
     "2 last add confirmed moves during an ensemble change": Found(
         "failover", 13, "I7: entry 354 was acknowledged when"
     ),
+    "16 a failed read counts as a denial": Found("everything", 4, "was cut short: closed at 54, entry 56 is known"),
     "20 a bookie does not fence a ledger that it never saw": Found(
         "everything", 4, "LedgerRecoveryError: too few bookies could be fenced"
     ),
