@@ -274,4 +274,11 @@ MUTANTS: list[Mutant] = [
         "except BaseException:\n    raise",
         (f"{_PHASES}::test_a_stop_that_was_cancelled_goes_on_where_it_was",),
     ),
+    Mutant(
+        "a gauge's values lose their labels",
+        "the page of metrics has several values of one name, of which nobody knows what they are",
+        "family.add_metric(label, value())",
+        "family.add_metric((), value())",
+        ("tests/unit/bookie/test_metric_set.py::test_a_gauge_is_asked_at_each_scrape",),
+    ),
 ]

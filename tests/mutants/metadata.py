@@ -268,4 +268,11 @@ MUTANTS: list[Mutant] = [
         "self._store, lock.nodes[1], attempts_max=",
         (f"{_LOCKS}::test_a_lock_goes_with_its_session_and_a_successors_is_never_removed",),
     ),
+    Mutant(
+        "a node's path may end in a slash",
+        "ZooKeeper refuses what the store in memory takes",
+        "if not _PATH.fullmatch(path):",
+        "if not _PATH.match(path):",
+        ("tests/unit/metadata/test_metadata_paths.py::test_a_node_path_is_absolute_with_plain_parts",),
+    ),
 ]

@@ -249,7 +249,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "copies are appends of clients",
         "workers slow each other down, although nobody else is there",
-        "        if not columns.flags & Flags.RECOVERY:\n            self.appended += 1\n",
+        "        if not columns.flags & _RECOVERY:\n            self.appended += 1\n",
         "        self.appended += 1\n",
         (
             "tests/unit/replication/worker/test_appends_of_clients.py::test_appends_of_clients_are_counted_and_copies_are_not",

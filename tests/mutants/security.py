@@ -221,7 +221,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a receive buffer holds on to a connection that is lost",
         "each client that was there leaves its keys behind until the cycle collector runs",
-        "        self._on_room = _nothing  # breaks the reference to the owner, which has this buffer",
+        "        self._on_room = lambda: None  # breaks the reference to the owner, which has this buffer",
         "        self._wanted = 0",
         (f"{_CLOSED}::test_a_closed_connection_is_freed_without_the_cycle_collector[said nothing]",),
     ),

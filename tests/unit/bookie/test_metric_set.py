@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from bkpy.bookie.metric_set import MetricSet
 
@@ -37,4 +37,26 @@ def test_the_page_is_that_of_prometheus_own_metrics() -> None:
         their_times.labels("add").observe(value)
         sizes.observe(value)
         their_sizes.observe(value)
+    assert samples(ours) == samples(theirs)
+
+
+def test_a_gauge_is_asked_at_each_scrape() -> None:
+    held = {"keys": 1, "blocks": 2}
+    metrics = MetricSet()
+    metrics.gauge("open", "Things open").add(lambda: sum(held.values()))
+    parts = metrics.gauge("parts", "Each of them", "part")
+    for name in held:
+        parts.add(lambda name=name: held[name], name)
+    ours = CollectorRegistry()
+    ours.register(metrics)
+
+    theirs = CollectorRegistry()
+    Gauge("open", "Things open", registry=theirs).set_function(lambda: sum(held.values()))
+    their_parts = Gauge("parts", "Each of them", ["part"], registry=theirs)
+    for name in held:
+        their_parts.labels(name).set_function(lambda name=name: held[name])
+
+    assert samples(ours) == samples(theirs)
+    held["blocks"] = 7
+    assert 'parts{part="blocks"} 7.0' in samples(ours)
     assert samples(ours) == samples(theirs)

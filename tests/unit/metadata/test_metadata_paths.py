@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,6 +24,7 @@ from bkpy.metadata.ledgers.layout import (
 from bkpy.metadata.store.memory import MemoryStore
 from bkpy.metadata.store.outcome import NotDone
 from bkpy.metadata.store.resolve import ensure_path
+from bkpy.metadata.store.store import check_path
 from bkpy.metadata.uri import parse_uri
 
 if TYPE_CHECKING:
@@ -165,3 +167,10 @@ async def test_long_ids_end_at_63_bits() -> None:
     )
     assert await id_of(ids) == 2**63 - 1
     await check_exhausted(ids)
+
+
+@given(st.text("/.a\n", max_size=8))
+def test_a_node_path_is_absolute_with_plain_parts(path: str) -> None:
+    plain = path == "/" or (path[:1] == "/" and not {"", ".", ".."} & {*path[1:].split("/")})
+    with contextlib.nullcontext() if plain else pytest.raises(ValueError, match="no node path"):
+        check_path(path)
