@@ -197,9 +197,9 @@ async def test_a_full_list_of_0_2_0_moves_into_pages(harness: Harness) -> None:
     log_list, _ = await of.logs.read("orders")
     segments = tuple(Segment(n, n * 10, n).seal(10, 180, n) for n in range(15_000))
     fields = json.loads(dataclasses.replace(log_list, segments=segments).encode())
-    for name in ("pages", "next_page", "reclaimed"):
+    for name in ("pages", "next_page", "reclaimed", "producers"):
         del fields[name]
-    former = json.dumps({**fields, "version": 1}, separators=(",", ":")).encode()
+    former = json.dumps({**fields, "sinks": {}, "version": 1}, separators=(",", ":")).encode()
     assert 400_000 < len(former) < 768 * 1024
     await of.store.put(f"{harness.root}/logs/orders", former, 0)
     read, version = await of.logs.read("orders")
