@@ -76,7 +76,7 @@ async def test_an_unknown_digest(client: bkpy.Client) -> None:
 async def test_too_few_bookies(client: bkpy.Client) -> None:
     async with asyncio.timeout(BOUND_S):
         with pytest.raises(bkpy.NotEnoughBookiesError, match="needs 4 bookies, 3 are available"):
-            await client.create_ledger(ensemble_size=4)
+            await client.create_ledger(ensemble_size=4, allow_absent_bookies=False)
 
 
 async def test_a_range_past_the_end(client: bkpy.Client) -> None:

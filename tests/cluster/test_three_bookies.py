@@ -75,7 +75,7 @@ async def test_logs_are_opened_rolled_and_taken_over_while_one_of_three_bookies_
             await other.create_ledger(allow_absent_bookies=False)
 
         ledgers = await ledgers_of(other, "orders")
-        assert len(ledgers) >= 4
+        assert len(ledgers) >= 3  # a roll each, at least, and those that the takeover did not find empty
         for ledger_id in ledgers:
             metadata = await other.ledger_metadata(ledger_id)
             assert victim.id in metadata.fragments[0].bookies
