@@ -281,4 +281,12 @@ MUTANTS: list[Mutant] = [
         "family.add_metric((), value())",
         ("tests/unit/bookie/test_metric_set.py::test_a_gauge_is_asked_at_each_scrape",),
     ),
+    # --- stopping ---------------------------------------------------------------------------------------------------
+    Mutant(
+        "a stop waits for requests of connections that are still there only",
+        "a stop fails requests of lost connections with a RuntimeError, in the log of a bookie that is well",
+        "                while self._service.requests_in_flight or any(c.busy for c in self._connections):\n",
+        "                while any(c.busy for c in self._connections):\n",
+        ("tests/unit/bookie/test_stopping.py::test_a_stop_waits_for_requests_of_connections_that_are_gone",),
+    ),
 ]

@@ -482,9 +482,18 @@ async def check_bookie(reader: LedgerReader, acknowledged: Mapping[int, bytes], 
 
 
 async def held_by(
-    reader: LedgerReader, acknowledged: Mapping[int, bytes], bookie: Bookie, last: int, *, in_limbo: bool = False
+    reader: LedgerReader,
+    acknowledged: Mapping[int, bytes],
+    bookie: Bookie,
+    last: int,
+    *,
+    in_limbo: bool = False,
+    unknown: set[int] | None = None,
 ) -> set[int] | None:
-    """What the bookie has up to entry `last`; None if it can't tell. With `in_limbo`, what it returns all the same."""
+    """What the bookie has up to entry `last`; None if it can't tell. With `in_limbo`, what it returns all the same.
+
+    `unknown` gets what it neither has nor denies.
+    """
     held: set[int] = set()
     first = 0
     while first <= last:
@@ -499,6 +508,8 @@ async def held_by(
         reply, view = decode_read_reply(frame.head), bytes(frame.body)
         if reply.unknown and not in_limbo:
             return None
+        if unknown is not None:
+            unknown.update(n for low, high in reply.unknown for n in range(low, min(high, last) + 1))
         for header in walk(view):
             data = view[header.offset + HEADER_BYTES : header.end]
             assert data == acknowledged.get(header.entry_id, data)

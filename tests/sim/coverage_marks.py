@@ -86,6 +86,7 @@ INDEX_REBUILT = "an index was made anew"
 ROTTEN = "a stored byte rotted"
 SECOND_LIFE = "a ledger that was deleted was copied here again"
 THREE_FAULTS = "a quick run had three faults"
+DIRECTORIES_CHECKED = "the directories of a bookie were checked in the end"
 WENT_BACK = "a bookie noticed that the metadata store is older"
 CREATED_WITHOUT = "a ledger was created without a bookie"
 TAKEN_IN = "a writer took in a bookie that was absent"
@@ -163,7 +164,16 @@ EXPECTED: Mapping[str, tuple[str, ...]] = {
         *map(struck, ("store away", "session lost", "replies lost", "reply lost, then away", "lagging follower")),
         *map(struck, ("blackout", "client dies", "worker dies", "clock jump", "clock drift", "cancelled calls")),
         *map(struck, ("host lost", "disks lost", "copy taken")),
-        *(*_STORAGE[:4], *_STORAGE[5:], COLLECTED, SPARE_COLLECTED, SCRUBBED, MOVED_COPY, WENT_BACK),
+        *(
+            *_STORAGE[:4],
+            *_STORAGE[5:],
+            COLLECTED,
+            SPARE_COLLECTED,
+            SCRUBBED,
+            MOVED_COPY,
+            WENT_BACK,
+            DIRECTORIES_CHECKED,
+        ),
         *(LOG_TAKEN, LOG_FENCED, LOG_ROLLED, LOG_TRUNCATED, REBUILT, RETIRED, DRAIN_CANCELLED, REBALANCED),
         *(LONG_POLL, FENCE_OF_UNSEEN, STRANGER_FIRST, KEY_GAVE_WAY, ROTTEN),
     ),

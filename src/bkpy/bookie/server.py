@@ -82,7 +82,8 @@ class BookieServer:
             connection.pause("stopping")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                while any(c.busy for c in self._connections):
+                # Requests of connections that are gone use the storage as well.
+                while self._service.requests_in_flight or any(c.busy for c in self._connections):
                     self._answered.clear()
                     await self._answered.wait()
         for connection in list(self._connections):

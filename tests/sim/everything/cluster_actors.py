@@ -39,6 +39,7 @@ async def drain(stage: Stage, actor: Actor) -> None:
             async with stage.busy[bookie.host.name]:
                 if bookie.host.up:
                     bookie.host.crash()
+            stage.oracle.retired.add(name)
             stage.world.marks[RETIRED] += 1
 
     await stage.on(stage.operating.name, act)

@@ -6,12 +6,17 @@ import asyncio
 import errno
 from typing import TYPE_CHECKING
 
+from bkpy.storage.entry_log.entry_log import LOG_HEADER_BYTES
+from bkpy.storage.entry_log.scan import LogScan
 from tests.sim.coverage_marks import ROTTEN, struck
 
 from .drawing import DEATHS, LINKS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from random import Random
+
+    from tests.sim.disk import SimDisk
 
     from .plan import Fault
     from .stage import Stage
@@ -108,9 +113,36 @@ async def _rot(stage: Stage, fault: Fault, rng: Random) -> None:
     used = {path: len(disk.contents(path).rstrip(b"\0")) for path in paths if "/ledgers/" in path}
     if found := [path for path, size in used.items() if size]:
         path = rng.choice(found)
-        disk.flip(path, rng.randrange(used[path]), rng.randrange(1, 256))
+        at, bits = rng.randrange(used[path]), rng.randrange(1, 256)
+        rot = stage.oracle.rot[stage.unlucky.settings.bookie_id]
+        for ledger_id, entry_ids in _entries_at(disk, path, at):
+            rot[ledger_id].update(entry_ids)
+        disk.flip(path, at, bits)
         stage.oracle.rotten.add(stage.unlucky.settings.bookie_id)
         stage.world.marks[ROTTEN] += 1
+
+
+def _entries_at(disk: SimDisk, path: str, offset: int) -> Iterator[tuple[int, range]]:
+    """The entries that a flipped byte of an entry log costs: its block's, or all if it is in the log's header."""
+    for found in LogScan(_Contents(disk.contents(path)), read_bytes=1 << 16):  # type: ignore[arg-type]
+        if offset < LOG_HEADER_BYTES or found.offset <= offset < found.offset + found.length:
+            ids = [*found.block.ids.from_rank(0)]
+            yield found.ledger_id, range(ids[0], ids[-1] + 1)
+
+
+class _Contents:
+    """A file to read, also while its host is down."""
+
+    path = ""
+
+    def __init__(self, contents: bytes) -> None:
+        self._contents = contents
+
+    def size(self) -> int:
+        return len(self._contents)
+
+    def pread(self, count: int, offset: int) -> bytes:
+        return self._contents[offset : offset + count]
 
 
 async def _host_lost(stage: Stage, fault: Fault, rng: Random) -> None:

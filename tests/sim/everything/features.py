@@ -42,6 +42,7 @@ for _name, _chance in {
     "directories added": 0.2,
     "journal kept": 0.5,
     "extreme settings": 0.5,
+    "directories checked": 0.2,
 }.items():
     feature(_name, _chance)(nothing_more)
 

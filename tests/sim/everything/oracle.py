@@ -18,9 +18,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from bkpy.errors import BookKeeperError
-from bkpy.metadata import paths
 from bkpy.metadata.ledgers.layout import LONG_HIERARCHICAL
-from bkpy.metadata.store.store import NoNode
 from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from bkpy.protocol.ledger.quorum import write_set
 from bkpy.protocol.repair.garbage_collection import ProbeState
@@ -151,7 +149,10 @@ class Oracle(HealingOracle):
         self.found: asyncio.Future[Violation] = self.world.loop.create_future()
         # By bookie and ledger, what a bookie had acknowledged when it lost its disks.
         self.forgotten: defaultdict[str, defaultdict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
-        self.rotten: set[str] = set()  # bookies with flipped bytes: what they hold may be unreadable
+        self.rotten: set[str] = set()  # bookies with flipped bytes
+        # By bookie and ledger, the entries in blocks with flipped bytes: they may be unreadable there.
+        self.rot: defaultdict[str, defaultdict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
+        self.retired: set[str] = set()  # decommissioned bookies
         self.created: set[int] = set()  # ledgers that there ever were
         self.stories = LedgerStories(self)
 
@@ -256,8 +257,9 @@ class Oracle(HealingOracle):
                 if share.bookie_id in self.gone:
                     return f"ledger {metadata.ledger_id} names {share.bookie_id}, which is gone"
                 wanted = {n for start in share.starts for n in range(start, held.last_entry + 1, share.step)}
+                wanted -= self.rot[share.bookie_id][metadata.ledger_id]
                 bookie = by_name[share.bookie_id]
-                if share.bookie_id not in self.rotten and not wanted <= bookie.promises[metadata.ledger_id]:
+                if not wanted <= bookie.promises[metadata.ledger_id]:
                     has = await self._has(client, metadata.ledger_id, bookie, held.last_entry)
                     if missing := wanted - has:
                         return f"{share.bookie_id} misses {sorted(missing)} of ledger {metadata.ledger_id}"
@@ -293,15 +295,6 @@ class Oracle(HealingOracle):
                 if left := {name: used[name] for name in ("answers", "journal queues") if used[name]}:
                     return f"{bookie.host.name} counts {left}"
         return ""
-
-    def nodes_left(self) -> list[str]:
-        """Nodes of the metadata store that nobody needs any more."""
-        folder = f"{ROOT}/{paths.LOCKS}"
-        try:
-            held = self.world.metadata.node(folder).children
-        except NoNode:
-            return []
-        return sorted(f"{folder}/{name}" for name in held if name.startswith("L"))
 
     # --- the account --------------------------------------------------------------------------------------------------
 
@@ -339,15 +332,17 @@ class Oracle(HealingOracle):
         found: dict[str, set[int]] = {}
         for bookie in self.bookies:
             name = bookie.settings.bookie_id
-            if name in self.gone or name in self.rotten:
+            if name in self.gone:
                 continue
             held = None
+            unknown: set[int] = set()
             for _ in range(HIDDEN_MAX):
                 promised = set(bookie.promises[ledger_id])  # it may promise more meanwhile
                 last = max(promised | {story.stored.last_entry})
                 try:
                     # What had empty disks once denies no older ledger, also where none names it.
-                    held = await held_by(reader, story.payloads, bookie, last, in_limbo=bookie.rebuilds)
+                    may_not_know = bookie.rebuilds or bool(self.rot[name][ledger_id])
+                    held = await held_by(reader, story.payloads, bookie, last, in_limbo=may_not_know, unknown=unknown)
                 except BookKeeperError:
                     await asyncio.sleep(0.1)  # a connection of the storm, or too much at once
                     continue
@@ -360,7 +355,8 @@ class Oracle(HealingOracle):
             if held is None:
                 self.violate("liveness: copies shown", f"{name} does not say what it has of ledger {ledger_id}")
                 return found
-            if lost := sorted(promised & bookie.promises[ledger_id] - held):
+            unreadable = unknown & self.rot[name][ledger_id]
+            if lost := sorted(promised & bookie.promises[ledger_id] - held - unreadable):
                 self.violate("I9", f"{name} acknowledged and lost {lost} of ledger {ledger_id}")
             found[name] = held
         await reader.close()
@@ -372,7 +368,11 @@ class Oracle(HealingOracle):
         for entry_id in range(metadata.last_entry + 1):
             names = metadata.fragment_of(entry_id).bookies
             places = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum)
-            there = [names[i] for i in places if names[i] in self.rotten or entry_id in held.get(names[i], ())]
+            there = [
+                names[i]
+                for i in places
+                if entry_id in held.get(names[i], ()) or entry_id in self.rot[names[i]][metadata.ledger_id]
+            ]
             if len(there) < needed:
                 self.violate("I7", f"entry {entry_id} of ledger {metadata.ledger_id} is on {there or 'none'} only")
                 return

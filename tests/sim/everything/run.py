@@ -17,6 +17,7 @@ from tests.sim.stories import PASSWORD
 from . import cluster_actors, ledger_actors, log_actors
 from .faults import strike
 from .gone_back import GoneBack
+from .left_over import Nodes, check_directories
 from .oracle import Oracle, Violation
 from .plan import Plan
 from .stage import Stage, cluster_of
@@ -94,6 +95,8 @@ class Play:
         await self._account()
         if self.stage.older is not None:
             await GoneBack(self.stage, self.stage.older).play()
+        elif "directories checked" in self.plan.features:
+            await check_directories(self.stage)
 
     async def _calm(self) -> None:
         stage = self.stage
@@ -203,7 +206,7 @@ class Play:
             return "liveness: space reclaimed", why
         if why := self.oracle.memory_left():
             return "liveness: memory released", why
-        if nodes := self.oracle.nodes_left():
+        if nodes := Nodes(self.stage).left(self.oracle):
             return "liveness: no node left over", ", ".join(nodes)
         return None
 
