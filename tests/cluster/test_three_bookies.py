@@ -86,10 +86,11 @@ async def test_logs_are_opened_rolled_and_taken_over_while_one_of_three_bookies_
         text = (await asyncio.to_thread(bkpy, "ledger", "show", str(ledgers[-1]), uri=uri)).stdout.decode()
         assert "absent-at-creation since" in text
 
+        await append(late, 60, 5)  # a ledger without entries would need no new fragment
         await victim.start()
         await whole_at_last(other, ledgers[:-1])
         present = ledgers[-1]  # has an end no sooner than its writer has taken in the bookie
-        await append(late, 60, 5)
+        await append(late, 65, 5)
 
         async def taken_in() -> bool:
             return len((await other.ledger_metadata(present)).fragments) == 2
@@ -97,4 +98,4 @@ async def test_logs_are_opened_rolled_and_taken_over_while_one_of_three_bookies_
         await eventually(taken_in)
         await late.close()
         await whole_at_last(other, await ledgers_of(other, "orders"))
-        assert await read(other, "orders") == [b"%d" % i for i in range(65)]
+        assert await read(other, "orders") == [b"%d" % i for i in range(70)]
