@@ -84,7 +84,7 @@ class ClusterPages:
             assert place is not None
             try:
                 report = await self._read_at(place, info)
-            except (aiohttp.ClientError, TimeoutError, ValueError, KeyError):
+            except (aiohttp.ClientError, TimeoutError, ValueError, KeyError, TypeError):  # or it is no bookie's page
                 report = None
             if report is not None:
                 self._places[info.bookie_id] = place
@@ -133,7 +133,11 @@ class ClusterPages:
         assert self._session is not None
         url, secured = self._secured(place, page, info)
         async with self._session.get(url, **secured) as response:
-            body = await response.content.read(self._settings.page_bytes_max)
+            body = bytearray()
+            async for piece in response.content.iter_any():
+                body += piece
+                if len(body) > self._settings.page_bytes_max:
+                    raise ValueError(f"the page has more than {self._settings.page_bytes_max} bytes")
             return body.decode(), response.headers
 
 
