@@ -14,7 +14,7 @@ from bkpy.admin.cluster_health import assess, seen
 from bkpy.admin.decommission import Decommission, answers
 from bkpy.admin.drain import BookieDrain
 from bkpy.admin.rebalance import Rebalancer
-from bkpy.client.arguments import check_ledger_id, check_password
+from bkpy.client.arguments import check_ledger_id, check_password, check_position
 from bkpy.client.client import last_entries, log_parts, loop_guard, replication_context
 from bkpy.client.iteration import ResumableIterator, Stepwise, alone
 from bkpy.config.recovery import RecoverySettings
@@ -425,9 +425,10 @@ class AdminClient:
         position past the end, or that a consumer has yet to read unless `ignore_consumers`.
         """
         self._guard.check()
+        check_position("before", before)
         async with await self._client.read_log(name, password=password) as reader:
             return await self._log_maintenance().truncate(
-                name, before, end=reader.next_position, uid=reader.uid, ignore_consumers=ignore_consumers
+                name, int(before), end=reader.next_position, uid=reader.uid, ignore_consumers=ignore_consumers
             )
 
     async def log_consumers(self, name: str) -> Mapping[str, ConsumerState]:

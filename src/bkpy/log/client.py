@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from bkpy.client.arguments import check_password, check_seconds, check_size
 from bkpy.errors import ConfigError, MetadataUnavailableError, NoSuchLogError, UnauthorizedError
-from bkpy.log.opening import Opening, new_ledger
+from bkpy.log.opening import Opening, drop_lease, new_ledger
 from bkpy.log.reader import LogReader
 from bkpy.log.rolling import RollLimits
 from bkpy.log.segments import Segments
@@ -18,6 +18,7 @@ from bkpy.metadata.logs.catalog import HeldBy, Taken
 from bkpy.metadata.store.outcome import Done, Exists, NotDone, Unknown, to_error
 from bkpy.protocol.ledger.quorum import check_sizes
 from bkpy.protocol.log.log_list import LogList, checked_name
+from bkpy.protocol.log.log_opening import LENGTH_MAX
 from bkpy.protocol.wire.records import DIGESTS, PLAIN, RecordCodec, digest_key, ledger_key
 
 if TYPE_CHECKING:
@@ -59,8 +60,8 @@ class NewLog(NamedTuple):
             check_seconds("consumer_expiry_s", self.consumer_expiry_s)
         if self.retention_bytes is not None:
             check_size("retention_bytes", self.retention_bytes)
-            if self.retention_bytes < 0:
-                raise ConfigError(f"retention_bytes must not be negative, and is {self.retention_bytes}")
+            if not 0 <= self.retention_bytes <= LENGTH_MAX:
+                raise ConfigError(f"retention_bytes must be from 0 to {LENGTH_MAX}")
         return self
 
 
@@ -89,7 +90,12 @@ async def open_log(
     opening = Opening(name, password, parts, wait=wait, made=made, producer=producer or "", new_producer=new_producer)
     opened = await opening.run()
     if wait:
-        await _show(parts, name, opened)
+        try:
+            await _show(parts, name, opened)
+        except BaseException:  # there will be no writer: a lease would keep others away until the session ends
+            dropping = drop_lease(name, opened.log_list.uid, opened.token, parts.logs)
+            parts.shared.runtime.spawn(dropping, name="drop a lease")
+            raise
     return LogWriter(name, opened, password, limits, parts, partial(read_log, parts, name, password))
 
 

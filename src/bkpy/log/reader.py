@@ -6,6 +6,7 @@ and never changes anything.
 
 from __future__ import annotations
 
+import sys
 from contextlib import aclosing
 from datetime import datetime
 from functools import partial
@@ -136,12 +137,13 @@ class LogReader:
         snapshot = self._snapshot
         await snapshot.refresh(self._logs, fresh=True)
         snapshot.check(appended)
-        if appended < snapshot.proved and snapshot.list.behind(appended) == appended:  # it lies in no gap
-            return
         entry_id = appended.entry_id
-        for segment in snapshot.list.open_segments:
-            if (segment.ledger_id, segment.first_position) == (appended.ledger_id, appended - entry_id):
-                reader = await self._look_up(segment)
+        found = await self._logs.pages.segment_at(self.name, snapshot.list, appended)
+        if found is not None and (found.ledger_id, found.first_position) == (appended.ledger_id, appended - entry_id):
+            if found.sealed and entry_id < found.entries:
+                return
+            if not found.sealed:
+                reader = await self._look_up(found)
                 if not reader.closed or entry_id <= reader.last_add_confirmed:
                     snapshot.advance(appended + 1)
                     return
@@ -356,7 +358,7 @@ class LogReader:
             raise ConfigError(f"max_entries must be at least 1, not {max_entries}")
         if timeout is not None:
             check_seconds("timeout", timeout)
-        return await self._poll.poll(max_entries, timeout)
+        return await self._poll.poll(min(max_entries, sys.maxsize), timeout)
 
     def seek(self, position: int) -> None:
         """The next `poll` begins at this position. Raises `RuntimeError` while another task polls."""
@@ -400,6 +402,8 @@ class LogReader:
 
     async def lag_at(self, position: int) -> ConsumerLag:
         """What lies from the position on, as a consumer there has yet to read it. Raises what `refresh` does."""
+        self._check_open()
+        check_position("position", position)
         await self.refresh()
         return await self._lag(position)
 
@@ -527,4 +531,9 @@ def _seconds(time: float | datetime) -> float:
         return time.timestamp()
     if type(time) not in (int, float) or time != time:
         raise ConfigError(f"a time is seconds since the epoch or a datetime, not {time!r}")
-    return float(time)
+    try:
+        return float(time)
+    except OverflowError:
+        raise ConfigError(
+            "the time, in seconds since the epoch, is larger than any number that a float can hold"
+        ) from None

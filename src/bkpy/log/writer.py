@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bkpy.client.arguments import payload_of
+from bkpy.client.arguments import check_position, payload_of
 from bkpy.client.lifetime import refuse_pickling
 from bkpy.errors import ConfigError
 from bkpy.log.consumer import LogEnd, opened
@@ -221,7 +221,8 @@ class LogWriter:
         acknowledged, or one that a consumer has yet to reach unless they are ignored; `MetadataUnavailableError`.
         """
         self._appends.batcher.guard.check()
-        await self._roller.truncate(before, ignore_consumers=ignore_consumers)
+        check_position("before", before)
+        await self._roller.truncate(int(before), ignore_consumers=ignore_consumers)
 
     async def consumer(
         self, name: str, *, position: int | str | datetime | None = None, create: bool = False, lease: bool = False

@@ -282,6 +282,7 @@ async def test_a_confirmation_that_raises_keeps_the_bookie(five: InProcess) -> N
     admin = await admin_of(five)
     await admin.start_drain("a")
     await admin.wait_for_drain("a")
+    await asyncio.sleep(1)  # the bookie has said that it refuses entries
 
     def refuse(looked: object) -> None:
         raise KeyError("no")

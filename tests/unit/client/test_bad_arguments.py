@@ -160,3 +160,43 @@ def test_connect_is_a_coroutine_for_asyncio() -> None:
 
     asyncio.run(as_a_task())
     bkpy.connect("zk://127.0.0.1:1/none").close()
+
+
+async def test_a_bad_position_of_a_log_is_refused_at_the_call(cluster: InProcess) -> None:
+    """Above all in a truncation: the log's list would have it, and nobody could read that any more."""
+    client = await cluster.client()
+    admin = bkpy.AdminClient(client)
+    log = await client.open_log("orders", create=True)
+    await log.append_batch([b"x"] * 10)
+    reader = await client.read_log("orders")
+    await reader.refresh(confirmed=log.next_position)
+    calls: dict[str, Any] = {
+        "before": log.truncate,
+        "before, by an administrator": lambda bad: admin.truncate_log("orders", bad),
+        "position": reader.lag_at,
+        "position, of a consumer": lambda bad: reader.consumer("billing", position=bad, create=True),
+        "confirmed": lambda bad: reader.refresh(confirmed=bad),
+    }
+    for what, call in calls.items():
+        bad_values = [bad for bad in NO_NUMBERS if not (what.endswith("consumer") and isinstance(bad, str))]
+        for bad in (*bad_values, TOO_LARGE, -1):
+            with pytest.raises(bkpy.ConfigError, match=f"^{what.split(',')[0]} must"):
+                await call(bad)
+    await log.truncate(3)
+    assert [entry.position async for entry in reader.read(3)] == list(range(3, 10))
+    await log.close()
+    async with await client.open_log("orders") as log:
+        assert (log.first_position, log.next_position) == (3, 10)
+
+
+async def test_numbers_beyond_what_a_machine_holds_are_refused_or_served_by_logs(cluster: InProcess) -> None:
+    client = await cluster.client()
+    with pytest.raises(bkpy.ConfigError, match=r"^retention_bytes must be from 0 to"):
+        await client.open_log("orders", create=True, retention_bytes=10**5000)
+    async with await client.open_log("orders", create=True) as log:
+        assert await log.append(b"0") == 0
+    async with await client.read_log("orders") as reader:
+        for bad in (10**400, -(10**400)):
+            with pytest.raises(bkpy.ConfigError, match="a float can hold"):
+                await reader.position_at(bad)
+        assert [entry.data for entry in await reader.poll(max_entries=2**70)] == [b"0"]

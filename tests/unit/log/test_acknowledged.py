@@ -68,6 +68,24 @@ async def test_an_append_returns_a_position_that_says_where_it_is(cluster: InPro
     await client.close()
 
 
+async def test_a_position_proves_nothing_of_another_ledger_that_has_it_now(cluster: InProcess) -> None:
+    """As after a restore of the metadata: others have written there since. In the list, and in a page."""
+    client = await cluster.client(log_page_rows=2)
+    async with await client.open_log("orders", create=True, roll_entries=1) as log:
+        appended = []
+        for n in range(12):
+            appended.append(await log.append(b"%d" % n))
+            await asyncio.sleep(0.02)
+        assert roller_of(log).log_list.pages
+        reader = await client.read_log("orders")
+        for position in appended:
+            await reader.refresh(confirmed=position)
+            parts = {"log_uid": position.log_uid, "ledger_id": position.ledger_id, "entry_id": position.entry_id}
+            for wrong in ({"ledger_id": 1000}, {"entry_id": position.entry_id + 1}):
+                with pytest.raises(NoSuchEntryError, match="no such entry at position"):
+                    await reader.refresh(confirmed=bkpy.LogPosition.of(position, **parts | wrong))
+
+
 @pytest.mark.parametrize("rolled", [False, True])
 async def test_what_was_acknowledged_is_readable_at_once(cluster: InProcess, rolled: bool) -> None:
     """Though no bookie knows it, and none can be asked."""

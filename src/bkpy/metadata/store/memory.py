@@ -242,7 +242,10 @@ class MemorySession(MetadataStore):
         if self._closed:
             raise ClientClosedError("the metadata session is closed")
         await asyncio.sleep(0)  # no call of a real store returns within the caller's tick of the event loop
-        return await self.perform(function, write=write)
+        result = await self.perform(function, write=write)
+        if write:
+            await asyncio.sleep(0)  # a call that is cancelled before its reply has come has been made
+        return result
 
     async def perform(self, function: Callable[[], T], *, write: bool) -> T:
         """The call at the store, which a simulator makes after a latency of its own."""
