@@ -259,6 +259,30 @@ def test_a_port_that_is_taken(cluster: LocalCluster, tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr.decode()
 
 
+def test_all_that_a_bookie_says_can_be_json(cluster: LocalCluster, tmp_path: Path) -> None:
+    config = settings(cluster, tmp_path, log_format="json", checkpoint_intervall_s=1.0)
+    done = bookie_run("--config", config, "--listen", cluster.bookies[0].address)
+    assert "unknown setting" in done.stderr.decode()  # before it is known how to log
+    config = settings(cluster, tmp_path, log_format="json", tick_s=1.0)  # an internal one, with a notice
+    done = bookie_run("--config", config, "--listen", cluster.bookies[0].address)
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert {line["bookie"] for line in lines} == {"another"}
+    assert "tick_s" in lines[0]["message"]
+    assert lines[-1]["level"] == "CRITICAL"
+    assert cluster.bookies[0].address in lines[-1]["message"]
+    assert done.returncode == 1
+
+
+def test_what_a_command_says_that_runs_for_long_can_be_json(cluster: LocalCluster) -> None:
+    uri = cluster.connect_string
+    done = bkpy_command("autorecovery", "run", "--connect", uri, "--metrics_listen", "1.2.3.4", "--metrics_port", "1",
+                        BKPY_LOG_FORMAT="json")  # fmt: skip
+    (line,) = done.stderr.splitlines()
+    assert json.loads(line)["level"] == "CRITICAL"
+    assert "1.2.3.4" in json.loads(line)["message"]
+    assert done.returncode == 1
+
+
 def test_directories_that_are_in_use(cluster: LocalCluster, tmp_path: Path) -> None:
     owner = cluster.bookies[0].directory
     taken = {

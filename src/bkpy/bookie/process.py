@@ -20,6 +20,7 @@ from bkpy.bookie.files import fit_files
 from bkpy.bookie.node import BookieNode
 from bkpy.errors import BookKeeperError
 from bkpy.metadata.connect import connect_store
+from bkpy.runtime.logs import log_to_stderr, logs_json
 from bkpy.runtime.process import release_free_memory
 from bkpy.runtime.system import real_runtime
 
@@ -60,12 +61,7 @@ def run_bookie(
     `rebuild`: the directories may be empty, although the cluster knows the bookie. `notices` about settings are logged.
     The exit status is 0 after a clean stop, 1 if the bookie had to give up.
     """
-    logging.basicConfig(
-        stream=sys.stderr,
-        force=True,  # the command line has set up its own, which logs nothing
-        level=settings.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+    log_to_stderr(settings.log_level.upper(), settings.log_format, bookie=settings.bookie_id)
     for notice in notices:
         log.warning("%s", notice)
     try:
@@ -79,7 +75,10 @@ def run_bookie(
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(settings, background_service, integrity_checker, rebuild=rebuild))
     except (BookKeeperError, OSError) as e:
-        print(f"bkpy: bookie {settings.bookie_id}: {e}", file=sys.stderr)
+        if logs_json():
+            log.critical("%s", e)
+        else:
+            print(f"bkpy: bookie {settings.bookie_id}: {e}", file=sys.stderr)
         return 1
     return 0
 

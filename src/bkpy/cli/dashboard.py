@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
 import signal
 from typing import TYPE_CHECKING, Any, Final
@@ -11,15 +12,19 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from bkpy.cli.connecting import connect_admin, connect_option, settings
+from bkpy.cli.logs import log_format_option
 from bkpy.cli.output.text import say
 from bkpy.cli.running import run
 from bkpy.config.address import split_address
 from bkpy.config.password_file import read_password
 from bkpy.errors import ConfigError
+from bkpy.runtime.logs import log_to_stderr
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
+
+    from bkpy.runtime.logs import LogFormat
 
 DEFAULT_LISTEN: Final = "127.0.0.1:8080"
 _CONNECTIONS_MAX: Final = 256
@@ -39,7 +44,10 @@ _TOKEN_CHARS_MIN: Final = 16
 @click.option(
     "--tls", is_flag=True, help="Serve it with TLS, to clients with a certificate.  [env: BKPY_TLS_CA_FILE and others]"
 )
-def dashboard(uri: str, listen: str, allow_actions: bool, token_file: str | None, tls: bool) -> None:
+@log_format_option
+def dashboard(
+    uri: str, listen: str, allow_actions: bool, token_file: str | None, tls: bool, log_format: LogFormat
+) -> None:
     """Serve a page that shows the cluster: health, bookies, ledgers, logs, healing, events. Ctrl-C ends it.
 
     It only shows, unless --allow-actions is given. Everybody who reaches the address sees what this client may see,
@@ -54,6 +62,8 @@ def dashboard(uri: str, listen: str, allow_actions: bool, token_file: str | None
     token = ""
     if allow_actions:
         token = secrets.token_urlsafe(_TOKEN_BYTES) if token_file is None else _token_in(token_file)
+    if log_format == "json":
+        log_to_stderr(logging.INFO, log_format)
     run(_serve(uri, host, port, token, tls, shown=token_file is None))
 
 

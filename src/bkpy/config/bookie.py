@@ -217,6 +217,9 @@ class BookieSettings(BookieStorage, BookieNetwork, BookieSecurity, RecoverySetti
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="lowest severity of messages to log"
     )
+    log_format: Literal["text", "json"] = Field(
+        default="text", description="log lines as text, or as one JSON object each: see docs/how-to/watching.md"
+    )
 
     @field_validator("listen", "advertised_address")
     @classmethod

@@ -45,7 +45,7 @@ def command_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_a_person_can_hold_the_public_settings_in_the_head() -> None:
     public = {name for model in MODELS for name in model.public()}
-    assert len(public) <= 90
+    assert len(public) <= 92
 
 
 @pytest.mark.parametrize("model", [*MODELS, RecoverySettings])
@@ -198,7 +198,7 @@ def test_help_of_a_bookie_shows_the_public_settings_alone() -> None:
 def test_help_of_autorecovery_shows_the_public_settings_alone() -> None:
     shown, hidden = flags(autorecovery.run_)
     shared = set(RecoverySettings.public()) - set(autorecovery.MetadataSettings.public())
-    assert shown - {"uri", "name", "metrics_port", "metrics_listen", "metrics_tls", "help"} == shared
+    assert shown - {"uri", "name", "metrics_port", "metrics_listen", "metrics_tls", "log_format", "help"} == shared
     assert {"copies_max_under_load", "copies_beside_clients"} <= hidden
 
 

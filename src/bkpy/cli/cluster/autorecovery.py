@@ -8,12 +8,12 @@ import logging
 import os
 import signal
 import socket
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from bkpy.cli.connecting import connect_admin, connect_option, metadata, security_settings
+from bkpy.cli.logs import log_format_option
 from bkpy.cli.output.json import json_option, print_json
 from bkpy.cli.output.tables import print_table
 from bkpy.cli.output.text import human_bytes, say
@@ -23,8 +23,10 @@ from bkpy.config.recovery import RecoverySettings
 from bkpy.config.renamed import RENAMED
 from bkpy.config.shared import MetadataSettings
 from bkpy.errors import ConfigError
+from bkpy.runtime.logs import log_to_stderr
 
 if TYPE_CHECKING:
+    from bkpy.runtime.logs import LogFormat
     from bkpy.runtime.tls import TlsContext
 
 log = logging.getLogger("bkpy.autorecovery")
@@ -129,7 +131,16 @@ class RecoveryCommand(click.Command):
     is_flag=True,
     help="Serve metrics with TLS, to clients with a certificate.  [env: BKPY_TLS_CA_FILE and the two others]",
 )
-def run_(uri: str, name: str | None, metrics_port: int, metrics_listen: str, metrics_tls: bool, **values: Any) -> None:
+@log_format_option
+def run_(
+    uri: str,
+    name: str | None,
+    metrics_port: int,
+    metrics_listen: str,
+    metrics_tls: bool,
+    log_format: LogFormat,
+    **values: Any,
+) -> None:
     """Run an auditor and a replication worker without a bookie, until SIGTERM or Ctrl-C.
 
     Bookies do the same beside their own work, unless their auto_recovery is false.
@@ -138,9 +149,7 @@ def run_(uri: str, name: str | None, metrics_port: int, metrics_listen: str, met
     flags = {flag: value for flag, value in values.items() if value is not None}
     flags = current_names(RecoverySettings, flags, "flag", notices.append)
     given = build(RecoverySettings, {**security_settings(), **flags}, dict.fromkeys(flags, "flag"))
-    logging.basicConfig(
-        stream=sys.stderr, force=True, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    log_to_stderr(logging.INFO, log_format)
     for notice in notices:
         log.warning("%s", notice)
     tls = _tls_of_metrics(given) if metrics_tls else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import sys
 import warnings
@@ -14,9 +15,12 @@ from bkpy.cli.app import bkpy, debugging
 from bkpy.cli.output.text import printable_lines
 from bkpy.cli.running import INTERRUPTED, TERMINATED, Terminated
 from bkpy.errors import BookKeeperError
+from bkpy.runtime.logs import logs_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+log = logging.getLogger("bkpy.cli")
 
 
 def status_of(arguments: Sequence[str] | None) -> int:
@@ -119,5 +123,8 @@ def _warn(message: Warning | str, *_: object, **__: object) -> None:
 
 
 def _complain(message: str, status: int) -> int:
-    print(printable_lines(f"bkpy: {message}"), file=sys.stderr)
+    if logs_json():
+        log.critical("%s", message)
+    else:
+        print(printable_lines(f"bkpy: {message}"), file=sys.stderr)
     return status

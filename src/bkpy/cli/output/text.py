@@ -6,10 +6,15 @@ terminal's title, its clipboard, or the lines before.
 
 from __future__ import annotations
 
+import logging
 import unicodedata
 from typing import Final
 
 import click
+
+from bkpy.runtime.logs import logs_json
+
+log = logging.getLogger("bkpy.cli")
 
 _BIDIRECTIONAL: Final = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
@@ -32,8 +37,11 @@ def printable_lines(text: str) -> str:
 
 
 def say(message: str) -> None:
-    """A line for people, on standard error."""
-    click.echo(printable_lines(message), err=True)
+    """A line for people, on standard error; a log line of a command that logs JSON."""
+    if logs_json():
+        log.info("%s", message)
+    else:
+        click.echo(printable_lines(message), err=True)
 
 
 def human_entries(count: int) -> str:
