@@ -220,7 +220,8 @@ class Roller:
 
     def _try_room(self) -> None:
         log_list, position = self._sealed(self.log_list), self.appends.next_position
-        rolled = with_room(log_list, position, self._clock(), self._token, log_list.writer_label)
+        numbered = bool(self.producer)
+        rolled = with_room(log_list, position, self._clock(), self._token, log_list.writer_label, numbered=numbered)
         self._logs.check_fits(self._name, longest_opened(rolled, self._clock()))
 
     def _switch(self, following: LedgerWriter) -> None:

@@ -12,10 +12,12 @@ import pytest
 from tests.hooks import present_of, roller_of
 from tests.in_process import DEADLINE_S
 from tests.stepping import naming, run_to
+from tests.unit.client.write.test_frame_limits import SMALL
 from tests.unit.log.stepwise_log import all_of
 from tests.unit.log.test_interrupted import HOW, ending
 from tests.unit.log.test_rolling import Dropped
 from tests.unit.log.test_takeovers import AWAY, FAST, GONE, REPLY_LOST, REQUEST_LOST, faulty_client
+from tests.waiting import eventually
 
 from bkpy.client.client import log_parts
 from bkpy.errors import (
@@ -141,6 +143,29 @@ async def test_appends_that_wait_for_room_keep_their_order_and_go_on_when_cancel
         assert await batch == range(19, 22)
         assert await log.append(b"again", sequence=5) == 5
     assert await read_all(client) == [(b"%d" % n, "shop", n) for n in range(22)]
+
+
+async def test_an_append_that_waits_is_as_good_in_a_ledger_whose_bookies_take_less(cluster: InProcess) -> None:
+    """It has its number, and so have those behind it: none may be missing from the log, or get another one's."""
+    large = b"x" * (2 * SMALL["entry_bytes_max"])
+    client = await cluster.client(write_window_entries=1)
+    log = await client.open_log(NAME, create=True, producer="shop", ensemble_size=1, write_quorum=1, ack_quorum=1)
+    assert await log.append(b"0", sequence=0) == 0
+    cluster.settings = SMALL
+    await cluster.start_node("d")
+    await eventually(lambda: "d" in client.bookies)
+    for name in "abc":
+        log_parts(client).shared.ensembles.failed(name)  # so that the roll takes d
+    rolling = asyncio.create_task(roller_of(log).roll())
+    while not roller_of(log).appends.state.switching:
+        await asyncio.sleep(0)
+    appending = [log.append(large if n == 2 else b"%d" % n, sequence=n) for n in range(1, 6)]
+    assert await asyncio.gather(*appending) == [1, 2, 3, 4, 5]
+    await rolling
+    assert [await log.append(b"again", sequence=n) for n in (5, 2)] == [5, 2]
+    await log.close()
+    expected = [large if n == 2 else b"%d" % n for n in range(6)]
+    assert [(data, n) for data, _, n in await read_all(client)] == [(data, n) for n, data in enumerate(expected)]
 
 
 async def test_cancelled_appends_that_wait_are_bounded(cluster: InProcess) -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 LEDGER_ENTRIES_MAX: Final = 10**12  # more than anybody has ever appended to one ledger of a log
 TOKEN_CHARS: Final = 32
 LABEL_CHARS_MAX: Final = 160  # a host, a process and the client's name
+NUMBERS_CHARS_MAX: Final = 80  # what the list gets to say of a producer when a ledger with its numbers is sealed
 LENGTH_MAX: Final = 2**63 - 1  # bytes of a ledger
 TIME_MAX_MS: Final = 10**15  # later than any clock's time
 
@@ -166,9 +167,9 @@ def begun(
     )
 
 
-def with_room(log_list: LogList, position: int, now_ms: int, token: str, label: str) -> LogList:
+def with_room(log_list: LogList, position: int, now_ms: int, token: str, label: str, *, numbered: bool) -> LogList:
     """What `begun` returns for a ledger that does not exist yet, or a longer list: the id has as many digits as any."""
-    return begun(log_list, LEDGER_ID_MAX - len(log_list.segments), position, now_ms, token, label)
+    return begun(log_list, LEDGER_ID_MAX - len(log_list.segments), position, now_ms, token, label, numbered=numbered)
 
 
 def longest_opened(log_list: LogList, now_ms: int) -> LogList:
@@ -178,8 +179,9 @@ def longest_opened(log_list: LogList, now_ms: int) -> LogList:
     it: only openers may use that room.
     """
     settled_list = longest(log_list)
-    token, label = "f" * TOKEN_CHARS, "x" * LABEL_CHARS_MAX
-    return with_room(settled_list, settled_list.sealed_end, now_ms, token, label)
+    numbered = sum(segment.stamp == NUMBERED for segment in log_list.open_segments)
+    token, label = "f" * TOKEN_CHARS, "x" * (LABEL_CHARS_MAX + NUMBERS_CHARS_MAX * numbered)
+    return with_room(settled_list, settled_list.sealed_end, now_ms, token, label, numbered=True)
 
 
 def sealed(log_list: LogList, ledger_id: int, end: SegmentEnd, runs_max: int = RUNS_MAX) -> LogList:

@@ -10,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bkpy.errors import ConfigError, CorruptDataError
+from bkpy.protocol.ledger.ledger_metadata import LEDGER_ID_MAX
 from bkpy.protocol.log.log_list import LogList, Segment
 from bkpy.protocol.log.log_opening import (
     AFTER_OPENING,
     AFTER_ROLLING,
     LABEL_CHARS_MAX,
     LEDGER_ENTRIES_MAX,
+    TIME_MAX_MS,
     TOKEN_CHARS,
     ListState,
     ListWrite,
@@ -28,7 +30,9 @@ from bkpy.protocol.log.log_opening import (
     sealed,
     settled,
 )
+from bkpy.protocol.log.log_producers import SEQUENCE_MAX, Numbering, NumberRun, Producer, Producers
 from bkpy.protocol.log.log_reading import ranges_of, segment_for
+from bkpy.protocol.wire.records import NUMBERED
 
 EMPTY = LogList("u", 3, 3, 2, "crc32c", b"k")
 SEALED = Segment(1, 0, 1000, entries=10, length=100, last_ms=1500)
@@ -286,6 +290,22 @@ def test_an_opener_never_stores_a_longer_list_than_was_foreseen(others: tuple[Se
     written = log_list(*others, Segment(7, 10 if others else 0, 2000))
     after = settled(written, {7: end})
     after = begun(after, 8, after.sealed_end, 3000, "f" * TOKEN_CHARS, "x" * LABEL_CHARS_MAX)
+    assert len(after.encode()) <= len(longest_opened(written, 3000).encode())
+
+
+@pytest.mark.parametrize("runs", [(), (NumberRun(0, 0, 10),) * 4])
+def test_an_opener_foresees_the_numbers_of_producers(runs: tuple[NumberRun, ...]) -> None:
+    """Two ledgers have some that nobody has sealed, and its own gets some, too."""
+    known = Producers({"shop": Producer(0, 1000, runs)}, next_index=1)
+    two = (Segment(7, 10, 2000, stamp=NUMBERED), Segment(8, 10**12, 3000, stamp=NUMBERED))
+    written = log_list(SEALED, *two, producers=known)
+    ends = {
+        7: SegmentEnd(10**12 - 10, 2**63 - 1, TIME_MAX_MS, numbering=Numbering(0, SEQUENCE_MAX - 10**13)),
+        8: SegmentEnd(10**12, 2**63 - 1, TIME_MAX_MS, numbering=Numbering(0, SEQUENCE_MAX - 10**12)),
+    }
+    after = settled(written, ends)
+    token, label = "f" * TOKEN_CHARS, "x" * LABEL_CHARS_MAX
+    after = begun(after, LEDGER_ID_MAX, after.sealed_end, TIME_MAX_MS, token, label, numbered=True)
     assert len(after.encode()) <= len(longest_opened(written, 3000).encode())
 
 
