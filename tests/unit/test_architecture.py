@@ -343,6 +343,7 @@ CONSTANTS = {
         "LABEL_CHARS_MAX": "is what the parts of a label may have together",
         "LEDGER_ENTRIES_MAX": ON_DISK,
         "LENGTH_MAX": ON_DISK,
+        "NUMBERS_CHARS_MAX": "is what the list says of a segment's numbers",
         "TOKEN_CHARS": ON_DISK,
         "TIME_MAX_MS": A_MARK,
         "TURNS_SAID": "is when an error says more",
