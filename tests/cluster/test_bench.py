@@ -78,6 +78,7 @@ def test_a_workload_on_a_given_cluster(
     assert result["bookie_rss_anon_mb"] is None  # a cluster that it didn't start may be anywhere
 
 
+@pytest.mark.exhaustive
 def test_both_ceilings_of_appends(cluster: LocalCluster) -> None:
     result = json.loads(bench("--connect", cluster.connect_string, "--ceiling", *SHORT).stdout)
     for name in ("ceiling", "storage_ceiling"):
@@ -101,6 +102,7 @@ def test_appends_to_logs_that_roll(cluster: LocalCluster) -> None:
         assert "--log goes with" in bench("--connect", uri, *wrong, status=2).stderr
 
 
+@pytest.mark.exhaustive
 def test_reads_after_a_restart_of_a_cluster_of_its_own_and_the_ceiling(tmp_path: Path) -> None:
     words = ("--workload", "read", "--restart", "--ceiling", "--size", "10000", "--dir", str(tmp_path))
     done = bench(*words, "--seconds", "2")  # within which reads come back also where others keep the processors busy

@@ -133,6 +133,7 @@ def test_what_dies_is_started_again_and_the_others_go_on(directory: Path) -> Non
     assert not pids_of(directory)
 
 
+@pytest.mark.exhaustive
 def test_what_can_not_start_is_tried_less_and_less_often_and_holds_up_nobody(directory: Path) -> None:
     """Ctrl-C ends everything, also what rests before it starts again."""
     with running(directory) as (local, uri):
@@ -163,6 +164,7 @@ def test_what_can_not_start_is_tried_less_and_less_often_and_holds_up_nobody(dir
     assert not pids_of(directory)
 
 
+@pytest.mark.exhaustive
 def test_ctrl_c_while_bookies_start_again_ends_everything(directory: Path) -> None:
     with running(directory, "--bookies", 2) as (local, _):
         before = pids_of(directory)
@@ -182,6 +184,7 @@ def test_what_dies_stays_down_on_request(directory: Path) -> None:
         assert set(pids_of(directory)) == set(before) - {"bookie-1"}
 
 
+@pytest.mark.exhaustive
 def test_zookeepers_port_is_chosen_or_said_to_have_changed(directory: Path) -> None:
     port = free_port()
     for options in (["--port", port], []):  # it is remembered

@@ -69,6 +69,7 @@ async def on_three_bookies(uri: str, ledgers: list[int]) -> None:
             assert [entry.data async for entry in reader.read()] == LINES
 
 
+@pytest.mark.exhaustive
 @pytest.mark.scenario(52)
 def test_deleted_directories_are_made_anew_and_filled_from_the_others(tmp_path: Path) -> None:
     directory = tmp_path / "local"

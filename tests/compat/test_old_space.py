@@ -195,6 +195,7 @@ async def test_an_interrupted_compaction_goes_on_and_more_is_collected(left: Lef
         await check_files(bookie)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_collection_and_compaction_of_the_first_versions_directories(
     version: str, zookeeper: ZooKeeperServer, tmp_path: Path

@@ -117,6 +117,7 @@ class OldWriter:
         await self._client.do("close", ledger_id=self.ledger_id)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_a_cluster_is_upgraded_bookie_by_bookie_under_load(
     version: str, tmp_path: Path, zookeeper: ZooKeeperServer

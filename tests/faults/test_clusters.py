@@ -64,6 +64,7 @@ async def test_settings_reach_the_nodes(tmp_path: Path) -> None:
             await writer.append(bytes(1001))
 
 
+@pytest.mark.exhaustive
 async def test_processes_behind_proxies_are_suspended_killed_and_started(tmp_path: Path) -> None:
     async with (
         ProxiedCluster(tmp_path, bookies=3) as cluster,

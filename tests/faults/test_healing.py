@@ -109,6 +109,7 @@ class Round:
         await asyncio.to_thread(command, "autorecovery", "enable", uri=uri)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.scenario(57)
 @pytest.mark.scenario(59)
 @pytest.mark.parametrize(
@@ -116,9 +117,7 @@ class Round:
     [
         pytest.param(0, ONE, id="one"),
         *(
-            pytest.param(
-                seed, ALL[seed - 1 :: 4], id=f"all, {seed}", marks=[pytest.mark.exhaustive, pytest.mark.timeout(900)]
-            )
+            pytest.param(seed, ALL[seed - 1 :: 4], id=f"all, {seed}", marks=pytest.mark.timeout(900))
             for seed in range(1, 5)
         ),
     ],

@@ -213,7 +213,8 @@ async def look_into(bookie: LocalBookie, inspect: Iterable[str]) -> None:
 
 
 @pytest.mark.scenario(55)
-@pytest.mark.parametrize("kills", [2, pytest.param(30, marks=[pytest.mark.exhaustive, pytest.mark.timeout(900)])])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kills", [2, pytest.param(30, marks=pytest.mark.timeout(900))])
 async def test_killed_again_and_again_while_everything_is_busy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int
 ) -> None:

@@ -107,16 +107,14 @@ async def five(directory: Path) -> AsyncIterator[tuple[LocalCluster, bkpy.Client
             assert "Traceback" not in bookie.log_path.read_text()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.scenario(60)
 @pytest.mark.parametrize(
     ("seed", "deaths"),
     [
         (0, (TARGET, CANCEL, ZOOKEEPER)),
-        *(
-            pytest.param(seed, deaths, marks=pytest.mark.exhaustive)
-            for seed, deaths in enumerate(
-                [(LEAVER,), (TARGET,), (ZOOKEEPER,), (AUDITOR,), (LEAVER, CANCEL), (CANCEL, LEAVER, TARGET, AUDITOR)], 1
-            )
+        *enumerate(
+            [(LEAVER,), (TARGET,), (ZOOKEEPER,), (AUDITOR,), (LEAVER, CANCEL), (CANCEL, LEAVER, TARGET, AUDITOR)], 1
         ),
     ],
 )

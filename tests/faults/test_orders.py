@@ -22,6 +22,7 @@ def demand_all(result: Result) -> None:
     assert result.segments > 3
 
 
+@pytest.mark.exhaustive
 async def test_every_order_of_ten_seconds_is_in_the_log_once(tmp_path: Path) -> None:
     demand_all(await Attack(tmp_path, 8, 10.0).run())
 

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException
 
 import bkpy
+from bkpy.cli.export import export as command
 from bkpy.errors import (
     BookKeeperError,
     ConfigError,
@@ -50,6 +52,21 @@ pytestmark = pytest.mark.timeout(900)
 
 def export(spark: SparkSession, ledgers: Ledgers, ids: str | list[int], to: Path, **arguments: Any) -> ExportSummary:
     return export_ledgers(ledgers.uri, ids, to, spark=spark, **arguments)
+
+
+def test_the_command(spark: SparkSession, ledgers: Ledgers, tmp_path: Path) -> None:
+    """In this process, whose session it uses; `apart/test_spark_command.py` starts it as users do."""
+    to = tmp_path / "out ü"
+    both = f"{ledgers.striped},{ledgers.awkward}"
+    chosen = ["--connect", ledgers.uri, "--ledgers", both, "--to", str(to), "--format", "csv"]
+    first = CliRunner().invoke(command, [*chosen, "--json"])
+    assert first.exit_code == 0, first.output
+    summary = json.loads(first.stdout)
+    assert summary["rows"] == len(ledgers.payloads[ledgers.striped]) + len(ledgers.payloads[ledgers.awkward])
+    assert (summary["ledgers"], summary["files"], summary["format"]) == (2, 2, "csv")
+    assert (summary["directory"], summary["skipped"]) == (str(to), [])
+    again = CliRunner().invoke(command, chosen)
+    assert (again.stdout, again.stderr) == (f"{to}\n", f"nothing new; {summary['rows']:,} entries in 2 files\n")
 
 
 def test_parquet(spark: SparkSession, ledgers: Ledgers, tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ def command(*arguments: object, status: int = 0) -> subprocess.CompletedProcess[
     return done
 
 
+@pytest.mark.exhaustive
 def test_the_command(ledgers: Ledgers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LC_ALL", "C")  # which must not keep Java from a name like this
     to = tmp_path / "out ü"
@@ -85,7 +86,7 @@ def is_text(payload: bytes) -> bool:
     return True
 
 
-def test_a_command_line_without_a_target_is_refused(ledgers: Ledgers) -> None:
-    chosen = ("--connect", ledgers.uri, "--ledgers", "closed")
+def test_a_command_line_without_a_target_is_refused() -> None:
+    chosen = ("--connect", "zk://127.0.0.1:1/ledgers", "--ledgers", "closed")
     assert b"--to" in command(*chosen, status=2).stderr
     assert b"NAME=VALUE" in command(*chosen, "--to", "x", "-o", "fetchBytes", status=2).stderr

@@ -98,7 +98,7 @@ def moment(program: Program, target: Path, name: str) -> Callable[[], bool]:
 
 slow = pytest.mark.exhaustive
 MOMENTS = [
-    "launcher",
+    pytest.param("launcher", marks=slow),
     "java",
     pytest.param("guard", marks=slow),
     pytest.param("workers", marks=slow),

@@ -244,7 +244,7 @@ async def new_client(cluster: InProcess, fault: Any = nothing) -> Client:
     ("new_loop", "fault"),
     [
         pytest.param(asyncio.new_event_loop, nothing, marks=pytest.mark.exhaustive),
-        (uvloop.new_event_loop, nothing),
+        pytest.param(uvloop.new_event_loop, nothing, marks=pytest.mark.exhaustive),
         (virtual_loop, a_bookie_lost),
         (virtual_loop, a_bookie_hung),
         (virtual_loop, metadata_away),
