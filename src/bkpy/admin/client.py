@@ -21,6 +21,7 @@ from bkpy.config.recovery import RecoverySettings
 from bkpy.log.client import NewLog, create_log
 from bkpy.metadata.logs.consumers import LogConsumers
 from bkpy.metadata.logs.maintenance import LogMaintenance
+from bkpy.metadata.logs.pages import PageMissingError
 from bkpy.metadata.replication.locks import LedgerLocks, held_locks, lock_holder
 from bkpy.metadata.replication.manual import manual_moves
 from bkpy.metadata.replication.underreplication import UnderreplicationQueue
@@ -411,10 +412,19 @@ class AdminClient:
         return ResumableIterator(found, alone, self._guard)
 
     async def _segments(self, name: str) -> AsyncGenerator[Segment, None]:
-        log_list, _ = await self._log_parts.logs.read(name, fresh=True)
-        async with aclosing(self._log_parts.logs.pages.segments(name, log_list)) as segments:
-            async for segment in segments:
-                yield segment
+        logs, position = self._log_parts.logs, 0
+        while True:
+            log_list, _ = await logs.read(name, fresh=True)
+            try:
+                async with aclosing(logs.pages.segments(name, log_list, position)) as segments:
+                    async for segment in segments:
+                        position = segment.end_position if segment.sealed else position
+                        yield segment
+                return
+            except PageMissingError as error:
+                log_list, _ = await logs.read(name, fresh=True)
+                if error.end_position > log_list.first_position:
+                    raise  # the page was lost, and not truncated since the list was read
 
     async def truncate_log(
         self, name: str, before: int, *, password: bytes = b"", ignore_consumers: bool = False

@@ -133,6 +133,23 @@ async def test_a_reader_that_knows_an_old_list_says_what_is_gone(cluster: InProc
     assert [ledger_id async for ledger_id in client.list_ledgers()] == []
 
 
+async def test_the_ledgers_of_a_log_are_listed_though_it_is_truncated_meanwhile(cluster: InProcess) -> None:
+    """Also twice. A page that was lost is an error all the same."""
+    client, other = await cluster.client(**PAGED), await cluster.client(**PAGED, log_pages_cached_max=1)
+    await written(client)
+    admin = bkpy.AdminClient(other)
+    async with await client.open_log(NAME) as log, aclosing(admin.log_segments(NAME)) as segments:
+        assert [(await anext(segments)).first_position for _ in range(2)] == [0, 2]
+        await log.truncate(21)
+        assert [(await anext(segments)).first_position for _ in range(2)] == [20, 22]
+        await log.truncate(40)
+        assert [segment.first_position async for segment in segments] == [*range(40, ENTRIES, 2), ENTRIES]
+        for path in pages(cluster):
+            cluster.tree.apply(Delete(path), 0)
+        with pytest.raises(DiskError, match="of the list of log orders is missing"):
+            await anext(admin.log_segments(NAME))
+
+
 async def test_a_lost_page_is_an_error_of_what_it_has_alone(cluster: InProcess) -> None:
     client, other = await cluster.client(**PAGED), await cluster.client(**PAGED)
     await written(client)

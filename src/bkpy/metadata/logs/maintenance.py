@@ -20,6 +20,7 @@ ledger that may be open is fenced before it is deleted with its log, unless nobo
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import enum
 import logging
@@ -388,8 +389,10 @@ class LogMaintenance:
         ledger_id = metadata.ledger_id
         # An older list will do for a ledger that it names: such a ledger is never an orphan.
         known = None if self._last_read is None or self._last_read[0] != belongs.name else self._last_read[1]
-        if known is not None and known.uid == belongs.uid and await self._named(belongs.name, known, ledger_id):
-            return Swept.KEPT
+        if known is not None and known.uid == belongs.uid:
+            with contextlib.suppress(PageMissingError):  # truncated since: the present list tells
+                if await self._named(belongs.name, known, ledger_id):
+                    return Swept.KEPT
         found = await self._list_of(belongs)
         self._last_read = None if found is None else (belongs.name, found[0])
         log_list = None if found is None else found[0]

@@ -140,9 +140,9 @@ class LogPages:
                 size += edge.payload_bytes * left // edge.entries
         return entries, size
 
-    async def segments(self, name: str, log_list: LogList) -> AsyncGenerator[Segment, None]:
-        """All segments in order, without the ones below the list's first position."""
-        walk = SegmentWalk(self, name, log_list, log_list.first_position)
+    async def segments(self, name: str, log_list: LogList, position: int = 0) -> AsyncGenerator[Segment, None]:
+        """All segments from `position` on in order, without the ones below the list's first position."""
+        walk = SegmentWalk(self, name, log_list, max(position, log_list.first_position))
         while True:
             await walk.load()
             if (segment := walk.following) is None:

@@ -530,6 +530,22 @@ async def test_an_unreadable_page_keeps_every_ledger_that_it_may_name(world: Pag
     assert world.ledgers() == set(world.segments)
 
 
+async def test_an_orphan_goes_though_a_page_of_the_list_as_it_was_is_gone() -> None:
+    """The list that the search has read last was truncated since, and the page would tell of ledgers around it."""
+    world = PagedWorld()
+    await world.begin()
+    orphans = [await world.ledger()]
+    while len(world.segments) <= 2 * SEALED:
+        await world.grow()
+        orphans += [await world.ledger()] if len(orphans) < 4 else []
+    auditor = world.opened()
+    assert await auditor.sweep(await world.metadata(world.segments[-1]), GRACE_S) is Swept.KEPT  # it knows the list
+    await world.opened().truncate(NAME, 230)
+    world.clock.now += GRACE_S
+    for orphan in orphans:
+        assert await auditor.sweep(await world.metadata(orphan), GRACE_S) is Swept.DELETED
+
+
 async def test_a_ledger_that_gets_into_a_page_at_that_moment_is_not_deleted(world: PagedWorld) -> None:
     spare = await world.ledger()
     world.clock.now += GRACE_S
