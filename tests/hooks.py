@@ -143,7 +143,7 @@ def unanswered_calls(channel: BookieChannel) -> int:
 
 def owed_bytes(channel: BookieChannel) -> int:
     """Bytes of ADD frames that the bookie has yet to answer."""
-    return channel._in_flight_bytes
+    return channel.in_flight_bytes
 
 
 def free_slots(channel: BookieChannel) -> int:

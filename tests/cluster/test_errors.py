@@ -1,6 +1,7 @@
 """The right error, with ledger, entry and bookie in it, within a bounded time."""
 
 import asyncio
+import logging
 from pathlib import Path
 
 import pytest
@@ -139,6 +140,8 @@ async def test_a_client_of_another_cluster_is_not_served(cluster: LocalCluster, 
     from bkpy.client.bookies.channel import BookieChannel
     from bkpy.client.bookies.dialling import Dialler
     from bkpy.config.client import client_settings
+    from bkpy.runtime.process import RealClock
+    from bkpy.runtime.slow_requests import SlowRequests
     from bkpy.runtime.system import real_runtime
 
     async def address(_: str) -> str:
@@ -155,6 +158,7 @@ async def test_a_client_of_another_cluster_is_not_served(cluster: LocalCluster, 
             software="test",
             key_of=lambda _: b"",
             next_id=iter(range(1, 100)).__next__,
+            slow=SlowRequests(logging.getLogger(), RealClock(), 0),
         )
         with pytest.raises(bkpy.BookieUnavailableError, match="another"):
             async with asyncio.timeout(BOUND_S):

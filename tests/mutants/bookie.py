@@ -279,7 +279,7 @@ MUTANTS: list[Mutant] = [
         "the page of metrics has several values of one name, of which nobody knows what they are",
         "family.add_metric(label, value())",
         "family.add_metric((), value())",
-        ("tests/unit/bookie/test_metric_set.py::test_a_gauge_is_asked_at_each_scrape",),
+        ("tests/unit/runtime/test_metric_set.py::test_a_gauge_is_asked_at_each_scrape",),
     ),
     # --- stopping ---------------------------------------------------------------------------------------------------
     Mutant(

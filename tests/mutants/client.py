@@ -204,8 +204,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a replaced bookie's late answer counts",
         "an entry is acknowledged that the bookies in the metadata don't have",
-        "            if batch not in released:\n                batch.owner.completed(batch)\n",
-        "            batch.owner.completed(batch)\n",
+        "            if batch not in released:\n                self.acknowledged()\n                batch.owner",
+        "            if True:\n                self.acknowledged()\n                batch.owner",
         (_COUNTED + "test_a_late_answer_of_a_bookie_that_was_replaced_makes_up_no_quorum",),
     ),
     Mutant(

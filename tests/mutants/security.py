@@ -167,11 +167,11 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "frames behind one whose key is looked up wait for it",
         "a stranger holds up all ledgers of a client",
-        "        disputed = await self._decide(frame, columns, {}, {})",
-        "        disputed = await self._decide(frame, columns, {}, {})\n"
+        "        disputed = await self._decide(frame, columns, arrived, {}, {})",
+        "        disputed = await self._decide(frame, columns, arrived, {}, {})\n"
         "        if disputed:\n"
         "            size = 0\n"
-        "            await self._decide_by_metadata(frame, columns, disputed, size)\n"
+        "            await self._decide_by_metadata(frame, columns, arrived, disputed, size)\n"
         "            return",
         (f"{_DISPUTES}::test_a_lookup_holds_up_no_other_ledger_of_the_connection",),
     ),

@@ -257,6 +257,7 @@ NOT_DRAWN: Mapping[str, str] = {
     "log_producer_idle_s": "runs choose when producers are forgotten",
     "log_consumers_max": "runs choose how many consumers their logs have",
     "log_write_bytes_max": "a list that is too long stops the log, by design, until it is truncated",
+    "slow_request_ms": "log lines alone",
     "metrics_port": "a port; there is no metrics page in a world",
     "metrics_connections_max": "of that page",
     "pages_timeout_s": "of programs that read such pages, none of which is simulated",

@@ -321,6 +321,12 @@ CONSTANTS = {
     "metadata/store/zookeeper/store.py": {"_API_ERRORS_FROM": ON_THE_WIRE, "_ANY_VERSION": ON_THE_WIRE},
     "metadata/store/zookeeper/watches.py": {"SET_WATCHES_BYTES_MAX": OF_ANOTHER},
     "runtime/process.py": {"_HOST_CHARS_MAX": OF_ANOTHER},
+    "runtime/slow_requests.py": {
+        "LINES_MAX": "bounds log lines, which no decision depends on",
+        "INTERVAL_S": "the same",
+        "LEDGERS_MAX": OF_A_TEXT,
+        "CLIENT_ID_CHARS_MAX": OF_A_TEXT,
+    },
     "protocol/access.py": {
         "_NAMES_SHOWN": "is how much of an error's text",
         "_NAME_CHARS_SHOWN": "is how much of an error's text",

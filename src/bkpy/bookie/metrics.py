@@ -13,8 +13,8 @@ import prometheus_client
 from prometheus_client import CollectorRegistry, generate_latest
 
 from bkpy._version import VERSION
-from bkpy.bookie.metric_set import Buckets, Counter, MetricSet
 from bkpy.protocol.wire.messages import AddColumns, Flags, Op, Status
+from bkpy.runtime.metric_set import Buckets, Counter, MetricSet
 from bkpy.runtime.tls import Failure
 
 if TYPE_CHECKING:
@@ -163,12 +163,22 @@ class BookieMetrics:
         self._add_bytes.value += body_bytes
         return self._now()
 
-    def add_done(self, began: float) -> None:
-        self._latency[Op.ADD].observe(self._now() - began)
+    def add_done(self, began: float) -> float:
+        """When it is durable."""
+        now = self._now()
+        self._latency[Op.ADD].observe(now - began)
+        return now
 
-    def request_started(self, op: int) -> Callable[[], None]:
+    def request_started(self, op: int) -> Callable[[], float]:
+        """Call the result when the request ends, for how many seconds it took."""
         observe, now, began = self._latency[op].observe, self._now, self._now()
-        return lambda: observe(now() - began)
+
+        def done() -> float:
+            seconds = now() - began
+            observe(seconds)
+            return seconds
+
+        return done
 
     def read_done(self, sent_bytes: int) -> None:
         self._read_bytes.value += sent_bytes

@@ -16,6 +16,7 @@ from bkpy.bookie.connection.complaint import Complaint
 from bkpy.bookie.connection.keys import KeyAuthority, KeyMemory
 from bkpy.bookie.connection.waiters import Waiters
 from bkpy.protocol.wire.receive_buffer import ReceiveBudget
+from bkpy.runtime.slow_requests import SlowRequests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -65,6 +66,8 @@ class BookieService:
         self.stopping = False
         self._runtime = runtime
         self.complain_of_frames = self.complaint()
+        self.now = runtime.clock.monotonic
+        self.slow = SlowRequests(self.log, runtime.clock, settings.slow_request_ms)
         self.key_memory = KeyMemory(storage.memory, settings.presented_keys_bytes_max)
         self.key_authority = KeyAuthority(storage, metadata, settings, metrics.key_decided, self.complaint())
 

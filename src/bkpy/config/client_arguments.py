@@ -9,6 +9,7 @@ class ClientArguments(TypedDict, total=False):
     """See `ClientSettings`."""
 
     client_name: str
+    slow_request_ms: int
     session_timeout_s: float
     metadata_timeout_s: float
     metadata_refused_timeout_s: float

@@ -92,5 +92,16 @@ class LogLimits(Settings):
     )
 
 
-class MetadataSettings(LogLimits, ConnectionSecurity, MetadataTuning):
+class SlowRequestLines(Settings):
+    group: ClassVar[Group | None] = "network"
+
+    slow_request_ms: int = Field(
+        default=1000,
+        ge=0,
+        description="milliseconds for one request between client and bookie from which on both log it, with the same "
+        "id: see docs/how-to/watching.md; 0 for never",
+    )
+
+
+class MetadataSettings(SlowRequestLines, LogLimits, ConnectionSecurity, MetadataTuning):
     """What every process of a cluster is configured with: its access to the metadata store, TLS and logs."""

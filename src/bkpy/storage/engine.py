@@ -9,6 +9,7 @@ on the event loop.
 from __future__ import annotations
 
 import asyncio
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.errors import BookKeeperError, StorageFailedError
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from bkpy.protocol.wire.messages import AddColumns
     from bkpy.runtime.interfaces import DiskRuntime
     from bkpy.storage.journal.format import Mark
-    from bkpy.storage.journal.journal import Journal, JournalWriter, Position
+    from bkpy.storage.journal.journal import Journal, JournalWriter, Position, WriteTimes
     from bkpy.storage.ledgers.info import LedgerInfo
     from bkpy.storage.ledgers.ledgers import Ledgers
     from bkpy.storage.memory_budget import MemoryBudget
@@ -303,6 +304,11 @@ class LedgerStorage:
         tell = self._journal(ledger_id).barrier if self._unjournaled is None else self._unjournaled.add
         tell(lambda: done.set_result(None))
         await self._durable(done)
+
+    @property
+    def last_write(self) -> WriteTimes | None:
+        """Of the journals' frames whose callbacks run, or ran last; None if no journal holds entries."""
+        return None if self._unjournaled else max((one.last_write for one in self.journals), key=attrgetter("ended"))
 
     @property
     def unsynced_bytes(self) -> int:

@@ -144,7 +144,7 @@ async def test_appends_that_wait_for_states_are_of_the_budget(tmp_path: Path, mo
         raw.send(present(ledger_id))
         raw.send(*(add(ledger_id, i, payload=bytes(10_000), correlation_id=10 + i) for i in range(60)))
     await eventually(lambda: service.receive_budget.exhausted and all(pauses_of(raw.near) for raw in raws))
-    waiting = sum(size for raw in raws for size, _ in raw.near.adds.backlog)
+    waiting = sum(size for raw in raws for size, _, _ in raw.near.adds.backlog)
     assert waiting <= 2 * bytes_max + len(raws) * 20_000  # each of them may fill what it has
     go_on.set()
     for raw in raws:

@@ -39,6 +39,8 @@ class AddConnection(Protocol):
 
     address: str
 
+    def request_id(self, correlation_id: int) -> str: ...
+
     def reply(self, op: int, correlation_id: int, head: bytes) -> None: ...
 
     def bad_request(self, frame: wire.Frame, error: ProtocolError) -> None: ...
@@ -70,6 +72,9 @@ class LostConnection:
 
     reply = bad_request = refuse = request_ended = memory_full = pause = resume = abort = flush = _nothing
 
+    def request_id(self, correlation_id: int) -> str:
+        return f"{self.address}-{correlation_id}"
+
     def no_right(self, to: str) -> str:
         return f"the connection is lost, and with it the right to {to}"
 
@@ -80,14 +85,16 @@ class AddHandler:
     def __init__(self, service: BookieService, connection: AddConnection, keys: Keys) -> None:
         self.in_flight = 0
         self.backlogged = False
-        # With their sizes. A PRESENT is copied out of the receive buffer; an ADD stays where it is, for the memtable.
-        self.backlog: deque[tuple[int, wire.Frame | m.Present]] = deque()
+        # With sizes and times of arrival. A PRESENT is copied out of the receive buffer; an ADD stays where it is, for
+        # the memtable.
+        self.backlog: deque[tuple[int, wire.Frame | m.Present, float]] = deque()
         self._service = service
         self._storage = service.storage
         self._metrics = service.metrics
         self._waiters = service.waiters
         self._undecided = 0  # frames that wait for the metadata, and don't block others
         self._frames_max = service.settings.backlog_frames_max
+        self._slow = service.slow
         self._unsynced_max = service.settings.deferred_sync_bytes_max
         self._connection = connection
         self._keys = keys
@@ -130,16 +137,29 @@ class AddHandler:
         self._connection = LostConnection(self._connection.address)
 
     def _store(
-        self, frame: wire.Frame, columns: m.AddColumns, head: Bytes, body: Bytes, answer: bytes | None = None
+        self,
+        frame: wire.Frame,
+        columns: m.AddColumns,
+        head: Bytes,
+        body: Bytes,
+        answer: bytes | None = None,
+        *,
+        arrived: float | None = None,
     ) -> None:
-        """Store these batches, whose ledgers are known, and answer when they are durable, by default OK."""
+        """Store these batches, whose ledgers are known, and answer when they are durable, by default OK.
+
+        `arrived`: when, if that isn't now.
+        """
         correlation_id = frame.correlation_id
         connection, metrics, waiters = self._connection, self._metrics, self._waiters
         began = metrics.add_started(columns, len(body))
+        slow_at = (began if arrived is None else arrived) + self._slow.over_s
         self.in_flight += 1
 
         def done() -> None:
-            metrics.add_done(began)
+            ended = metrics.add_done(began)
+            if ended >= slow_at:
+                self._note_slow(connection, correlation_id, columns, arrived, began, ended)
             connection.reply(Op.ADD, correlation_id, answer or OK_HEAD)
             if waiters.by_ledger:
                 waiters.wake(columns.ledger_ids)
@@ -155,10 +175,36 @@ class AddHandler:
         if storage.full:
             connection.memory_full()
 
+    def _note_slow(
+        self,
+        connection: AddConnection,
+        correlation_id: int,
+        columns: m.AddColumns,
+        arrived: float | None,
+        began: float,
+        ended: float,
+    ) -> None:
+        """Say where the time went. Called while the callbacks of the frame's journal group run."""
+        arrived = began if arrived is None else arrived
+        write = self._storage.last_write
+        parts = {"queued": began - arrived}
+        if write is not None and write.ended >= began:
+            parts["journal"] = max(0.0, write.began - began)
+            parts["sync"] = write.ended - max(write.began, began)
+            parts["reply"] = ended - write.ended
+        self._slow.note(
+            connection.request_id(correlation_id),
+            "add",
+            ended - arrived,
+            set(columns.ledger_ids),
+            parts,
+            client=connection.address,
+        )
+
     # --- the backlog ------------------------------------------------------------------------------------------------
 
     def _wait(self, what: wire.Frame | m.Present, size: int) -> None:
-        self.backlog.append((size, what))
+        self.backlog.append((size, what, self._service.now()))
         budget = self._service.receive_budget
         budget.change(size)
         if len(self.backlog) + self._undecided >= self._frames_max or budget.exhausted:
@@ -170,12 +216,12 @@ class AddHandler:
     async def _work_off(self) -> None:
         try:
             while self.backlog:
-                size, what = self.backlog.popleft()
+                size, what, arrived = self.backlog.popleft()
                 try:
                     if isinstance(what, m.Present):
                         await self._present(what)
                     else:
-                        await self._add(what, size)
+                        await self._add(what, size, arrived)
                 except ProtocolError as e:
                     assert isinstance(what, wire.Frame)
                     self._connection.bad_request(what, e)
@@ -204,21 +250,21 @@ class AddHandler:
         if len(self.backlog) + self._undecided <= self._frames_max // 2:
             self._connection.resume("backlog")
 
-    async def _add(self, frame: wire.Frame, size: int) -> None:
+    async def _add(self, frame: wire.Frame, size: int, arrived: float) -> None:
         columns = m.decode_add(frame.head, len(frame.body))
-        disputed = await self._decide(frame, columns, {}, {})
+        disputed = await self._decide(frame, columns, arrived, {}, {})
         if disputed:  # the frame goes on waiting, and the frames behind it go on
             self._undecided += 1
             self.in_flight += 1
             self._service.receive_budget.change(size)
             self._service.spawn(
-                self._decide_by_metadata(frame, columns, disputed, size),
+                self._decide_by_metadata(frame, columns, arrived, disputed, size),
                 f"keys of {self._connection.address}",
                 self._connection.abort,
             )
 
     async def _decide_by_metadata(
-        self, frame: wire.Frame, columns: m.AddColumns, disputed: dict[int, Claim], size: int
+        self, frame: wire.Frame, columns: m.AddColumns, arrived: float, disputed: dict[int, Claim], size: int
     ) -> None:
         """Decide a frame whose keys differ from the keys that its ledgers have here."""
         decide = self._service.key_authority.decide
@@ -229,7 +275,7 @@ class AddHandler:
                 claims.update(disputed)
                 found = await asyncio.gather(*(decide(i, claim.key) for i, claim in disputed.items() if claim.key))
                 decided.update(zip(disputed, found, strict=True))
-                disputed = await self._decide(frame, columns, claims, decided)
+                disputed = await self._decide(frame, columns, arrived, claims, decided)
         except BookKeeperError as e:
             self._connection.refuse(e)
         finally:
@@ -240,7 +286,12 @@ class AddHandler:
             self._connection.request_ended()
 
     async def _decide(
-        self, frame: wire.Frame, columns: m.AddColumns, claims: Mapping[int, Claim], decided: Mapping[int, Status]
+        self,
+        frame: wire.Frame,
+        columns: m.AddColumns,
+        arrived: float,
+        claims: Mapping[int, Claim],
+        decided: Mapping[int, Status],
     ) -> dict[int, Claim]:
         """Store and answer the frame, unless some keys differ from those here and the metadata have to decide.
 
@@ -288,20 +339,22 @@ class AddHandler:
                     of_limbo = self._storage.ledgers.is_fenced_by_limbo(ledger_id)
                     status = Status.READ_ONLY if of_limbo else Status.FENCED
             statuses[ledger_id] = status
-        self._store_some(frame, columns, statuses)
+        self._store_some(frame, columns, statuses, arrived)
         return {}
 
-    def _store_some(self, frame: wire.Frame, columns: m.AddColumns, statuses: dict[int, Status]) -> None:
+    def _store_some(
+        self, frame: wire.Frame, columns: m.AddColumns, statuses: dict[int, Status], arrived: float
+    ) -> None:
         """Store the batches of those ledgers whose status is OK."""
         keep = [i for i, ledger_id in enumerate(columns.ledger_ids) if statuses[ledger_id] == Status.OK]
         if len(keep) == len(columns.ledger_ids):
-            self._store(frame, columns, frame.head, frame.body)
+            self._store(frame, columns, frame.head, frame.body, arrived=arrived)
             return
         answer = m.pack([int(statuses[ledger_id]) for ledger_id in columns.ledger_ids])
         if keep:
             kept = m.select(columns, keep)
             body = _gather(frame.body, columns.sizes, keep)
-            self._store(frame, kept, m.pack(list(kept)), body, answer)
+            self._store(frame, kept, m.pack(list(kept)), body, answer, arrived=arrived)
         else:
             self._connection.reply(Op.ADD, frame.correlation_id, answer)
 

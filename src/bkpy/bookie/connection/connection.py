@@ -21,6 +21,7 @@ from bkpy.protocol.wire import messages as m
 from bkpy.protocol.wire.messages import Hello, Op, Status
 from bkpy.protocol.wire.receive_buffer import ReceiveBuffer
 from bkpy.runtime.accepted import closed_by_client, detect_vanished_client
+from bkpy.runtime.slow_requests import client_id_in
 
 if TYPE_CHECKING:
     from bkpy.bookie.service import BookieService
@@ -61,6 +62,7 @@ class Connection(asyncio.BufferedProtocol):
         self.adds = AddHandler(service, self, self.keys)
         self.requests = RequestHandler(service, self, self.keys)
         self.address = "?"  # the client's
+        self.client_id = ""  # for people, as the client says; empty if it says none
         self.names: tuple[str, ...] = ()  # of its certificate
         self.forbidden = NO_OPS  # requests that these names may not send
         self.greeted = False
@@ -251,6 +253,10 @@ class Connection(asyncio.BufferedProtocol):
         head = m.pack(status if frame.opcode == Op.ADD else [status, str(error)])
         self.reply(frame.opcode, frame.correlation_id, head)
 
+    def request_id(self, correlation_id: int) -> str:
+        """The request's id in log lines, here and at the client."""
+        return f"{self.client_id or self.address}-{correlation_id}"
+
     # --- replies ----------------------------------------------------------------------------------------------------
 
     def reply(self, op: int, correlation_id: int, head: bytes, body: list[Bytes] | tuple[()] = ()) -> None:
@@ -304,7 +310,9 @@ class Connection(asyncio.BufferedProtocol):
         if frame.opcode != Op.HELLO:
             raise ProtocolError("the first frame of a connection must be HELLO")
         settings = self._settings
-        status, message = self._owner.greet(self, m.decode_hello(frame.head))
+        hello = m.decode_hello(frame.head)
+        self.client_id = client_id_in(hello.software)
+        status, message = self._owner.greet(self, hello)
         limits = (settings.frame_bytes_max, settings.entry_bytes_max)
         self.reply(Op.HELLO, frame.correlation_id, m.pack([int(status), message, self.service.bookie_id, *limits]))
         if status != Status.OK:

@@ -39,6 +39,8 @@ class RequestConnection(Protocol):
 
     def no_right(self, to: str) -> str: ...
 
+    def request_id(self, correlation_id: int) -> str: ...
+
     @property
     def lost(self) -> bool: ...
 
@@ -115,13 +117,15 @@ class RequestHandler:
         return partial(self._write_lac, correlation_id, write, record, keys.claim_on_arrival(write.ledger_id))
 
     async def _serve(self, op: int, correlation_id: int, serving: Callable[[], Awaitable[None]]) -> None:
-        done: Callable[[], None] = self._service.metrics.request_started(op)
+        done: Callable[[], float] = self._service.metrics.request_started(op)
         try:
             await serving()
         except BookKeeperError as e:
             self._fail(op, correlation_id, Status.UNKNOWN, str(e))
         finally:
-            done()
+            if (seconds := done()) >= self._service.slow.over_s and op != Op.WAIT_LAC:
+                request, name = self._connection.request_id(correlation_id), Op(op).name.lower()
+                self._service.slow.note(request, name, seconds, (), {}, client=self._connection.address)
             self._long_polls -= op == Op.WAIT_LAC
             self.in_flight -= 1
             self._service.requests_in_flight -= 1

@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import enum
 import logging
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from bkpy.client.bookies.connection import BookieConnection
 from bkpy.client.bookies.dialling import Dialler, copy_of, hung_up, not_welcome, tells_why_away
@@ -25,14 +25,19 @@ from bkpy.protocol.wire import messages as m
 from bkpy.protocol.wire.messages import Op, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Collection
 
     from bkpy.buffers import Bytes
     from bkpy.config.client import ClientSettings
     from bkpy.protocol.wire.receive_buffer import ChunkPool
     from bkpy.runtime.interfaces import Runtime
+    from bkpy.runtime.slow_requests import SlowRequests
+
+    Observed = Callable[[int, float, int], None]
 
 log = logging.getLogger("bkpy.client")
+
+_NO_CALL: Final = (None, 0.0)
 
 
 class Add(Protocol):
@@ -71,6 +76,8 @@ class BookieChannel:
         software: str,
         key_of: Callable[[int], bytes | None],
         next_id: Callable[[], int],
+        slow: SlowRequests,
+        client_id: str = "",
         on_congestion: Callable[[BookieChannel, bool], None] = lambda channel, congested: None,
         chunks: ChunkPool | None = None,
     ) -> None:
@@ -83,7 +90,14 @@ class BookieChannel:
         self._answered_at = 0.0  # when it last answered an append
         self.generation = 0  # how many connections there have been
         self.congested = False  # too much is in flight: writers should wait
-        self._in_flight_bytes = 0  # of ADD frames that the bookie has yet to answer
+        self.in_flight_bytes = 0  # of ADD frames that the bookie has yet to answer
+        self.failed_requests = 0  # without an answer, though sent or waiting for a connection
+        self.resent_batches = 0  # of appends, that were sent once more or in another bookie's place
+        self.replaced = 0  # changes of an ensemble that put another bookie in the place of this one
+        self._slow = slow
+        self._client_id = client_id
+        self._observe_from_s = slow.over_s  # what takes so long is looked at when it is answered
+        self._observed: Observed | None = None
         self._in_flight_bytes_max = settings.unacked_bytes_max
         self._on_congestion = on_congestion
         self._chunks = chunks
@@ -101,7 +115,7 @@ class BookieChannel:
         self._greeting: asyncio.Future[m.HelloReply] | None = None
         self._presented: set[int] = set()
         self._adds: dict[int, tuple[Add, int, float]] = {}
-        self._calls: dict[int, asyncio.Future[wire.Frame]] = {}
+        self._calls: dict[int, tuple[asyncio.Future[wire.Frame], float]] = {}  # with the time when it was sent
         self._waiting: list[tuple[Add, int]] = []
         self._attempts = 0  # to connect, the present one included
         self._attempting = False
@@ -113,6 +127,10 @@ class BookieChannel:
     @property
     def up(self) -> bool:
         return self._state is _State.UP
+
+    def observe(self, observed: Observed) -> None:
+        """Call `observed` with operation, seconds and bytes of each request that is answered from now on."""
+        self._observed, self._observe_from_s = observed, -1.0
 
     # --- sending ----------------------------------------------------------------------------------------------------
 
@@ -129,8 +147,8 @@ class BookieChannel:
             asyncio.get_running_loop().call_soon(self._add_failed, add, index, error)
 
     def _count_in_flight(self, size: int) -> None:
-        self._in_flight_bytes += size
-        if (self._in_flight_bytes > self._in_flight_bytes_max) is not self.congested:
+        self.in_flight_bytes += size
+        if (self.in_flight_bytes > self._in_flight_bytes_max) is not self.congested:
             self.congested = not self.congested
             self._on_congestion(self, self.congested)
             if self.congested and self._watch is not None:
@@ -145,6 +163,7 @@ class BookieChannel:
     def add_again(self, add: Add, index: int) -> None:
         """The bookie has forgotten a ledger's key, which it may: present the key and send once more."""
         self._presented -= add.ledger_ids
+        self.resent_batches += 1
         self.add(add, index)
 
     def _write_add(self, add: Add, index: int) -> None:
@@ -280,7 +299,7 @@ class BookieChannel:
     def _send(self, op: Op, head: bytes, body: tuple[Bytes, ...]) -> asyncio.Future[wire.Frame]:
         correlation_id = self._next_id()
         future: asyncio.Future[wire.Frame] = asyncio.get_running_loop().create_future()
-        self._calls[correlation_id] = future
+        self._calls[correlation_id] = (future, self._runtime.clock.monotonic())
         future.add_done_callback(lambda _: self._calls.pop(correlation_id, None))
         self._write(wire.encode(op, correlation_id, head, body))
         return future
@@ -422,7 +441,8 @@ class BookieChannel:
         closed = self._state is _State.CLOSED
         ended = [connected for connected, attempt in self._connected if closed or attempt <= self._attempts]
         self._connected = [] if closed else [one for one in self._connected if one[1] > self._attempts]
-        futures: list[asyncio.Future[Any]] = [*calls.values(), *ended]
+        futures: list[asyncio.Future[Any]] = [*(future for future, _ in calls.values()), *ended]
+        self.failed_requests += sum(not future.done() for future, _ in calls.values())
         for future in futures:
             if not future.done():
                 future.set_exception(copy_of(error, self.bookie_id))
@@ -432,6 +452,7 @@ class BookieChannel:
             self._add_failed(add, index, error)
 
     def _add_failed(self, add: Add, index: int, error: BookKeeperError) -> None:
+        self.failed_requests += 1
         add.failed(index, error)
         self._count_in_flight(-add.body_bytes)
 
@@ -445,7 +466,7 @@ class BookieChannel:
             self._watch = None
             return
         now, timeout = self._runtime.clock.monotonic(), self._settings.add_timeout_s
-        sent_at = next(iter(self._adds.values()))[2]
+        correlation_id, (add, _, sent_at) = next(iter(self._adds.items()))
         left = timeout - (now - sent_at)
         stall = self._settings.backpressure_stall_timeout_s
         if self.congested and timeout > stall:
@@ -454,6 +475,8 @@ class BookieChannel:
             self._watch = loop.call_later(left + 0.001, self._watch_oldest)
             return
         self._watch = None
+        if self._slow.over_s <= now - sent_at:
+            self._note_slow(Op.ADD, correlation_id, now - sent_at, add.ledger_ids, answered=False)
         if self._connection is not None:
             connection, self._connection = self._connection, None
             connection.abort(BookieUnavailableError(f"an append wasn't answered within {timeout:g} s"))
@@ -467,8 +490,10 @@ class BookieChannel:
         if frame.opcode == Op.ADD | wire.REPLY:
             sent = self._adds.pop(frame.correlation_id, None)
             if sent is not None:
-                add, index, _ = sent
-                self._answered_at = self._runtime.clock.monotonic()
+                add, index, sent_at = sent
+                self._answered_at = now = self._runtime.clock.monotonic()
+                if now - sent_at >= self._observe_from_s:
+                    self._observe(Op.ADD, frame.correlation_id, now - sent_at, add.body_bytes, add.ledger_ids)
                 try:
                     add.replied(index, frame.head)
                 except ProtocolError as e:
@@ -482,10 +507,29 @@ class BookieChannel:
             return
         if frame.opcode == wire.REPLY:  # about the connection as a whole
             raise hung_up(*m.decode_error(frame.head), self.bookie_id)
-        future = self._calls.get(frame.correlation_id)
+        future, sent_at = self._calls.get(frame.correlation_id, _NO_CALL)
         if future is not None and not future.done():
+            seconds = self._runtime.clock.monotonic() - sent_at
+            if seconds >= self._observe_from_s:
+                self._observe(frame.opcode & ~wire.REPLY, frame.correlation_id, seconds, len(frame.body))
             connection.receive.retain()
             future.set_result(frame)
+
+    def _observe(
+        self, op: int, correlation_id: int, seconds: float, bytes_: int, ledger_ids: Collection[int] = ()
+    ) -> None:
+        if op == Op.WAIT_LAC:
+            return  # it waits on purpose
+        if self._observed is not None:
+            self._observed(op, seconds, bytes_)
+        if seconds >= self._slow.over_s:
+            self._note_slow(op, correlation_id, seconds, ledger_ids)
+
+    def _note_slow(
+        self, op: int, correlation_id: int, seconds: float, ledger_ids: Collection[int], *, answered: bool = True
+    ) -> None:
+        name = Op(op).name.lower() + ("" if answered else " without an answer")
+        self._slow.note(f"{self._client_id}-{correlation_id}", name, seconds, ledger_ids, {}, bookie=self.bookie_id)
 
     async def close(self) -> None:
         """Drop the connection, which fails all pending requests."""

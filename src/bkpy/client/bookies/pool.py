@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Final
+
+from crc32c import crc32c
 
 from bkpy.client.bookies.channel import BookieChannel
 from bkpy.client.bookies.latency import ReadLatency
 from bkpy.errors import ClientClosedError
 from bkpy.protocol.wire.receive_buffer import ChunkPool
 from bkpy.runtime.loop_guard import LoopGuard
+from bkpy.runtime.slow_requests import SlowRequests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,6 +24,8 @@ if TYPE_CHECKING:
     from bkpy.config.client import ClientSettings
     from bkpy.metadata.bookies.registration import BookieDirectory
     from bkpy.runtime.interfaces import Runtime
+
+log = logging.getLogger("bkpy.client")
 
 _LINGER_PAUSE_S: Final = 0.001  # before the second look, and twice as long before each further one
 
@@ -42,7 +48,6 @@ class BookiePool:
         self._settings = settings
         self._runtime = runtime
         self._instance_id = instance_id
-        self._software = software
         self._channels: dict[str, BookieChannel] = {}
         self._keys: dict[int, bytes] = {}
         self._more_users: Counter[int] = Counter()  # a ledger may be written and recovered by the same client
@@ -54,6 +59,12 @@ class BookiePool:
         self.latency = ReadLatency(settings)
         # One sequence for all connections: the same ADD frame, its correlation id included, goes to several bookies.
         self.next_id = itertools.count(1).__next__
+        # Not drawn: a client's randomness is that of its decisions.
+        began = f"{runtime.process} {runtime.clock.time()} {runtime.clock.monotonic()}"
+        self.client_id = f"{crc32c(began.encode()):08x}"
+        self._greeting = f"{software} {self.client_id}"
+        self._slow = SlowRequests(log, runtime.clock, settings.slow_request_ms)
+        self._observe: Callable[[BookieChannel], None] | None = None
 
     def channel(self, bookie_id: str) -> BookieChannel:
         if self._closed:
@@ -67,13 +78,28 @@ class BookiePool:
                 self._settings,
                 self._runtime,
                 instance_id=self._instance_id,
-                software=self._software,
+                software=self._greeting,
                 key_of=self._keys.get,
                 next_id=self.next_id,
+                slow=self._slow,
+                client_id=self.client_id,
                 on_congestion=self._congestion,
                 chunks=self._chunks,
             )
+            if self._observe is not None:
+                self._observe(channel)
         return channel
+
+    @property
+    def channels(self) -> list[BookieChannel]:
+        """All that were used so far."""
+        return list(self._channels.values())
+
+    def observe(self, observe: Callable[[BookieChannel], None]) -> None:
+        """Call `observe` with each channel, now or when it is made."""
+        self._observe = observe
+        for channel in self._channels.values():
+            observe(channel)
 
     def _congestion(self, channel: BookieChannel, congested: bool) -> None:
         if congested:

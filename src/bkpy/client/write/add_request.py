@@ -15,6 +15,8 @@ from bkpy.protocol.wire.messages import Op, Status
 from bkpy.protocol.wire.records import walk
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from bkpy.buffers import Bytes
     from bkpy.client.bookies.channel import BookieChannel
     from bkpy.protocol.ledger.acks import AckOutcome, Batch, Flight
@@ -49,6 +51,7 @@ class AddRequest:
         "correlation_id",
         "flight",
         "ledger_ids",
+        "on_acknowledged",
     )
 
     def __init__(
@@ -66,6 +69,7 @@ class AddRequest:
         self.buffers = buffers
         self.body_bytes = body_bytes
         self.ledger_ids = ledger_ids
+        self.on_acknowledged: Callable[[], None] | None = None  # called once, when batches are on their ack quorum
         self._retried = 0
         self._released: set[Batch] | None = None
         self._places: dict[tuple[int, int], SentBatch] | None = None
@@ -83,6 +87,8 @@ class AddRequest:
 
     def _decide(self, verdict: AckOutcome, index: int, answer: int | list[int] | BookKeeperError) -> None:
         if self._released is None:
+            if verdict.completed and self.on_acknowledged is not None:
+                self.acknowledged()
             for batch in verdict.completed:
                 batch.owner.completed(batch)
         else:
@@ -92,10 +98,17 @@ class AddRequest:
         if self.flight.settled:
             self.flight.settle()
 
+    def acknowledged(self) -> None:
+        """A batch is on its ack quorum, by the answers that are counted here or by its owner."""
+        on_acknowledged, self.on_acknowledged = self.on_acknowledged, None
+        if on_acknowledged is not None:
+            on_acknowledged()
+
     def _decide_released(self, verdict: AckOutcome, index: int, released: set[Batch]) -> None:
         name = self.channels[index].bookie_id
         for batch in verdict.completed:
             if batch not in released:
+                self.acknowledged()
                 batch.owner.completed(batch)
         for batch in self.flight.batches:
             if batch in released and self.flight.accepted(batch) >> index & 1:

@@ -19,7 +19,7 @@ from bkpy.protocol.wire import messages as m
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from bkpy.client.bookies.pool import BookiePool
     from bkpy.client.write.add_request import SentBatch
@@ -69,6 +69,7 @@ class AddDispatcher:
         self._resting: dict[Sender, None] = {}
         self._ticker: asyncio.TimerHandle | None = None
         self.next_id = pool.next_id
+        self.observe: Callable[[], Callable[[], None]] | None = None
         pool.on_relief(self._resume_held)
 
     def queue(
@@ -97,6 +98,7 @@ class AddDispatcher:
             channel.add(request, 0)
 
         for batch in batches:
+            channel.resent_batches += 1
             pieces = batch.sent.sent_batch(batch).cut(bytes_max)
             if len(pieces) > 1:  # they were sent to bookies that take larger frames
                 to_come[batch] = len(pieces)

@@ -220,6 +220,7 @@ class Replication:
             return
         reassigned.accepted.add(bookie_id)
         if not batch.done and reassigned.complete:
+            batch.sent.acknowledged()
             self.completed(batch)
 
     def bookie_failed(self, bookie_id: str, error: BookKeeperError, entry_id: int) -> None:
@@ -498,6 +499,8 @@ class Replication:
     def _adopt(self, before: Sequence[str]) -> None:
         """The metadata name other bookies now: count on these alone, and send them the entries that they miss."""
         ensemble = self.ensemble
+        for bookie_id in set(before).difference(ensemble):
+            self._pool.channel(bookie_id).replaced += 1
         self._logged_failures = ()
         self._leaving = tuple(bookie_id for bookie_id in self._leaving if bookie_id in ensemble)
         self._failed = {bookie_id: e for bookie_id, e in self._failed.items() if bookie_id in ensemble}
@@ -515,6 +518,7 @@ class Replication:
             reassigned = self._reassign(batch, old)
             reassigned.members = frozenset(new)
             if reassigned.complete:
+                batch.sent.acknowledged()
                 batch.done = True
             elif batch.done:
                 undone.append(batch)

@@ -14,13 +14,20 @@ from bkpy.protocol.wire import messages as m
 from bkpy.protocol.wire.messages import Op
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from bkpy.buffers import Bytes
     from bkpy.client.bookies.channel import BookieChannel
     from bkpy.config.client import ClientSettings
 
 
 class QueueOwner(Protocol):
-    """What a queue needs of the dispatcher that sends it."""
+    """What a queue needs of the dispatcher that sends it.
+
+    `observe`: makes of each request what it calls when it is acknowledged, if anything wants to know.
+    """
+
+    observe: Callable[[], Callable[[], None]] | None
 
     def loaded(self, queue: WriteSetQueue) -> None:
         """The queue has batches to send at the end of this tick."""
@@ -116,6 +123,8 @@ class WriteSetQueue:
             size,
             set(ledger_ids),
         )
+        if (observe := self._owner.observe) is not None:
+            request.on_acknowledged = observe()
         for batch in batches:
             batch.sent = request
         for index, channel in enumerate(self.channels):

@@ -146,8 +146,10 @@ class JournalWriter:
             self._files.sync_dir(self._directory)
             self._dropped = False
 
-    def write(self, kind: FrameKind, records: int, body: list[Bytes], sync: bool = True) -> tuple[Mark, int, float]:
-        """Write and sync one frame: (where the next begins, bytes, seconds)."""
+    def write(
+        self, kind: FrameKind, records: int, body: list[Bytes], sync: bool = True
+    ) -> tuple[Mark, int, WriteTimes]:
+        """Write and sync one frame: (where the next begins, bytes, begin and end)."""
         began = self._runtime.clock.monotonic()
         at = self.position
         buffers, size, checksum = encode_frame(kind, self._nonce, at.sequence, at.chain, records, body)
@@ -162,7 +164,7 @@ class JournalWriter:
         else:
             self._file.pwritev(buffers, at.offset)
         self.position = Mark(at.file_id, at.offset + size, at.sequence + 1, checksum)
-        return self.position, size, self._runtime.clock.monotonic() - began
+        return self.position, size, WriteTimes(began, self._runtime.clock.monotonic())
 
     def retain(self, lowest: int) -> None:
         """Recycle or remove files below the file id `lowest`, which no mark needs any more (S9), beyond the backups.
@@ -189,6 +191,13 @@ class JournalWriter:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+class WriteTimes(NamedTuple):
+    """When the write and sync of one frame began and ended, by the monotonic clock."""
+
+    began: float
+    ended: float
 
 
 class _Group:
@@ -245,6 +254,7 @@ class Journal:
         self._idle.set()
         self.position = writer.position  # the end of what is acknowledged: synced, or written as adds may be
         self.queued_bytes = 0
+        self.last_write = WriteTimes(0.0, 0.0)  # of the frame whose callbacks run, or ran last
 
     @property
     def full(self) -> bool:
@@ -319,14 +329,15 @@ class Journal:
         group.body = []  # the worker has it; what is in the memtable alone decides how long buffers live
         future.add_done_callback(lambda done: self._written(done, group))
 
-    def _written(self, done: asyncio.Future[tuple[Mark, int, float]], group: _Group) -> None:
+    def _written(self, done: asyncio.Future[tuple[Mark, int, WriteTimes]], group: _Group) -> None:
         error = done.exception()
         if error is not None:
             self.fail(error)
             return
         if self._failed:
             return
-        self.position, size, seconds = done.result()
+        self.position, size, self.last_write = done.result()
+        seconds = self.last_write.ended - self.last_write.began
         group.place.offset = self.position.offset - size
         group.place.file_id = self.position.file_id  # last: who flushes, on another thread, looks at it first
         self.queued_bytes -= group.bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from bkpy.bookie.metric_set import MetricSet
+from bkpy.runtime.metric_set import MetricSet
 
 BOUNDS = (1, 2.5, 10)
 VALUES = (0, 1, 1.5, 2.5, 3, 10, 10.5, 1e9)
