@@ -16,7 +16,7 @@ LOAD ?= 0
 test test-fast test-full flakes coverage mutants: export PYTHONDONTWRITEBYTECODE :=
 PYTEST = $(BIN)/python -m pytest $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS))
 
-.PHONY: help demo test test-fast flakes coverage test-full test-long test-privileged test-containers test-browser test-pythons mutants check golden scenarios settings sim soak chaos shrink planted ablations bench bench-export bench-housekeeping bench-memory bench-peers bench-streaming bench-tls clean
+.PHONY: help demo test test-fast flakes coverage test-full test-long test-privileged test-containers test-browser test-pythons mutants check docs docs-serve golden scenarios settings sim soak chaos shrink planted ablations bench bench-export bench-housekeeping bench-memory bench-peers bench-streaming bench-tls clean
 
 help:
 	@echo "make demo       store a year of flights on a local cluster, read them back, query and stream them with Spark"
@@ -48,6 +48,7 @@ help:
 	@echo "make bench-streaming  whether a Spark stream keeps up with a log that is written beside it, for five minutes"
 	@echo "make bench-memory  ten minutes of the heaviest load, and how much memory it takes, minute by minute"
 	@echo "make bench-peers  the same loads on bkpy and on Apache BookKeeper, in turn (needs a JDK and Maven; QUICK=1: about ten minutes, no failures; PEERS=kafka,nats: and on these)"
+	@echo "make docs       the documentation as a site with search, in build/docs (make docs-serve: and on a local port)"
 	@echo "make clean      remove everything that the others made"
 
 demo: $(VENV)/.demo
@@ -93,6 +94,14 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/unit/test_architecture.py tests/unit/test_words.py tests/unit/test_docs.py \
 		tests/unit/config/test_config.py::test_the_page_of_settings_is_current
+
+docs docs-serve: export NO_MKDOCS_2_WARNING := 1
+docs: $(VENV)/.dev
+	$(BIN)/mkdocs build --quiet
+	@echo "build/docs/index.html: with search by make docs-serve"
+
+docs-serve: $(VENV)/.dev
+	$(BIN)/mkdocs serve --dev-addr 127.0.0.1:8000
 
 golden: $(VENV)/.dev
 	$(BIN)/python -m tests.golden.regenerate

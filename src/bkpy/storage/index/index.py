@@ -1,7 +1,7 @@
 """The index of a ledger directory: which block holds which exact ids, and the state of each ledger.
 
-Rows are described in docs/reference/formats/index.md. Invariants: a row is decoded only after its checksum was found
-right; living ids of two rows of a ledger are disjoint (S7); counts and XORs of checksums always fit the rows.
+Rows are described in docs/reference/formats/bookie-index.md. Invariants: a row is decoded only after its checksum was
+found right; living ids of two rows of a ledger are disjoint (S7); counts and XORs of checksums always fit the rows.
 """
 
 from __future__ import annotations
