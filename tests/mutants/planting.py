@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import importlib
 import pkgutil
 import textwrap
 from collections import Counter
+from types import CodeType
 from typing import TYPE_CHECKING, NamedTuple
 
 from tests import mutants
@@ -93,7 +93,7 @@ def changed(mutant: Mutant, place: Place) -> str:
     lines[place.first : place.first + place.lines] = textwrap.indent(new, indent).splitlines()
     after = "\n".join(lines) + "\n"
     try:
-        same = _meaning(before) == ast.dump(ast.parse(after))
+        same = _meaning(before) == _meaning(after)
     except SyntaxError as e:
         raise DoesNotApply(f"with it, {place.path.name} is no Python: {e.msg} in line {e.lineno}") from None
     if same:
@@ -101,9 +101,15 @@ def changed(mutant: Mutant, place: Place) -> str:
     return after
 
 
-@functools.lru_cache(maxsize=32)  # many mutants are of the same file
-def _meaning(text: str) -> str:
-    return ast.dump(ast.parse(text))
+@functools.lru_cache(maxsize=512)  # many mutants are of the same file
+def _meaning(text: str) -> CodeType:
+    return _without_lines(compile(text, "", "exec", dont_inherit=True))
+
+
+def _without_lines(code: CodeType) -> CodeType:
+    """What it does, wherever its lines are."""
+    inner = (_without_lines(const) if isinstance(const, CodeType) else const for const in code.co_consts)
+    return code.replace(co_firstlineno=1, co_linetable=b"", co_consts=(*inner,))
 
 
 def plant(mutant: Mutant, source: Path) -> None:
