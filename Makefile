@@ -111,6 +111,7 @@ scenarios: $(VENV)/.dev
 
 settings: $(VENV)/.dev
 	$(BIN)/python -m tests.settings_page --write
+	$(BIN)/python -m tests.blocking_calls --write
 	$(BIN)/python -m tests.api_page --write
 
 SEED ?= 0

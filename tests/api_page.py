@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "api.md"
-FUNCTIONS: tuple[Callable[..., Any], ...] = (bkpy.connect, bkpy.threadsafe)
+FUNCTIONS: tuple[Callable[..., Any], ...] = (bkpy.connect, bkpy.connect_sync, bkpy.threadsafe)
 CLASSES: tuple[type, ...] = (
     bkpy.Client,
     bkpy.LogWriter,
@@ -36,6 +36,7 @@ CLASSES: tuple[type, ...] = (
     bkpy.Entry,
     bkpy.Block,
     bkpy.ThreadsafeCalls,
+    bkpy.BlockingIterator,
     bkpy.AdminClient,
     bkpy.LedgerMetadata,
     bkpy.ClientInfo,
@@ -48,7 +49,7 @@ _BOUND = {
 }
 # Public for other parts of bkpy alone; and the deprecated ones of `Client`.
 HIDDEN = {
-    bkpy.LedgerWriter: {"leave", "pending"},
+    bkpy.LedgerWriter: {"leave", "pending", "take_in"},
     bkpy.Client: {"create_segment", "last_entries", "logs", "open_segment", "upkeep"},
     LocalCluster: {"lock_fds", "rebuild", "write_config"},
 }

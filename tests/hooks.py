@@ -27,10 +27,13 @@ from bkpy.storage.journal.journal import JournalWriter
 
 if TYPE_CHECKING:
     import asyncio
+    import threading
     from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 
     import pytest
 
+    from bkpy.blocking.base import ClientThread
+    from bkpy.blocking.calls import BlockingClient
     from bkpy.bookie.connection.chunks import BookieChunks
     from bkpy.bookie.connection.connection import Connection
     from bkpy.bookie.connection.keys import Keys
@@ -61,6 +64,7 @@ if TYPE_CHECKING:
     from bkpy.protocol.wire.records import RecordCodec
     from bkpy.replication.worker.repair_queue import RepairQueue
     from bkpy.runtime.interfaces import Worker
+    from bkpy.runtime.threadsafe import BlockingIterator
     from bkpy.runtime.tls import Certificates
     from bkpy.storage.entry_log.entry_log import BlockReader, BlockWriter
     from bkpy.storage.journal.journal import Journal
@@ -554,3 +558,13 @@ def heap_of(queue: RepairQueue) -> Sequence[object]:
 dashboard_changes = watching._changes
 dashboard_rate = watching._rate
 dashboard_p99_ms = watching._p99_ms
+
+
+def thread_of(client: BlockingClient) -> ClientThread:
+    """The thread of a blocking client, with the client itself."""
+    return client._thread
+
+
+def turn_of(iterator: BlockingIterator[Any]) -> threading.Lock:
+    """What a thread holds while it waits for the iterator."""
+    return iterator._turn

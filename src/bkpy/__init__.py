@@ -11,6 +11,16 @@ if TYPE_CHECKING:
     from typing import Any
 
     from bkpy.admin.client import AdminClient
+    from bkpy.blocking.calls import (
+        BlockingAdminClient,
+        BlockingClient,
+        BlockingLedgerReader,
+        BlockingLedgerWriter,
+        BlockingLogConsumer,
+        BlockingLogReader,
+        BlockingLogWriter,
+    )
+    from bkpy.blocking.connecting import connect_sync
     from bkpy.client.client import Client
     from bkpy.client.connecting import connect, threadsafe
     from bkpy.client.read.block import Block, Entry
@@ -58,13 +68,21 @@ if TYPE_CHECKING:
     from bkpy.log.writer import LogWriter
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
     from bkpy.protocol.log.log_position import LogPosition
-    from bkpy.runtime.threadsafe import ThreadsafeCalls
+    from bkpy.runtime.threadsafe import BlockingIterator, ThreadsafeCalls
 
     __version__: str
 
 __all__ = [
     "AdminClient",
     "Block",
+    "BlockingAdminClient",
+    "BlockingClient",
+    "BlockingIterator",
+    "BlockingLedgerReader",
+    "BlockingLedgerWriter",
+    "BlockingLogConsumer",
+    "BlockingLogReader",
+    "BlockingLogWriter",
     "BookKeeperError",
     "BookieUnavailableError",
     "Client",
@@ -115,6 +133,7 @@ __all__ = [
     "WrongEventLoopError",
     "__version__",
     "connect",
+    "connect_sync",
     "threadsafe",
 ]
 
@@ -123,6 +142,14 @@ __all__ = [
 _MODULES = {
     "AdminClient": "bkpy.admin.client",
     "Block": "bkpy.client.read.block",
+    "BlockingAdminClient": "bkpy.blocking.calls",
+    "BlockingClient": "bkpy.blocking.calls",
+    "BlockingIterator": "bkpy.runtime.threadsafe",
+    "BlockingLedgerReader": "bkpy.blocking.calls",
+    "BlockingLedgerWriter": "bkpy.blocking.calls",
+    "BlockingLogConsumer": "bkpy.blocking.calls",
+    "BlockingLogReader": "bkpy.blocking.calls",
+    "BlockingLogWriter": "bkpy.blocking.calls",
     "Client": "bkpy.client.client",
     "ConsumerLag": "bkpy.log.consumer",
     "ConsumerStatus": "bkpy.log.consumer",
@@ -138,6 +165,7 @@ _MODULES = {
     "LogWriter": "bkpy.log.writer",
     "ThreadsafeCalls": "bkpy.runtime.threadsafe",
     "connect": "bkpy.client.connecting",
+    "connect_sync": "bkpy.blocking.connecting",
     "threadsafe": "bkpy.client.connecting",
 }
 

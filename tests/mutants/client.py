@@ -148,8 +148,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a thread waits for a loop that has ended",
         "the thread hangs",
-        "                    self._guard.loop_for_threads()\n",
-        "                    pass\n",
+        "                        return future.result()\n                    self._guard.loop_for_threads()\n",
+        "                        return future.result()\n",
         (_THREADS + "test_a_thread_that_waits_for_a_loop_that_ends_is_released",),
     ),
     Mutant(

@@ -13,7 +13,7 @@ from tests.waiting import eventually
 import bkpy
 from bkpy.client.client import log_parts
 from bkpy.protocol.wire.records import STAMP_BYTES
-from bkpy.spark.background import BackgroundLoop
+from bkpy.runtime.background import BackgroundLoop
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

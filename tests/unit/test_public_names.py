@@ -9,7 +9,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 import pytest
-from tests import api_page
+from tests import api_page, blocking_calls
 
 import bkpy
 from bkpy.local import LocalCluster
@@ -31,7 +31,7 @@ def assigned(cls: type) -> set[str]:
 
 def public(cls: type) -> set[str]:
     """The names of the class and of its instances that have no leading underscore, those of its own bases included."""
-    own = [base for base in cls.__mro__ if base.__module__ != "builtins"]
+    own = [base for base in cls.__mro__ if base.__module__ not in ("builtins", "collections.abc", "typing")]
     names = {name for base in own for name in {*vars(base), *inspect.get_annotations(base), *assigned(base)}}
     return {name for name in names if not name.startswith("_")}
 
@@ -51,13 +51,29 @@ def test_the_page_has_every_public_name_and_what_it_is(cls: type) -> None:
 def test_the_page_has_everything_that_the_package_offers() -> None:
     offered = {getattr(bkpy, name) for name in bkpy.__all__ if name != "__version__"}
     errors = {it for it in offered if inspect.isclass(it) and issubclass(it, bkpy.BookKeeperError)}
-    assert offered - errors == {*api_page.CLASSES, *api_page.FUNCTIONS} - {LocalCluster}
+    blocking = {getattr(bkpy, blocking_calls.blocking(cls)) for cls in blocking_calls.CLASSES}
+    assert offered - errors - blocking == {*api_page.CLASSES, *api_page.FUNCTIONS} - {LocalCluster}
     text = api_page.PAGE.read_text(encoding="utf-8").partition("\n## Errors\n")[2]
     assert {error.__name__ for error in errors} == set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
 
 
 def test_every_call_that_changes_something_says_what_a_cancelled_one_may_have_done() -> None:
     assert api_page.silent() == [], "say it in the docstring, or name a call that only reads in READS"
+
+
+def test_the_blocking_client_is_current() -> None:
+    assert blocking_calls.text() == blocking_calls.MODULE.read_text(encoding="utf-8"), "make settings writes it again"
+
+
+@pytest.mark.parametrize("cls", blocking_calls.CLASSES, ids=lambda cls: cls.__name__)
+def test_the_blocking_client_has_every_public_name_with_its_arguments(cls: type) -> None:
+    mirror = getattr(bkpy, blocking_calls.blocking(cls))
+    names = public(cls) - api_page.HIDDEN.get(cls, set())
+    assert names == {name for name in dir(mirror) if not name.startswith("_")}
+    for name, function in api_page.calls(cls):
+        assert inspect.signature(function).parameters == inspect.signature(getattr(mirror, name)).parameters, name
+        assert inspect.getdoc(getattr(mirror, name)), name
+    assert hasattr(mirror, "__exit__") == hasattr(cls, "__aexit__")
 
 
 def test_what_only_reads_is_there() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from bkpy.client.client import Client, loop_guard, open_client
 from bkpy.config.checking import current_names
@@ -95,6 +95,12 @@ class Connecting(Coroutine[Any, Any, Client]):
         assert self._client is not None
         await self._client.__aexit__(*error)
 
+    def __enter__(self) -> NoReturn:
+        raise TypeError("bkpy.connect needs `async with`, in a coroutine: a script uses `with bkpy.connect_sync(uri)`")
+
+    def __exit__(self, *error: object) -> None:
+        """See `__enter__`, which raises first."""
+
 
 def connect(
     uri: str,
@@ -113,11 +119,16 @@ def connect(
 
     A former name of a setting, and a setting that has become internal, is a `DeprecationWarning`.
     """
+    return connecting(uri, settings, ssl=ssl, tls=tls, placement=placement)
+
+
+def connecting(uri: str, settings: ClientArguments, **given: Any) -> Connecting:
+    """`connect`, for a function that stands between it and its caller, whom warnings name."""
     notices: list[str] = []
     named = current_names(ClientSettings, settings, "argument", notices.append)
     for notice in notices:
-        warnings.warn(notice, DeprecationWarning, stacklevel=2)
-    return Connecting(uri, client_settings(**named), ssl=ssl, tls=tls, placement=placement)
+        warnings.warn(notice, DeprecationWarning, stacklevel=3)
+    return Connecting(uri, client_settings(**named), **given)
 
 
 def connect_tuned(uri: str, **settings: Any) -> Connecting:

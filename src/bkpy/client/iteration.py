@@ -99,6 +99,18 @@ class ResumableIterator(AsyncGenerator[T, None]):
                 self._awaited = False
         raise self._ended.with_traceback(self._traceback)  # which grows otherwise, with each call
 
+    def arrived(self, most: int) -> list[T]:
+        """Up to `most` further elements of the batch that the last one came with. An error waits for `__anext__`."""
+        found: list[T] = []
+        try:
+            while len(found) < most:
+                found.append(self._next())
+        except StopIteration:
+            pass
+        except BaseException as e:
+            self._end(e)
+        return found
+
     def _end(self, error: BaseException) -> None:
         self._next = iter(()).__next__
         if self._ended is None:

@@ -24,7 +24,9 @@ _CLOSED: Final = (
     "the event loop of the client is closed, as asyncio.run closes its own when it returns: connect and use the client "
     "within one call of asyncio.run"
 )
-_THREADSAFE: Final = "from another thread use bkpy.threadsafe(client)"
+_THREADSAFE: Final = (
+    "from another thread use bkpy.threadsafe(client), in a script the blocking client, bkpy.connect_sync"
+)
 
 this_thread = threading.get_ident
 
@@ -72,7 +74,7 @@ class LoopGuard:
         if this_thread() == self.thread:
             raise WrongEventLoopError(
                 "nothing was done: this is the thread of the client's event loop, which would wait for itself: await "
-                "the call without bkpy.threadsafe"
+                "the call without bkpy.threadsafe; a callback of the blocking client makes no calls of it"
             )
         return loop
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
+import threading
+from collections import deque
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, Self, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+    from collections.abc import AsyncGenerator, Awaitable, Callable
     from concurrent.futures import Future
 
     from bkpy.runtime.loop_guard import LoopGuard
@@ -14,8 +18,16 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_END: Final = object()
 _LOOK_S: Final = 1.0  # between two looks whether the loop still runs: a closed one drops calls without a word
+_AT_ONCE: Final = 1000  # elements that one switch of threads fetches
+
+
+class WaitingCalls(Protocol):
+    """What an iterator for threads needs of the calls of its client."""
+
+    def check(self) -> None: ...
+
+    def call(self, function: Callable[[], Awaitable[T]], /) -> T: ...
 
 
 class ThreadsafeCalls:
@@ -27,6 +39,10 @@ class ThreadsafeCalls:
 
     def __init__(self, guard: LoopGuard) -> None:
         self._guard = guard
+
+    def check(self) -> None:
+        """Raise `WrongEventLoopError` if no call can be made from here."""
+        self._guard.loop_for_threads()
 
     def call(self, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Return or raise what awaiting `function(*args, **kwargs)` does; the thread waits.
@@ -56,21 +72,68 @@ class ThreadsafeCalls:
 
     def iterate(
         self, function: Callable[P, AsyncGenerator[T, None]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Iterator[T]:
+    ) -> BlockingIterator[T]:
         """The elements of the iterator that `function(*args, **kwargs)` returns; the thread waits for each.
 
-        Each element costs a switch of threads: take `read_blocks` and `tail_blocks` where many come.
+        Elements that have arrived together cost one switch of threads. `read_blocks` and `tail_blocks` cost less still.
         """
+        return iterator(self, partial(function, *args, **kwargs))
 
-        async def begin() -> AsyncGenerator[T, None]:
-            return function(*args, **kwargs)
 
-        async def following() -> Any:
-            return await anext(elements, _END)
+def iterator(calls: WaitingCalls, function: Callable[[], AsyncGenerator[T, None]]) -> BlockingIterator[T]:
+    """The elements of what the function returns."""
 
-        elements = self.call(begin)
+    async def begin() -> AsyncGenerator[T, None]:
+        return function()
+
+    return BlockingIterator(calls.call(begin), calls)
+
+
+class BlockingIterator(Iterator[T]):
+    """The elements of a read, a tail or a list for threads, which may share it: each element goes to one of them.
+
+    An interrupted wait, as by Ctrl-C, loses nothing: the next one returns that element. After an error each `next`
+    raises it again. End it with `close`, or use it as a context, if you don't go on to its end.
+    """
+
+    def __init__(self, elements: AsyncGenerator[T, None], calls: WaitingCalls) -> None:
+        self._elements = elements
+        self._calls = calls
+        self._fetched: deque[T] = deque()
+        self._turn = threading.Lock()
+
+    def __next__(self) -> T:
+        while True:
+            try:
+                return self._fetched.popleft()
+            except IndexError:
+                self._calls.check()  # first: a forked process inherits a lock that nobody releases
+                with self._turn:
+                    if not self._fetched and not self._calls.call(self._fetch):
+                        raise StopIteration from None
+
+    async def _fetch(self) -> bool:
+        """Have the elements that come next; False at the end. What an interrupted thread doesn't take stays here."""
         try:
-            while (element := self.call(following)) is not _END:
-                yield cast("T", element)
-        finally:
-            self.call(elements.aclose)
+            self._fetched.append(await anext(self._elements))
+        except StopAsyncIteration:
+            return False
+        arrived: Callable[[int], list[T]] | None = getattr(self._elements, "arrived", None)  # of those of this package
+        if arrived is not None:
+            self._fetched.extend(arrived(_AT_ONCE))
+        return True
+
+    def close(self) -> None:
+        """End the read: each further `next` ends the iteration, also one that waits in another thread."""
+        self._calls.call(self._close)
+
+    async def _close(self) -> None:
+        self._fetched.clear()
+        await self._elements.aclose()
+        self._fetched.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()

@@ -36,7 +36,7 @@ from bkpy.protocol.ledger.ledger_metadata import LedgerState
 from bkpy.protocol.log.log_opening import longest, longest_opened, settled
 from bkpy.protocol.log.log_sinks import BatchPart, BatchStanding, standing, with_batch
 from bkpy.protocol.wire.records import STAMP_BYTES, ledger_key
-from bkpy.spark.background import BackgroundLoop
+from bkpy.runtime.background import BackgroundLoop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

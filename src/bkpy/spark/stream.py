@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from bkpy.client.client import Client
-    from bkpy.spark.background import BackgroundLoop
+    from bkpy.runtime.background import BackgroundLoop
     from bkpy.spark.log_view import LogView, Task
     from bkpy.spark.options import SourceOptions
 
@@ -143,7 +143,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _call(self, work: Coroutine[Any, Any, Any]) -> Any:
         if self._loop is None:
-            from bkpy.spark.background import BackgroundLoop
+            from bkpy.runtime.background import BackgroundLoop
 
             self._loop = BackgroundLoop(f"stream of log {self._options.log}")
         return self._loop.call(work)

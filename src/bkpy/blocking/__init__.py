@@ -1,0 +1,1 @@
+"""The blocking client, for scripts, notebooks and services with threads: `connect_sync`."""

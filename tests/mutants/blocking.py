@@ -1,0 +1,61 @@
+"""The blocking client: what an interrupted, forked or late call would lose, or wait for."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants import Mutant
+
+_BLOCKING: Final = "tests/unit/blocking/test_blocking.py::"
+
+MUTANTS = [
+    Mutant(
+        "an iterator for threads asks for its turn before it looks where it is",
+        "a forked process waits for a thread that it does not have",
+        "                self._calls.check()  # first: a forked process inherits a lock that nobody releases\n",
+        "",
+        (_BLOCKING + "test_a_forked_process_gets_an_error_and_ends_nothing",),
+    ),
+    Mutant(
+        "an iterator for threads has no turns",
+        "two threads step one iterator at once",
+        "                with self._turn:\n",
+        "                if True:\n",
+        (_BLOCKING + "test_threads_share_it",),
+    ),
+    Mutant(
+        "an interrupted call of a thread goes on",
+        "Ctrl-C leaves work behind",
+        "        finally:\n            future.cancel()\n",
+        "        finally:\n            pass\n",
+        (_BLOCKING + "test_ctrl_c_cancels_the_call_and_loses_no_element",),
+    ),
+    Mutant(
+        "an interrupted connect leaves its thread",
+        "Ctrl-C leaves a thread and a session behind",
+        "            loop.close()\n            raise\n",
+        "            raise\n",
+        (_BLOCKING + "test_ctrl_c_while_it_connects_leaves_no_thread",),
+    ),
+    Mutant(
+        "the end of the interpreter does not end blocking clients",
+        "a late call waits for a thread that is gone, for ever",
+        "@atexit.register\ndef _close_all",
+        "def _close_all",
+        (_BLOCKING + "test_the_end_of_the_interpreter_ends_it_and_refuses_later_calls",),
+    ),
+    Mutant(
+        "a call that the client's end interrupts raises what no caller catches",
+        "the outcome of an append is not said",
+        "        except (CancelledError, WrongEventLoopError):\n",
+        "        except WrongEventLoopError:\n",
+        (_BLOCKING + "test_a_call_that_the_end_of_the_client_interrupts_says_so",),
+    ),
+    Mutant(
+        "a blocking client that is dropped keeps its thread",
+        "each forgotten client costs a thread and a session",
+        "            self._loop.submit(_dropped(self.client, self._loop))\n",
+        "            pass\n",
+        (_BLOCKING + "test_a_client_that_nobody_has_any_more_ends_its_thread",),
+    ),
+]

@@ -1,0 +1,268 @@
+"""The blocking client: its calls, from one thread and from many, interrupted, forked, in a loop and at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.hooks import thread_of, turn_of
+from tests.in_process import InProcess
+from tests.unit.client.test_threads import in_a_fork
+
+import bkpy
+from bkpy.blocking.base import ClientThread
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bkpy.client.client import Client
+
+ONE = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
+THREAD = "bkpy client"
+
+
+async def connecting(directory: Path, clusters: list[InProcess] | None = None) -> Client:
+    """A client whose cluster runs on the client's own event loop."""
+    cluster = InProcess(directory)
+    await cluster.start("a")
+    if clusters is not None:
+        clusters.append(cluster)
+    return await cluster.client()
+
+
+@contextmanager
+def connected(directory: Path) -> Iterator[bkpy.BlockingClient]:
+    clusters: list[InProcess] = []
+    thread = ClientThread(connecting(directory, clusters))
+    with bkpy.BlockingClient(thread.client, thread) as client:
+        yield client
+        for node in clusters[0].nodes:
+            with suppress(bkpy.ClientClosedError):  # the test has closed it
+                thread.call(node.stop)
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == THREAD]
+
+
+def test_it_does_what_the_client_does(tmp_path: Path) -> None:
+    with connected(tmp_path) as client:
+        with client.create_ledger(**ONE) as ledger:
+            assert (ledger.append(b"0"), ledger.append_batch([b"1", b"2"])) == (0, range(1, 3))
+            assert ledger.append_nowait(b"3").result(30) == 3
+        with client.open_ledger(ledger.ledger_id) as entries:
+            assert [entry.data for entry in entries.read()] == [b"0", b"1", b"2", b"3"]
+        admin = bkpy.BlockingAdminClient(client)
+        with client.open_log("orders", create=True, **ONE) as log:
+            assert log.append_batch([b"%d" % n for n in range(3000)]) == range(3000)
+            with client.read_log("orders") as reader, reader.tail(first=1) as tail:
+                assert [int(entry.data) for entry in reader.read()] == list(range(3000))
+                assert next(tail).data == b"1"
+                reader.seek(2998)
+                assert [entry.data for entry in reader.poll()] == [b"2998", b"2999"]
+                with reader.consumer("billing", create=True, position=datetime.now(UTC)) as consumer:
+                    consumer.commit(10)
+                    assert consumer.lag().entries == 2990
+                assert [status.name for status in reader.consumers()] == ["billing"]
+            assert list(tail) == []
+            assert admin.describe_log("orders").writer is not None
+            assert admin.client.instance_id == client.instance_id
+        assert list(client.list_logs()) == ["orders"]
+        assert admin.truncate_log("orders", 5).first_position == 5
+        with pytest.raises(bkpy.NoSuchLogError, match="none"):
+            client.read_log("none")
+    assert threads() == []
+    with pytest.raises(bkpy.ClientClosedError, match="the client is closed"):
+        log.append(b"late")
+    client.close()
+
+
+def test_threads_share_it(tmp_path: Path) -> None:
+    with connected(tmp_path) as client, client.open_log("orders", create=True, **ONE) as log:
+        with ThreadPoolExecutor(8) as pool:
+            positions = list(pool.map(lambda n: log.append(b"%d" % n), range(200)))
+        assert sorted(positions) == list(range(200))
+        with client.read_log("orders") as reader:
+            reader.refresh(confirmed=log.last_acknowledged or 0)
+            shared = reader.read()
+            with ThreadPoolExecutor(8) as pool:
+                parts = list(pool.map(lambda _: [entry.position for entry in shared], range(8)))
+        assert sorted(position for part in parts for position in part) == list(range(200))
+
+
+@contextmanager
+def interrupted_soon(begun: threading.Event) -> Iterator[None]:
+    """Ctrl-C for the main thread, which waits in a call, once that has begun on the loop."""
+
+    def interrupt() -> None:
+        begun.wait(30)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - it may come at once
+        thread.start()
+        yield
+    thread.join()
+
+
+@pytest.mark.timeout(60)
+def test_ctrl_c_cancels_the_call_and_loses_no_element(tmp_path: Path) -> None:
+    with connected(tmp_path) as client, client.open_log("orders", create=True, **ONE) as log:
+        log.append(b"0")
+        with client.read_log("orders") as reader:
+            tail, begun, cancelled = reader.tail(), threading.Event(), threading.Event()
+            assert next(tail).data == b"0"
+
+            async def waits() -> None:
+                begun.set()
+                try:
+                    await asyncio.get_running_loop().create_future()
+                finally:
+                    cancelled.set()
+
+            with interrupted_soon(begun):
+                thread_of(client).call(waits)
+            assert cancelled.wait(30)
+            begun.clear()
+            looking = thread_of(client).submit(_when_it_waits, tail, begun)
+            with interrupted_soon(begun):
+                next(tail)
+            looking.result(30)
+            log.append(b"1")
+            log.append(b"2")
+            assert (next(tail).data, next(tail).data) == (b"1", b"2")
+            tail.close()
+    assert threads() == []
+
+
+async def _when_it_waits(iterator: bkpy.BlockingIterator[bkpy.LogEntry], begun: threading.Event) -> None:
+    while not turn_of(iterator).locked():
+        await asyncio.sleep(0)
+    begun.set()
+
+
+@pytest.mark.timeout(60)
+def test_ctrl_c_while_it_connects_leaves_no_thread(tmp_path: Path) -> None:
+    begun, cancelled = threading.Event(), threading.Event()
+
+    async def never() -> Client:
+        begun.set()
+        try:
+            return await asyncio.get_running_loop().create_future()
+        finally:
+            cancelled.set()
+
+    with interrupted_soon(begun):
+        ClientThread(never())
+    assert cancelled.is_set()
+    assert threads() == []
+
+
+def test_it_works_where_a_loop_runs_as_in_a_notebook(tmp_path: Path) -> None:
+    async def cell() -> list[str]:
+        with connected(tmp_path) as client:
+            client.open_log("orders", create=True, **ONE).close()
+            return list(client.list_logs())
+
+    assert asyncio.run(cell()) == ["orders"]
+
+
+def test_a_forked_process_gets_an_error_and_ends_nothing(tmp_path: Path) -> None:
+    with connected(tmp_path) as client, client.open_log("orders", create=True, **ONE) as log:
+        log.append(b"0")
+        with client.read_log("orders") as reader:
+            entries = reader.read()
+            with turn_of(entries):  # as if another thread waited, which the child doesn't have
+
+                def child() -> None:
+                    for call in (lambda: log.append(b"x"), lambda: next(entries), client.close, log.close):
+                        with pytest.raises(bkpy.WrongEventLoopError, match="connect in this process"):
+                            call()
+
+                in_a_fork(child)
+            assert next(entries).data == b"0"
+        assert log.append(b"1") == 1
+
+
+def test_a_call_that_the_end_of_the_client_interrupts_says_so(tmp_path: Path) -> None:
+    begun = threading.Event()
+
+    async def waits() -> None:
+        begun.set()
+        await asyncio.get_running_loop().create_future()
+
+    with connected(tmp_path) as client, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(thread_of(client).call, waits)
+        assert begun.wait(30)
+        client.close()
+        error = waiting.exception(30)
+    assert isinstance(error, bkpy.ClientClosedError)
+    assert error.outcome_unknown
+
+
+def test_a_client_that_nobody_has_any_more_ends_its_thread(tmp_path: Path) -> None:
+    thread = ClientThread(connecting(tmp_path))
+    (running,) = threads()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        del thread
+        gc.collect()
+    running.join(30)
+    assert not running.is_alive()
+    assert [warning.category for warning in caught if "was not closed" in str(warning.message)] == [ResourceWarning]
+
+
+SCRIPT = """
+import atexit, sys, threading
+from pathlib import Path
+from tests.in_process import InProcess
+
+def late():
+    try:
+        log.append(b"late")
+    except Exception as e:
+        print(f"{type(e).__name__}: {e}")
+
+async def connecting():
+    cluster = InProcess(Path(sys.argv[1]))
+    await cluster.start("a")
+    return await cluster.client()
+
+assert "bkpy.blocking.base" not in sys.modules
+atexit.register(late)  # before the blocking client is loaded: it runs behind that one's end
+import bkpy
+from bkpy.blocking.base import ClientThread
+thread = ClientThread(connecting())
+client = bkpy.BlockingClient(thread.client, thread)
+log = client.open_log("orders", create=True, ensemble_size=1, write_quorum=1, ack_quorum=1)
+print(log.append(b"0"))
+threading.Thread(target=lambda: list(client.read_log("orders").tail()), daemon=True).start()
+"""
+
+
+@pytest.mark.timeout(60)
+def test_the_end_of_the_interpreter_ends_it_and_refuses_later_calls(tmp_path: Path) -> None:
+    root = Path(__file__).parents[3]
+    command = [sys.executable, "-W", "default::ResourceWarning", "-c", SCRIPT, str(tmp_path)]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=50, check=True)
+    assert done.stdout == "0\nClientClosedError: the client is closed\n"
+    assert "was not closed" in done.stderr
+
+
+def test_with_without_async_names_the_blocking_client() -> None:
+    with pytest.raises(TypeError, match=r"with bkpy\.connect_sync\(uri\)"), bkpy.connect("zk://127.0.0.1:1/none"):
+        pass
+    with pytest.raises(bkpy.ConfigError, match="nonsense"):
+        bkpy.connect_sync("nonsense")
+    assert threads() == []
