@@ -3,7 +3,7 @@
     python -m tests.compat.make WHEEL NAME    (a wheel: python -m pip wheel --no-deps --wheel-dir DIR .)
 
 Writes `tests/compat/states/NAME`: the wheel; `bookies.tar.xz`, the directories of four bookies; `metadata.json`, the
-nodes below the cluster's root in ZooKeeper; `contents.json`, the bookies' settings and what the ledgers must hold. Two
+nodes below the cluster's root in ZooKeeper; `contents.json`, the bookies' settings, and what ledgers and logs hold. Two
 bookies were stopped and two were killed with journals that nobody has replayed. Their settings name directories
 relative to where they run: cookies hold the paths as given, and a copy elsewhere must be the same bookie's.
 """
@@ -54,6 +54,7 @@ class Scenario:
 
     def __init__(self, software: Software, directory: Path, uri: str, store: MetadataStore, root: str) -> None:
         self.ledgers: dict[str, dict[str, Any]] = {}
+        self.logs: dict[str, dict[str, Any]] = {}
         self.bookies = {name: BookieProcess(name, directory / name, uri, **SETTINGS[name]) for name in ALL}
         self._software = software
         self._uri = uri
@@ -77,6 +78,7 @@ class Scenario:
         await self._deferred(client)
         await self._caller_ids(client)
         await self._recovered(client)
+        await self._logs(client)
         await self._left_open(client)
         for name in KILLED:
             await self.bookies[name].kill()
@@ -187,6 +189,26 @@ class Scenario:
         )
         assert self.ledgers["open, not told"]["confirmed"] < 14
 
+    async def _logs(self, client: RemoteClient) -> None:
+        """One that was truncated and has a consumer, one with a password, and one whose writer was killed."""
+        await self._log(client, "orders", 36, roll_entries=10)
+        await client.do("register_consumer", name="orders", consumer="billing", position=20)
+        await client.do("truncate_log", name="orders", before=12)
+        await client.do("close_log", name="orders")
+        self.logs["orders"].update(first=12, consumers={"billing": 20})
+        await self._log(client, "secret", 5, password="sesame", digest="hmac-sha256", retention_s=1e9)
+        await client.do("close_log", name="secret")
+        writer = await self._client()
+        await self._log(writer, "unfinished", 25, roll_entries=10)
+        await writer.kill()
+
+    async def _log(self, client: RemoteClient, name: str, count: int, **options: Any) -> None:
+        assert await client.do("open_log", name=name, ensemble=ALL, write_quorum=4, ack_quorum=4, **options) == 0
+        entries = [f"{name} {i}" for i in range(count)]
+        assert await client.do("append_to_log", name=name, entries=entries) == count
+        password = options.get("password", "")
+        self.logs[name] = {"password": password, "entries": entries, "first": 0, "consumers": {}}
+
     async def _everywhere(self, ledger_id: int, highest: int, told: int) -> None:
         """Return when every bookie has that entry, and was told of that last add confirmed."""
 
@@ -216,6 +238,7 @@ async def make(wheel: Path, name: str) -> None:
             finally:
                 await store.close()
         contents = {"bookies": {b.id: b.settings for b in scenario.bookies.values()}, "ledgers": scenario.ledgers}
+        contents["logs"] = scenario.logs
         (target / "metadata.json").write_text(json.dumps(nodes, indent=1) + "\n")
         (target / "contents.json").write_text(json.dumps(contents, indent=1) + "\n")
         with tarfile.open(target / "bookies.tar.xz", "w:xz", preset=9) as archive:

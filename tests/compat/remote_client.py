@@ -45,6 +45,7 @@ class RemoteClient:
         self._client = client
         self._placement = placement
         self._writers: dict[int, bkpy.LedgerWriter] = {}
+        self._logs: dict[str, bkpy.LogWriter] = {}
 
     async def create(self, ensemble: list[str], password: str = "", **options: Any) -> int:
         self._placement.ensemble = tuple(ensemble)
@@ -94,6 +95,34 @@ class RemoteClient:
     async def fragments(self, ledger_id: int) -> list[list[str]]:
         """The bookies of each."""
         return [list(fragment.bookies) for fragment in (await self._client.ledger_metadata(ledger_id)).fragments]
+
+    async def open_log(self, name: str, ensemble: list[str], password: str = "", **options: Any) -> int:
+        """Returns the position of the next entry."""
+        self._placement.ensemble = tuple(ensemble)
+        log = self._logs[name] = await self._client.open_log(
+            name, create=True, password=password.encode("latin-1"), ensemble_size=len(ensemble), **options
+        )
+        return log.next_position
+
+    async def append_to_log(self, name: str, entries: list[str]) -> int:
+        """One after the other, each when the one before is acknowledged, so that the log rolls in between."""
+        for entry in entries:
+            await self._logs[name].append(entry.encode("latin-1"))
+            await asyncio.sleep(0.02)
+        return self._logs[name].next_position
+
+    async def register_consumer(self, name: str, consumer: str, position: int) -> None:
+        await self._logs[name].consumer(consumer, position=position)
+
+    async def truncate_log(self, name: str, before: int) -> None:
+        await self._logs[name].truncate(before)
+
+    async def close_log(self, name: str) -> None:
+        await self._logs.pop(name).close()
+
+    async def read_log(self, name: str, password: str = "") -> list[str]:
+        async with await self._client.read_log(name, password=password.encode("latin-1")) as reader:
+            return [entry.data.decode("latin-1") async for entry in reader.read()]
 
     async def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         operation = getattr(self, request.pop("do"))

@@ -48,6 +48,11 @@ class Software(NamedTuple):
         return cls(wheel.parent.name, to)
 
     @property
+    def has_logs(self) -> bool:
+        """Whether its clients know named logs; the first version's don't."""
+        return (self.directory / "bkpy" / "log" / "reader.py").exists()
+
+    @property
     def preloaded(self) -> Preloaded:
         """What its bookies and clients are forked from."""
         return PRELOADED if self == Software.today() else _earlier(self.directory)

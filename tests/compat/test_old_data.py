@@ -15,6 +15,7 @@ from bkpy.client.client import Client, open_client
 from bkpy.config.client import client_settings
 from bkpy.local.process import free_port
 from bkpy.metadata.connect import connect_store
+from bkpy.metadata.logs.maintenance import LOG_NAME
 from bkpy.metadata.store.memory import MemoryStore
 from bkpy.runtime.system import real_runtime
 from tests.conftest import run_elsewhere
@@ -43,12 +44,20 @@ class Ledger(NamedTuple):
     ack_quorum: int
 
 
+class Log(NamedTuple):
+    password: bytes
+    entries: list[bytes]  # all that was acknowledged, from position 0 on
+    first: int  # entries before it were truncated
+    consumers: dict[str, int]
+
+
 class Inherited(NamedTuple):
     """A cluster of today's bookies on an earlier version's directories and metadata."""
 
     uri: str
     bookies: dict[str, BookieProcess]
     ledgers: dict[str, Ledger]
+    logs: dict[str, Log]  # none of a version that had none
 
     @asynccontextmanager
     async def metadata(self) -> AsyncIterator[tuple[MetadataStore, str]]:
@@ -88,7 +97,11 @@ async def inherit(
         )
         for name, ledger in contents["ledgers"].items()
     }
-    inherited = Inherited(uri, bookies, ledgers)
+    logs = {
+        name: Log(log["password"].encode(), list(map(str.encode, log["entries"])), log["first"], log["consumers"])
+        for name, log in contents.get("logs", {}).items()
+    }
+    inherited = Inherited(uri, bookies, ledgers, logs)
     async with inherited.metadata() as (store, root):
         await restore_tree(store, root, json.loads((STATES / version / "metadata.json").read_text()))
     await inherited.start(*bookies)
@@ -112,7 +125,10 @@ async def entries_of(client: Client, ledger: Ledger) -> list[bytes]:
 
 async def test_every_ledger_is_as_it_was(inherited: Inherited) -> None:
     async with bkpy.connect(inherited.uri) as client:
-        assert [i async for i in client.list_ledgers()] == sorted(ledger.id for ledger in inherited.ledgers.values())
+        found = [i async for i in client.list_ledgers()]
+        of_no_log = [i for i in found if LOG_NAME not in (await client.ledger_metadata(i)).custom_metadata]
+        assert of_no_log == sorted(ledger.id for ledger in inherited.ledgers.values())
+        assert (len(found) > len(of_no_log)) is bool(inherited.logs)
         for name, ledger in inherited.ledgers.items():
             async with await client.open_ledger(ledger.id, password=ledger.password) as reader:
                 assert (reader.metadata.state, reader.last_add_confirmed) == (ledger.state, ledger.confirmed), name
@@ -211,6 +227,40 @@ async def test_new_ledgers_go_on_where_the_old_ones_are(inherited: Inherited) ->
         for name in ("replicated", "large, checkpointed", "large, journaled"):
             assert await entries_of(client, inherited.ledgers[name]) == inherited.ledgers[name].entries, name
         await client.delete_ledger(writer.ledger_id)
+
+
+async def test_logs_are_read_and_written_on(inherited: Inherited) -> None:
+    """Also with pages, into which the list of the former format moves. Consumers are where they were."""
+    async with (
+        inherited.metadata() as (store, root),
+        await open_client(store, root, real_runtime(), client_settings(log_page_rows=2)) as client,
+    ):
+        assert sorted([name async for name in client.list_logs()]) == sorted(inherited.logs)
+        for name, log in inherited.logs.items():
+            expected = list(enumerate(log.entries))[log.first :]
+            async with await client.read_log(name, password=log.password) as reader:
+                found = [(entry.position, entry.data) async for entry in reader.read()]
+                assert found == expected[: len(found)], name
+                assert {one.name: one.position for one in await reader.consumers()} == log.consumers
+                for consumer, position in log.consumers.items():
+                    await (await reader.consumer(consumer, lease=True)).commit(position + 1)
+            # Whose writer was killed has an end that nobody has looked for.
+            writer = await client.open_log(name, password=log.password, producer="shop", roll_entries=2)
+            assert writer.next_position == len(log.entries), name
+            for number in range(20):
+                assert await writer.append(b"new %d" % number, sequence=number) == len(log.entries) + number
+                await asyncio.sleep(0.02)
+            assert await writer.append(b"again", sequence=7) == len(log.entries) + 7
+            await writer.close()
+            async with await client.read_log(name, password=log.password) as reader:
+                expected += list(enumerate([b"new %d" % number for number in range(20)], len(log.entries)))
+                assert [(entry.position, entry.data) async for entry in reader.read()] == expected, name
+                numbers = [entry.sequence async for entry in reader.read(len(log.entries) - 1)]
+                assert numbers == [None, *range(20)]
+            described = await bkpy.AdminClient(client).describe_log(name)
+            assert described.log_list.pages, name
+            await client.delete_log(name)
+        assert [name async for name in client.list_logs()] == []
 
 
 async def test_what_was_left_open_is_recovered_whole(inherited: Inherited) -> None:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from bkpy.local.zookeeper import ZooKeeperServer
     from bkpy.metadata.store.store import MetadataStore
 
-VERSIONS = sorted(path.name for path in STATES.iterdir())
+*_EARLIER, _NEWEST = sorted(path.name for path in STATES.iterdir())
+VERSIONS = [*(pytest.param(name, marks=pytest.mark.exhaustive) for name in _EARLIER), _NEWEST]
 ENTRIES = [f"entry {i} " * (i % 9) for i in range(300)]
 
 LEDGERS: dict[str, dict[str, Any]] = {
@@ -139,6 +140,26 @@ async def test_ids_of_the_caller_and_deferred_syncs(mixed: Mixed, writer_age: st
         await writer.do("append", ledger_id=deferred, entries=ENTRIES)
         assert await writer.do("force", ledger_id=deferred) == len(ENTRIES) - 1
         assert await other.do("recover", ledger_id=deferred) == ENTRIES
+
+
+async def test_a_log_of_an_earlier_version_is_taken_over_and_refused_to_it_from_then_on(mixed: Mixed) -> None:
+    """It lists ledgers in a format that the earlier version doesn't know."""
+    assert mixed.software["today"].has_logs
+    if not mixed.software["old"].has_logs:
+        return
+    async with mixed.clients("old", "today") as (old, today):
+        everybody = {"ensemble": ENSEMBLES["striped over all"], "write_quorum": 3, "ack_quorum": 2}
+        assert await old.do("open_log", name="orders", roll_entries=3, **everybody) == 0
+        assert await old.do("append_to_log", name="orders", entries=ENTRIES[:10]) == 10
+        assert await today.do("open_log", name="orders", **everybody) == 10
+        with pytest.raises(RemoteError, match="LogFencedError"):
+            await old.do("append_to_log", name="orders", entries=["late"])
+        assert await today.do("append_to_log", name="orders", entries=ENTRIES[10:20]) == 20
+        await today.do("close_log", name="orders")
+        assert await today.do("read_log", name="orders") == ENTRIES[:20]
+        for call in ({"do": "read_log"}, {"do": "open_log", **everybody}):
+            with pytest.raises(RemoteError, match=r"list of log orders has format version 2, .* upgrade it"):
+                await old.do(call.pop("do"), name="orders", **call)
 
 
 @pytest.mark.parametrize(("writer_age", "other_age"), [("old", "today"), ("today", "old")])

@@ -134,4 +134,11 @@ MUTANTS: list[Mutant] = [
         "            return\n",
         (f"{_ACKNOWLEDGED}::test_an_idle_writer_publishes_at_once",),
     ),
+    Mutant(
+        "a position proves an entry of whichever ledger has that position now",
+        "a reader goes on behind entries that the log does not have",
+        "(found.ledger_id, found.first_position) == (appended.ledger_id, appended - entry_id):\n",
+        "True:\n",
+        (f"{_ACKNOWLEDGED}::test_a_position_proves_nothing_of_another_ledger_that_has_it_now",),
+    ),
 ]

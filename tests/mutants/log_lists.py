@@ -350,4 +350,25 @@ MUTANTS: list[Mutant] = [
         "",
         (f"{_LONG}::test_two_writers_that_take_turns_slow_down_and_say_so",),
     ),
+    Mutant(
+        "the search for orphans goes by pages that were deleted since",
+        "such ledgers stay for as long as the auditor does",
+        "            with contextlib.suppress(PageMissingError):  # truncated since: the present list tells\n",
+        "            with contextlib.suppress(KeyError):  # truncated since: the present list tells\n",
+        (f"{_PAGED}::test_an_orphan_goes_though_a_page_of_the_list_as_it_was_is_gone",),
+    ),
+    Mutant(
+        "a listing of a log's ledgers ends when the log is truncated",
+        "bkpy log show says that the metadata were lost",
+        "                if error.end_position > log_list.first_position:\n                    raise  # the page",
+        "                if True:\n                    raise  # the page",
+        (f"{_LONG}::test_the_ledgers_of_a_log_are_listed_though_it_is_truncated_meanwhile",),
+    ),
+    Mutant(
+        "a listing of a log's ledgers goes on without a page that was lost",
+        "an operator waits for ever",
+        "                if error.end_position > log_list.first_position:\n                    raise  # the page",
+        "                if False:\n                    raise  # the page",
+        (f"{_LONG}::test_the_ledgers_of_a_log_are_listed_though_it_is_truncated_meanwhile",),
+    ),
 ]

@@ -219,4 +219,33 @@ MUTANTS: list[Mutant] = [
         "if any(replication.error for replication in replications):",
         ("tests/unit/log/test_interrupted.py::test_closing",),
     ),
+    Mutant(
+        "a writer truncates its log before what is no position",
+        "nobody can read the log's list any more",
+        '        check_position("before", before)\n        await self._roller.truncate(int(before), ',
+        "        await self._roller.truncate(before, ",
+        ("tests/unit/client/test_bad_arguments.py::test_a_bad_position_of_a_log_is_refused_at_the_call",),
+    ),
+    Mutant(
+        "an administrator truncates a log before what is no position",
+        "nobody can read the log's list any more",
+        '        check_position("before", before)\n        async with',
+        "        async with",
+        ("tests/unit/client/test_bad_arguments.py::test_a_bad_position_of_a_log_is_refused_at_the_call",),
+    ),
+    Mutant(
+        "an opening that is cancelled at its end keeps the lease",
+        "the log counts as written until the client ends, though nobody writes it",
+        "            dropping = drop_lease(name, opened.log_list.uid, opened.token, parts.logs)\n"
+        '            parts.shared.runtime.spawn(dropping, name="drop a lease")\n',
+        "",
+        ("tests/unit/log/test_interrupted.py::test_opening",),
+    ),
+    Mutant(
+        "an opener leaves no room for the numbers of producers",
+        "it fences the writer, and then the list is too long",
+        "(LABEL_CHARS_MAX + NUMBERS_CHARS_MAX * numbered)",
+        "LABEL_CHARS_MAX",
+        (f"{_DECISIONS}::test_an_opener_foresees_the_numbers_of_producers",),
+    ),
 ]

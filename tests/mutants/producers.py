@@ -109,4 +109,11 @@ MUTANTS: list[Mutant] = [
         "            if False:\n",
         (f"{_WRITER}::test_a_batch_is_not_torn_where_others_came_in_between",),
     ),
+    Mutant(
+        "an append that waits is refused by a ledger whose bookies take less",
+        "entries behind it get its number, and later ones are acknowledged and not written",
+        "                await self._appends.admit(0, one.size, len(one.payloads))\n",
+        "                await self._appends.admit(max(map(len, one.payloads)), one.size, len(one.payloads))\n",
+        (f"{_WRITER}::test_an_append_that_waits_is_as_good_in_a_ledger_whose_bookies_take_less",),
+    ),
 ]

@@ -26,7 +26,7 @@ from bkpy.metadata.logs.pages import PageMissingError
 from bkpy.protocol.log.client_info import writer_of
 from bkpy.protocol.log.log_position import LogPosition
 from bkpy.protocol.log.log_reading import range_in
-from bkpy.protocol.wire.records import STAMP_BYTES
+from bkpy.protocol.wire.records import STAMP_SIZES, length_at
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -417,7 +417,8 @@ class LogReader:
                 entries_left, bytes_left = await self._logs.pages.sealed_from(self.name, snapshot.list, begin)
                 for part in self.ranges(min(max(begin, snapshot.list.sealed_end), end), end - 1):
                     entries_left += part.entries
-                    bytes_left += max(0, part.payload_bytes - STAMP_BYTES * part.entries)
+                    with_stamps = part.payload_bytes or await self._bytes_of(part)
+                    bytes_left += max(0, with_stamps - STAMP_SIZES[part.stamp] * part.entries)
                 async with aclosing(self.read(begin, begin)) as entries:
                     age_s = self._runtime.clock.time() - (await anext(entries)).time
             except PageMissingError:
@@ -428,6 +429,13 @@ class LogReader:
                 continue  # meanwhile; what is there begins later
             else:
                 return ConsumerLag(entries_left, bytes_left, max(0.0, age_s))
+
+    async def _bytes_of(self, part: SegmentRange) -> int:
+        """About how many bytes the entries have, in a ledger whose length no bookie has reported."""
+        reader = await self._open_range(part)
+        async with aclosing(reader.read_blocks(part.last_entry, part.last_entry)) as blocks:
+            last = await anext(blocks)
+        return length_at(last.buffer, last.starts[0], part.stamp) * part.entries // (part.last_entry + 1)
 
     async def _end_at(self, position: int) -> int:
         """The position below which everything is proved, after a `refresh` if that is short of `position`."""

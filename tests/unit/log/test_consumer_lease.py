@@ -135,6 +135,25 @@ async def test_a_consumer_tells_how_far_behind_it_is(cluster: InProcess) -> None
     assert await mine.lag() == (0, 0, 0.0)
 
 
+@pytest.mark.parametrize("producer", [None, "shop"])
+async def test_what_no_bookie_knows_to_be_acknowledged_has_its_bytes(cluster: InProcess, producer: str | None) -> None:
+    """The writer that appended it, or a reader that was told so, counts it. With numbers in the stamps as well."""
+    client, reading = await cluster.client(explicit_lac_interval_s=0), await cluster.client()
+    log = await client.open_log("orders", create=True, producer=producer)
+    mine = await log.consumer("mine", create=True)
+    reader = await reading.read_log("orders")
+    for appended in (1, 5):
+        first = log.next_position
+        numbers = [None if producer is None else first + i for i in range(appended)]
+        position = [await log.append_nowait(b"x" * 10, sequence=number) for number in numbers][-1]
+        await reader.refresh(confirmed=position)
+        for at in (0, first):
+            expected = (position + 1 - at, 10 * (position + 1 - at))
+            assert (await reader.lag_at(at))[:2] == expected
+        assert (await mine.lag())[:2] == (position + 1, 10 * (position + 1))
+    log.abandon()
+
+
 async def test_one_whose_entries_are_gone_is_behind_by_what_is_left(cluster: InProcess) -> None:
     client = await cluster.client()
     reader = await with_log(client)

@@ -69,6 +69,7 @@ _STAMPED_TAIL = struct.Struct("<qqqq")
 _HEADER = struct.Struct("<IIqqq")
 _LEDGER = struct.Struct("<q")
 _STAMP = struct.Struct("<q")
+_LENGTH = struct.Struct("<q")  # ends the header
 _NUMBER = struct.Struct("<Iq")
 _ENTRY_ID = struct.Struct("<8xq")
 _LAST_ADD_CONFIRMED = struct.Struct("<16xq")
@@ -342,6 +343,12 @@ def number_at(buffer: Bytes, start: int) -> tuple[int, int]:
     """The producer's index and the number in the stamp, which is NUMBERED, of the entry whose payload starts there."""
     producer, sequence = _NUMBER.unpack_from(buffer, start - NUMBERED_STAMP_BYTES)
     return producer, sequence
+
+
+def length_at(buffer: Bytes, start: int, stamp_format: int) -> int:
+    """The ledger's length up to and including the entry whose payload starts there, behind a stamp of this format."""
+    length: int = _LENGTH.unpack_from(buffer, start - STAMP_SIZES[stamp_format] - _LENGTH.size)[0]
+    return length
 
 
 def walk(buffer: Bytes, offset: int = 0) -> Iterator[EntryHeader]:
