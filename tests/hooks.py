@@ -271,6 +271,11 @@ def has_storage(node: BookieNode) -> bool:
     return node._phase(LedgerStorage) is not None
 
 
+def is_serving(node: BookieNode) -> bool:
+    """Whether the bookie has started, and has not ended."""
+    return node._phase(Serving) is not None
+
+
 def mender_of(node: BookieNode) -> IntegrityCheck:
     """What restores the bookie's lost entries; it was made with one."""
     return next(each for each in _phase_of(node, Serving)._replication if isinstance(each, IntegrityCheck))

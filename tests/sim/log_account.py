@@ -209,8 +209,9 @@ class Account:
             survived = of_name[tale.name]
             assert not tale.whole or self.losses or begun or survived == tale.appended, f"{tale.name} is not whole"
             appended = [data for data in tale.appended if data]
-            if begun and survived and log.get(begun, (b"", 0.0))[0] == survived[0]:
-                # Those that it appended before, if any, were the last ones below.
+            numbered = tale.name in PRODUCERS  # others may have written between two of its entries
+            if begun and survived and (numbered or log.get(begun, (b"", 0.0))[0] == survived[0]):
+                # Those that it appended before, if any, were the last ones below. Acknowledged ones were looked for.
                 appended = appended[appended.index(survived[0]) :]
             if self.losses:
                 appended = [data for data in appended if data in set(survived)]

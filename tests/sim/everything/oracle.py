@@ -24,7 +24,7 @@ from bkpy.protocol.ledger.quorum import write_set
 from bkpy.protocol.repair.garbage_collection import ProbeState
 from bkpy.protocol.repair.holdings import holdings
 from tests.faults.oracle import Promises, findings, read_back
-from tests.hooks import cluster_of, has_storage, mender_of, storage_of
+from tests.hooks import cluster_of, has_storage, is_serving, mender_of, storage_of
 from tests.sim.cluster import HIDDEN_MAX, ROOT, Ledger, held_by
 from tests.sim.healing_oracle import MARKS, HealingOracle
 from tests.sim.stories import ORDER, PASSWORD, Stories, Story
@@ -225,8 +225,8 @@ class Oracle(HealingOracle):
         for bookie in self.bookies:
             if bookie.settings.bookie_id in self.gone:
                 continue
-            if not bookie.host.up or bookie.node is None:
-                return "liveness: bookies up", f"{bookie.host.name} is down"
+            if not bookie.host.up or bookie.node is None or not is_serving(bookie.node):
+                return "liveness: bookies up", f"{bookie.host.name} is down, or starts"
             if bookie.mends and (doubt := self._doubt(bookie)):
                 return "liveness: limbo empty", doubt
         if heals:

@@ -38,13 +38,18 @@ class BudgetUsedError(Exception):
 
 
 def signature(outcome: Outcome) -> tuple[str, ...]:
-    """What has to stay the same: the invariant; of an unhandled error also its type and the function that raised it."""
-    if outcome.invariant != UNHANDLED or outcome.error is None:
-        return (outcome.invariant or "",)
+    """What has to stay the same: the invariant, and the assertion if it has several.
+
+    Of an unhandled error also its type and the function that raised it.
+    """
     error = outcome.error
+    if error is None or (outcome.invariant != UNHANDLED and error.__cause__ is None):
+        return (outcome.invariant or "",)
     while error.__cause__ is not None:
         error = error.__cause__
     frames = traceback.extract_tb(error.__traceback__)
+    if outcome.invariant != UNHANDLED:
+        return (outcome.invariant or "", frames[-1].line or "" if frames else "")
     return (UNHANDLED, type(error).__name__, frames[-1].name if frames else "")
 
 

@@ -52,6 +52,22 @@ def test_what_does_not_matter_is_left_out() -> None:
     assert Shrinker(plan, play=breaks).shrink().plan == small.plan
 
 
+def test_another_assertion_of_the_same_invariant_is_another_failure() -> None:
+    plan = next(plan for plan in map(Plan.draw, range(1000)) if breaks(plan).invariant == "I2")
+
+    def fails(candidate: Plan) -> Outcome:
+        error = AssertionError("logs dense")
+        try:
+            if len(candidate.actors) == len(plan.actors):
+                raise AssertionError("an entry is missing")
+            raise AssertionError("the tail has read less")
+        except AssertionError as cause:
+            error.__cause__ = cause
+        return Outcome(candidate, error, "logs dense")
+
+    assert len(Shrinker(plan, play=fails).shrink().plan.actors) == len(plan.actors)
+
+
 def test_no_more_runs_are_played_than_allowed() -> None:
     plan = next(plan for plan in map(Plan.draw, range(1000)) if breaks(plan).invariant == "I2")
     played: list[Plan] = []
