@@ -141,4 +141,14 @@ MUTANTS: list[Mutant] = [
         "True:\n",
         (f"{_ACKNOWLEDGED}::test_a_position_proves_nothing_of_another_ledger_that_has_it_now",),
     ),
+    Mutant(
+        "a consumer that takes its lease is no longer idle",
+        "a process that fails at each start keeps the log's entries for ever",
+        '    return f"{state.position}-{state.since_ms}"\n',
+        '    return f"{state.position}-{state.since_ms}-{state.token}"\n',
+        (
+            "tests/unit/metadata/logs/test_idle_consumers.py"
+            "::test_one_that_takes_its_lease_again_and_again_and_commits_nothing_is_idle",
+        ),
+    ),
 ]

@@ -244,8 +244,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "an opener leaves no room for the numbers of producers",
         "it fences the writer, and then the list is too long",
-        "(LABEL_CHARS_MAX + NUMBERS_CHARS_MAX * numbered)",
-        "LABEL_CHARS_MAX",
+        'numbers += "x" * NUMBERS_CHARS_MAX * (segment.stamp == NUMBERED)\n',
+        "pass\n",
         (f"{_DECISIONS}::test_an_opener_foresees_the_numbers_of_producers",),
     ),
 ]

@@ -244,10 +244,15 @@ class NumberedAppends:
                 one.added.set_result(
                     batcher.add_batch(one.payloads, one.size) if one.batch else batcher.add(one.payloads[0], one.size)
                 )
-        except BookKeeperError:  # the writer has failed: `failure` says why
+        except Exception as error:  # what waits has numbers, and others lie behind: the writer ends, unless it has
+            if self._appends.error is None:
+                self._appends.fail(BookKeeperError(f"appends to log {self._name} failed: {error!r}"))
             for one in waiting:
-                one.added.set_result(None)
+                if not one.added.done():
+                    one.added.set_result(None)
             waiting.clear()
+            if not isinstance(error, BookKeeperError):
+                raise
         finally:
             self._entering = None
 

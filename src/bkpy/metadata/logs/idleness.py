@@ -105,8 +105,8 @@ def idle_path(root: str, name: str, uid: str) -> str:
 
 
 def _mark(state: ConsumerState) -> str:
-    """Another one after each commit."""
-    return f"{state.position}-{state.since_ms}-{state.token}"
+    """Another one after each commit, and the same when another client takes the lease."""
+    return f"{state.position}-{state.since_ms}"
 
 
 def _decode(name: str, data: bytes) -> dict[str, Idle]:

@@ -140,12 +140,14 @@ def longest(log_list: LogList) -> LogList:
 
     A row of a segment takes more than a gap in its place; a row and a gap behind it take most.
     """
-    ends = {}
+    ends, numbers = {}, ""
     for segment, following in zip_longest(log_list.open_segments, log_list.open_segments[1:]):
         entries = LEDGER_ENTRIES_MAX if following is None else following.first_position - segment.first_position
         lost = entries > 1
         ends[segment.ledger_id] = SegmentEnd(entries - lost, LENGTH_MAX, TIME_MAX_MS, lost)
-    return settled(log_list, ends)
+        numbers += "x" * NUMBERS_CHARS_MAX * (segment.stamp == NUMBERED)
+    found = settled(log_list, ends)
+    return dataclasses.replace(found, unknown={**found.unknown, "": numbers}) if numbers else found
 
 
 def begun(
@@ -179,8 +181,7 @@ def longest_opened(log_list: LogList, now_ms: int) -> LogList:
     it: only openers may use that room.
     """
     settled_list = longest(log_list)
-    numbered = sum(segment.stamp == NUMBERED for segment in log_list.open_segments)
-    token, label = "f" * TOKEN_CHARS, "x" * (LABEL_CHARS_MAX + NUMBERS_CHARS_MAX * numbered)
+    token, label = "f" * TOKEN_CHARS, "x" * LABEL_CHARS_MAX
     return with_room(settled_list, settled_list.sealed_end, now_ms, token, label, numbered=True)
 
 

@@ -89,6 +89,18 @@ async def test_a_commit_begins_again_even_to_the_same_position(world: IdleWorld)
     assert not world.kept
 
 
+async def test_one_that_takes_its_lease_again_and_again_and_commits_nothing_is_idle(world: IdleWorld) -> None:
+    """As a process that is started again whenever it fails at the same entry."""
+    for _ in range(10):
+        await world.passes(1)
+        process = LogConsumers(world.logs, NAME, UID)
+        await process.lock("billing", "a process")
+        await process.unlock("billing")
+    assert world.kept
+    await world.passes(1)
+    assert not world.kept
+
+
 async def test_time_with_nothing_to_read_does_not_count() -> None:
     """The consumer has read all that is sealed; then the log grows."""
     world = await IdleWorld().begin(at=30)

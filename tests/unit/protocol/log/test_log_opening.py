@@ -26,12 +26,14 @@ from bkpy.protocol.log.log_opening import (
     begun,
     ended,
     list_state,
+    longest,
     longest_opened,
     sealed,
     settled,
 )
 from bkpy.protocol.log.log_producers import SEQUENCE_MAX, Numbering, NumberRun, Producer, Producers
 from bkpy.protocol.log.log_reading import ranges_of, segment_for
+from bkpy.protocol.log.log_sinks import BatchPart, with_batch
 from bkpy.protocol.wire.records import NUMBERED
 
 EMPTY = LogList("u", 3, 3, 2, "crc32c", b"k")
@@ -307,6 +309,9 @@ def test_an_opener_foresees_the_numbers_of_producers(runs: tuple[NumberRun, ...]
     token, label = "f" * TOKEN_CHARS, "x" * LABEL_CHARS_MAX
     after = begun(after, LEDGER_ID_MAX, after.sealed_end, TIME_MAX_MS, token, label, numbered=True)
     assert len(after.encode()) <= len(longest_opened(written, 3000).encode())
+    committed = with_batch(settled(written, ends), "job", 1, [BatchPart(9, 1, 9, 1)], TIME_MAX_MS, 10)
+    foreseen = with_batch(longest(written), "job", 1, [BatchPart(9, 1, 9, 1)], TIME_MAX_MS, 10)
+    assert len(committed.encode()) <= len(foreseen.encode())
 
 
 def test_two_losses_in_a_row_leave_one_gap() -> None:
