@@ -227,6 +227,7 @@ async def test_ledgers_are_deleted_and_the_disk_falls(local: LocalCluster) -> No
         assert [entry.data async for entry in reader.read()] == [*[b"kept"] * 100, b"still open"]
 
 
+@pytest.mark.exhaustive
 async def test_two_bookies_collect_the_spare_copies_of_one_ledger_at_the_same_time(tmp_path: Path) -> None:
     """As processes, by one lock: each of them has collected all of its own in the end, and no other copy is touched."""
     config = {"metrics_port": 0, "gc_interval_s": 0, "journal_max_size_mb": 1}

@@ -127,6 +127,7 @@ async def test_a_bookie_stays_within_its_memory_whatever_hangs(
     assert peak <= budget(CONFIG)
 
 
+@pytest.mark.exhaustive
 async def test_memory_falls_again_after_load(tmp_path: Path) -> None:
     config = {"memory_rest_interval_s": 0.3}
     async with asyncio.timeout(DEADLINE_S), LocalCluster(tmp_path, bookies=1, config=config) as cluster:

@@ -100,6 +100,7 @@ async def test_a_bookie_whose_disks_were_replaced_gets_everything_back(tmp_path:
                 assert (await asked(client, bookie, later))[1] == set(range(ENTRIES))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.scenario(55)
 async def test_a_bookie_without_a_journal_gets_back_what_kill_9_took(tmp_path: Path) -> None:
     config = {"metrics_port": 0, "journal_write_data": False, "checkpoint_interval_s": 3600}

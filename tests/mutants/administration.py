@@ -47,8 +47,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a truncation counts only entries of sealed ledgers",
         "entries of a log's open ledger can't be truncated",
-        "name, before, end=reader.next_position, uid=reader.uid, ignore_consumers=ignore_consumers",
-        "name, before, uid=reader.uid, ignore_consumers=ignore_consumers",
+        "name, int(before), end=reader.next_position, uid=reader.uid, ignore_consumers=ignore_consumers",
+        "name, int(before), uid=reader.uid, ignore_consumers=ignore_consumers",
         (_TESTS + "test_a_log_is_created_described_and_truncated",),
     ),
 ]
