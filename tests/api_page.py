@@ -57,7 +57,8 @@ HIDDEN = {
 # it does.
 READS = {
     "LedgerReader.close", "LogReader.close",
-    "auditor", "consumers", "describe_log", "describe_replication", "drain_progress", "health", "is_reachable",
+    "audit_trail", "auditor", "consumers",
+    "describe_log", "describe_replication", "drain_progress", "health", "is_reachable",
     "lag", "lag_at", "last_entries",
     "ledger_metadata", "list_locks", "log_consumers", "log_producers", "log_sinks", "open_ledger", "position_at",
     "read_last_add_confirmed", "read_log", "refresh", "replication_status", "under_replication", "unreadable_entries",

@@ -255,6 +255,7 @@ CLIENT: Mapping[str, Bound] = {
 NOT_DRAWN: Mapping[str, str] = {
     "log_orphan_grace_s": "patience with writers that are about to add a ledger, which runs choose",
     "log_producer_idle_s": "runs choose when producers are forgotten",
+    "audit_acts_max": "clients of a world record no acts",
     "log_consumers_max": "runs choose how many consumers their logs have",
     "log_write_bytes_max": "a list that is too long stops the log, by design, until it is truncated",
     "slow_request_ms": "log lines alone",

@@ -294,6 +294,11 @@ CONSTANTS = {
     "client/write/batch.py": {"NEVER": A_MARK},
     "admin/bookie_recovery.py": {"_POLL_S": "is how often progress is shown"},
     "admin/decommission.py": {"_ANY_LEDGER": "is any id"},
+    "metadata/audit_trail.py": {
+        "_READS_AT_ONCE": "is of commands, which no run has",
+        "_TIDY_EVERY": "is by how much the trail exceeds audit_acts_max",
+        "_TIME_DIGITS": ON_DISK,
+    },
     "metadata/replication/manual.py": {"_TOKEN_BYTES": "is how unlike others a name is"},
     "metadata/bookies/draining.py": {"_TOKEN_BYTES": "is how unlike others a name is"},
     "metadata/cluster.py": {"LAYOUT_VERSION": ON_DISK},

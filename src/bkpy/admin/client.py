@@ -15,10 +15,11 @@ from bkpy.admin.decommission import Decommission, answers
 from bkpy.admin.drain import BookieDrain
 from bkpy.admin.rebalance import Rebalancer
 from bkpy.client.arguments import check_ledger_id, check_password, check_position
-from bkpy.client.client import last_entries, log_parts, loop_guard, replication_context
+from bkpy.client.client import audit_trail, last_entries, log_parts, loop_guard, replication_context
 from bkpy.client.iteration import ResumableIterator, Stepwise, alone
 from bkpy.config.recovery import RecoverySettings
 from bkpy.log.client import NewLog, create_log
+from bkpy.metadata.audit_trail import Act
 from bkpy.metadata.logs.consumers import LogConsumers
 from bkpy.metadata.logs.maintenance import LogMaintenance
 from bkpy.metadata.logs.pages import PageMissingError
@@ -26,6 +27,7 @@ from bkpy.metadata.replication.locks import LedgerLocks, held_locks, lock_holder
 from bkpy.metadata.replication.manual import manual_moves
 from bkpy.metadata.replication.underreplication import UnderreplicationQueue
 from bkpy.metadata.store.outcome import NotDone, Unknown, to_error
+from bkpy.protocol.log.log_list import checked_name
 from bkpy.protocol.repair.rereplication import plan
 from bkpy.replication.auditor.held_entries import unreadable
 from bkpy.replication.context import incomplete_bookies
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from bkpy.admin.rebalance import RebalanceReport
     from bkpy.client.client import Client
     from bkpy.errors import BookKeeperError
+    from bkpy.metadata.audit_trail import AuditRecord
     from bkpy.metadata.bookies.naming import ReferencingLedgers
     from bkpy.metadata.logs.consumers import ConsumerState
     from bkpy.metadata.replication.locks import HeldLock
@@ -94,6 +97,7 @@ class AdminClient:
         self._context = replication_context(client)
         self._log_parts = log_parts(client)
         self._guard = loop_guard(client)
+        self._trail = audit_trail(client)
         self._cluster = self._context.cluster
         self._store, self._root = self._cluster.store, self._cluster.root
         self._runtime = self._store.runtime
@@ -136,6 +140,7 @@ class AdminClient:
         again.
         """
         self._guard.check()
+        await self._trail.record(Act.RE_REPLICATION, "enable" if enabled else "disable")
         outcome = await self._under_replicated().set_enabled(enabled)
         if isinstance(outcome, NotDone | Unknown):
             raise to_error(outcome)
@@ -236,7 +241,9 @@ class AdminClient:
         self._guard.check()
         check_ledger_id(ledger_id)
         check_password(password)
-        return await (await self._context.recovery_giving_up(ledger_id, password, last_entry)).run()
+        recovery = await self._context.recovery_giving_up(ledger_id, password, last_entry)
+        await self._trail.record(Act.ACCEPT_LOSS, ledger_id, f"keeps at least the entries up to {last_entry}")
+        return await recovery.run()
 
     # --- bookies ------------------------------------------------------------------------------------------------------
 
@@ -271,6 +278,8 @@ class AdminClient:
         self._guard.check()
         recovery = BookieRecovery(self._context, bookie_id, self._settings, target=target)
         recovery.check()
+        if not dry_run:
+            await self._trail.record(Act.RECOVER_BOOKIE, bookie_id, "" if target is None else f"to {target}")
         named, without_metadata = await recovery.scan(on_scanned or _ignore)
         report = await (recovery.plan(named) if dry_run else recovery.run(named, on_progress or _ignore))
         report.unreadable = without_metadata
@@ -310,7 +319,7 @@ class AdminClient:
         return await self._drain(bookie_id).run(on_progress or _ignore)
 
     def _drain(self, bookie_id: str) -> BookieDrain:
-        return BookieDrain(self._context, bookie_id, self._settings)
+        return BookieDrain(self._context, bookie_id, self._settings, self._trail)
 
     async def decommission(
         self,
@@ -328,7 +337,7 @@ class AdminClient:
         `lost` and answers; `MetadataConflictError` if the bookie changes meanwhile.
         """
         self._guard.check()
-        one = Decommission(self._context, bookie_id, self._settings, lost=lost)
+        one = Decommission(self._context, bookie_id, self._settings, lost=lost, trail=self._trail)
         return await one.run(confirm or _ignore, on_scanned or _ignore)
 
     async def rebalance(
@@ -362,6 +371,16 @@ class AdminClient:
         async with manual_moves(self._store, self._root, name, self._runtime, self._settings):
             await one.run(balance)
         return one.report(balance.share, self._runtime.clock.monotonic() - began)
+
+    # --- the audit trail ----------------------------------------------------------------------------------------------
+
+    async def audit_trail(self, *, since: float = 0.0) -> list[AuditRecord]:
+        """Who did what to the cluster, the oldest first: acts since then (seconds of the epoch), some 100 of each kind.
+
+        What a record says of its actor is what that process said: no proof.
+        """
+        self._guard.check()
+        return await self._trail.read(await self._trail.names(int(since * 1000)))
 
     # --- named logs ---------------------------------------------------------------------------------------------------
 
@@ -437,6 +456,8 @@ class AdminClient:
         self._guard.check()
         check_position("before", before)
         async with await self._client.read_log(name, password=password) as reader:
+            forced = ", though consumers have yet to read them" if ignore_consumers else ""
+            await self._trail.record(Act.TRUNCATE_LOG, name, f"entries below {before}{forced}")
             return await self._log_maintenance().truncate(
                 name, int(before), end=reader.next_position, uid=reader.uid, ignore_consumers=ignore_consumers
             )
@@ -452,7 +473,9 @@ class AdminClient:
         A cancelled call may have deleted it. Raises `NoSuchLogError`.
         """
         self._guard.check()
-        return await (await self._consumers(name)).delete(consumer)
+        consumers = await self._consumers(name)
+        await self._trail.record(Act.DELETE_CONSUMER, name, consumer)
+        return await consumers.delete(consumer)
 
     async def _consumers(self, name: str) -> LogConsumers:
         log_list, _ = await self._log_parts.logs.read(name, fresh=True)
@@ -469,6 +492,7 @@ class AdminClient:
         A cancelled call may have done it. Raises `NoSuchLogError`.
         """
         self._guard.check()
+        await self._trail.record(Act.FORGET_PRODUCER, checked_name(name), writer_id)
         return await self._log_maintenance().forget_producer(name, writer_id)
 
     async def log_producers(self, name: str) -> Producers:
@@ -482,6 +506,7 @@ class AdminClient:
         A cancelled call may have done it. Raises `NoSuchLogError`.
         """
         self._guard.check()
+        await self._trail.record(Act.FORGET_PRODUCER, checked_name(name), producer)
         return await self._log_maintenance().forget_producer(name, producer)
 
     def _log_maintenance(self) -> LogMaintenance:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from bkpy.errors import BookieUnavailableError, BookKeeperError, ConfigError, MetadataConflictError
 from bkpy.metadata import paths
+from bkpy.metadata.audit_trail import Act, entry_of
 from bkpy.metadata.bookies.cookies import instance_of, read_cookie
 from bkpy.metadata.bookies.draining import Drains
 from bkpy.metadata.bookies.naming import NamingScan
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bkpy.config.recovery import RecoverySettings
+    from bkpy.metadata.audit_trail import AuditTrail
     from bkpy.metadata.bookies.draining import Drain
     from bkpy.metadata.bookies.naming import ReferencingLedgers
     from bkpy.replication.context import ReplicationContext
@@ -54,11 +56,20 @@ async def answers(context: ReplicationContext, bookie_id: str) -> bool:
 class Decommission:
     """The removal of one bookie. `lost`: the bookie will never come back, so its own confirmation isn't needed."""
 
-    def __init__(self, context: ReplicationContext, bookie_id: str, settings: RecoverySettings, *, lost: bool) -> None:
+    def __init__(
+        self,
+        context: ReplicationContext,
+        bookie_id: str,
+        settings: RecoverySettings,
+        *,
+        lost: bool,
+        trail: AuditTrail | None = None,
+    ) -> None:
         self._context = context
         self._bookie_id = bookie_id
         self._settings = settings
         self._lost = lost
+        self._trail = trail
         self._began = False  # its draining
         cluster = context.cluster
         self._store, self._root, self._runtime = cluster.store, cluster.root, cluster.store.runtime
@@ -145,7 +156,8 @@ class Decommission:
             instance=instance_of(cookie[0]),
             attempts_max=self._settings.metadata_write_attempts_max,
         )
-        outcome = await self._drains.retire(drain, cookie[1])
+        audit = await entry_of(self._trail, Act.DECOMMISSION, self._bookie_id, "lost" if self._lost else "")
+        outcome = await self._drains.retire(drain, cookie[1], *audit)
         match outcome:
             case Gone():
                 return

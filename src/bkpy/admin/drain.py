@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from bkpy.errors import BookieUnavailableError
+from bkpy.metadata.audit_trail import Act, entry_of
 from bkpy.metadata.bookies.cookies import read_cookie
 from bkpy.metadata.bookies.draining import Drains
 from bkpy.metadata.ledgers.all_ledgers import all_ledgers, read_ledgers
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from bkpy.config.recovery import RecoverySettings
+    from bkpy.metadata.audit_trail import AuditTrail
     from bkpy.metadata.bookies.draining import Drain
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
     from bkpy.protocol.repair.rereplication import Plan
@@ -69,9 +71,12 @@ class DrainProgress:
 class BookieDrain:
     """The draining of one bookie."""
 
-    def __init__(self, context: ReplicationContext, bookie_id: str, settings: RecoverySettings) -> None:
+    def __init__(
+        self, context: ReplicationContext, bookie_id: str, settings: RecoverySettings, trail: AuditTrail | None = None
+    ) -> None:
         self._context = context
         self._bookie_id = bookie_id
+        self._trail = trail
         self._settings = settings
         cluster = self._context.cluster
         self._store, self._root, self._runtime = cluster.store, cluster.root, cluster.store.runtime
@@ -85,7 +90,8 @@ class BookieDrain:
         """Begin to drain, unless the bookie is draining. Raises `BookieUnavailableError` for an unknown bookie."""
         if await read_cookie(self._store, self._root, self._bookie_id) is None:
             raise BookieUnavailableError("the cluster knows no such bookie", bookie=self._bookie_id, retriable=False)
-        outcome = await self._drains.begin(self._bookie_id)
+        audit = await entry_of(self._trail, Act.DRAIN, self._bookie_id)
+        outcome = await self._drains.begin(self._bookie_id, *audit)
         if isinstance(outcome, NotDone | Unknown):
             raise to_error(outcome, bookie=self._bookie_id)
 
@@ -94,7 +100,8 @@ class BookieDrain:
         drain = await self._drains.read(self._bookie_id)
         if drain is None:
             return False
-        outcome = await self._drains.cancel(drain)
+        audit = await entry_of(self._trail, Act.CANCEL_DRAIN, self._bookie_id)
+        outcome = await self._drains.cancel(drain, *audit)
         if isinstance(outcome, NotDone | Unknown):
             raise to_error(outcome, bookie=self._bookie_id)
         # Workers find the remaining records void; the announcement has them look now.

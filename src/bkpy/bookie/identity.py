@@ -16,6 +16,7 @@ from bkpy.bookie.cookie import encode_cookie, storage_part
 from bkpy.config.address import split_address
 from bkpy.errors import BookKeeperError, IdentityError
 from bkpy.metadata import paths
+from bkpy.metadata.audit_trail import Act
 from bkpy.metadata.bookies.cookies import delete_cookie, instance_of, read_cookie, storage_instance, write_cookie
 from bkpy.metadata.bookies.naming import NamingScan
 from bkpy.metadata.bookies.retired import RetiredBy, read_retired, retire
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from bkpy.bookie.background_services import OpenPeers, Peers
     from bkpy.config.bookie import BookieSettings
+    from bkpy.metadata.audit_trail import AuditTrail
     from bkpy.metadata.cluster import Cluster
     from bkpy.metadata.store.store import MetadataStore
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
@@ -88,12 +90,14 @@ class BookieIdentity:
         root: str,
         runtime: DiskRuntime,
         peers: OpenPeers | None = None,
+        trail: AuditTrail | None = None,
     ) -> None:
         self._settings = settings
         self._store = store
         self._root = root
         self._runtime = runtime
         self._open_peers = peers
+        self._trail = trail
 
     async def init(self, *, again: bool = False) -> bool:
         """Make the directories and cookies of a new bookie; False if all of them exist.
@@ -109,6 +113,7 @@ class BookieIdentity:
             if not again:
                 retired.check_usable()
             limbo_to = await self._newest_id(cluster)
+            await self._record(Act.COOKIE, "a new bookie takes the id of one that was decommissioned")
         cookie, new = initialise_storage(
             settings,
             self._runtime,
@@ -119,6 +124,10 @@ class BookieIdentity:
         if known is None:
             await self._write(cluster, cookie, None)
         return new or known is None
+
+    async def _record(self, act: Act, details: str) -> None:
+        if self._trail is not None:
+            await self._trail.record(act, self._settings.bookie_id, details)
 
     async def _newest_id(self, cluster: Cluster) -> int:
         newest = await cluster.catalog.newest_id()
@@ -166,6 +175,7 @@ class BookieIdentity:
                 await self._check_same_storage(plan)
             if plan.steps:
                 agree(plan)
+                await self._record(Act.COOKIE, "; ".join(plan.steps))
                 version = None if known is None else known[1]
                 await update.carry_out(plan, lambda cookie: self._write(cluster, cookie, version))
         return plan
@@ -232,6 +242,9 @@ class BookieIdentity:
                 self._refuse_to_format(plan)
             if plan.files or plan.cookie_goes:
                 agree(plan)
+                await self._record(
+                    Act.FORMAT, f"{plan.files} files; the cookie {'goes' if plan.cookie_goes else 'stays'}"
+                )
                 if known is None:  # an interruption must not leave an id that looks as if no bookie ever had it
                     await self._remember(cluster, None)
                 wipe(self._runtime.files, directories, owner, allowed=foreign if force else ())

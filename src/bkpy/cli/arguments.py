@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Final
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+F = TypeVar("F", bound="Callable[..., Any]")
 
 _SECONDS: Final[Mapping[str, int]] = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _BYTES: Final[Mapping[str, int]] = {
@@ -47,6 +51,29 @@ def _each_once(ctx: click.Context, _: click.Parameter, given: Sequence[str]) -> 
 
 ledger_argument = click.argument("ledger_id", metavar="LEDGER", callback=one_ledger)
 ledgers_argument = click.argument("ledger_ids", nargs=-1, required=True, metavar="LEDGERS...", callback=_each_once)
+
+
+def parse_since(text: str) -> float:
+    """Seconds since the epoch, of a time in ISO 8601 (UTC unless it says otherwise) or of a duration ago."""
+    if (ago := _parsed(text, _SECONDS)) is not None:
+        return time.time() - ago
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise click.BadParameter(
+            f"{text} is neither a duration, as 90s or 7d, nor a time, as 2026-03-01T09:00"
+        ) from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def since_option(what: str) -> Callable[[F], F]:
+    """`--since TIME`, seconds since the epoch or None."""
+    return click.option(
+        "--since",
+        metavar="TIME",
+        callback=lambda ctx, param, text: None if text is None else parse_since(text),
+        help=f"{what}: a duration ago, as 90s or 7d, or a time of UTC, as 2026-03-01T09:00.",
+    )
 
 
 def _parsed(text: str, units: Mapping[str, int]) -> float | None:

@@ -34,6 +34,7 @@ from bkpy.errors import (
 from bkpy.log.client import NewLog, create_segment, open_log, open_segment, read_log, roll_limits
 from bkpy.log.parts import LogParts
 from bkpy.log.turns import WriterTurns
+from bkpy.metadata.audit_trail import Act, AuditTrail
 from bkpy.metadata.bookies.registration import BookieDirectory, BookieInfo
 from bkpy.metadata.cluster import Cluster, open_cluster
 from bkpy.metadata.logs.catalog import LogStore
@@ -41,6 +42,7 @@ from bkpy.metadata.logs.maintenance import LogMaintenance
 from bkpy.metadata.store.outcome import Changed, Gone, Missing, NotDone, Superseded, Unknown, to_error
 from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 from bkpy.protocol.ledger.quorum import check_sizes
+from bkpy.protocol.log.log_list import checked_name
 from bkpy.protocol.wire import messages as m
 from bkpy.protocol.wire.lac_reply import unverified_last_entry
 from bkpy.protocol.wire.messages import Op
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from bkpy.config.client import ClientSettings
     from bkpy.log.reader import LogReader
     from bkpy.log.writer import LogWriter
+    from bkpy.metadata.audit_trail import Actor
     from bkpy.metadata.ledgers.catalog import Created, LedgerCatalog
     from bkpy.metadata.store.outcome import DeleteOutcome
     from bkpy.metadata.store.store import MetadataStore
@@ -89,12 +92,14 @@ class Client:
         runtime: Runtime,
         placement: Placement | None = None,
         owns_store: bool = False,
+        actor: Actor | None = None,
     ) -> None:
         self._cluster = cluster
         self._directory = directory
         self._settings = settings
         self._runtime = runtime
         self._owns_store = owns_store
+        self._trail = AuditTrail(cluster.store, cluster.root, runtime, settings, actor)
         self._pool = BookiePool(
             directory, dialler, settings, runtime, instance_id=cluster.instance_id, software=f"bkpy/{VERSION}"
         )
@@ -323,7 +328,7 @@ class Client:
         """
         check_ledger_id(ledger_id)
         self._check_open()
-        await _delete_ledger(ledger_id, self._cluster.catalog, self._logs)
+        await _delete_ledger(ledger_id, self._cluster.catalog, self._logs, self._trail)
 
     def list_logs(self) -> AsyncGenerator[str, None]:
         """The names of all logs, sorted; those created or deleted meanwhile may be among them or not."""
@@ -341,6 +346,7 @@ class Client:
         finds out.
         """
         self._check_open()
+        await self._trail.record(Act.DELETE_LOG, checked_name(name))
         await LogMaintenance(self._logs, self._cluster.catalog).delete(name, self._recoveries.fence)
 
     def list_ledgers(self) -> AsyncGenerator[int, None]:
@@ -524,6 +530,11 @@ def loop_guard(client: Client) -> LoopGuard:
     return client._pool.guard
 
 
+def audit_trail(client: Client) -> AuditTrail:
+    """Where the acts of a client and of its administrator are recorded."""
+    return client._trail
+
+
 def log_parts(client: Client) -> LogParts:
     """The parts of a client that its named logs use, in the client's session."""
     return client._log_parts
@@ -548,8 +559,8 @@ async def _last_entry(parts: ReplicationParts, ledger_id: int, bookie_id: str) -
 # --- deleting a ledger ------------------------------------------------------------------------------------------------
 
 
-async def _delete_ledger(ledger_id: int, catalog: LedgerCatalog, logs: LogStore) -> None:
-    outcome = await _deletion(ledger_id, catalog, logs)
+async def _delete_ledger(ledger_id: int, catalog: LedgerCatalog, logs: LogStore, trail: AuditTrail) -> None:
+    outcome = await _deletion(ledger_id, catalog, logs, trail)
     match outcome:
         case Gone():
             return
@@ -567,12 +578,14 @@ async def _delete_ledger(ledger_id: int, catalog: LedgerCatalog, logs: LogStore)
             assert_never(outcome)
 
 
-async def _deletion(ledger_id: int, catalog: LedgerCatalog, logs: LogStore) -> DeleteOutcome:
+async def _deletion(ledger_id: int, catalog: LedgerCatalog, logs: LogStore, trail: AuditTrail) -> DeleteOutcome:
     try:
         metadata, _ = await catalog.read(ledger_id)
     except (CorruptDataError, UnsupportedVersionError):  # deletion is the only remedy for unreadable metadata
-        return await catalog.delete(ledger_id)
-    return await LogMaintenance(logs, catalog).delete_ledger(metadata)
+        return await catalog.delete(
+            ledger_id, *await trail.entry(Act.DELETE_LEDGER, ledger_id, "its metadata are damaged")
+        )
+    return await LogMaintenance(logs, catalog).delete_ledger(metadata, *await trail.entry(Act.DELETE_LEDGER, ledger_id))
 
 
 # --- making a client --------------------------------------------------------------------------------------------------
@@ -587,8 +600,12 @@ async def open_client(
     placement: Placement | None = None,
     owns_store: bool = False,
     tls: TlsContext | None = None,
+    actor: Actor | None = None,
 ) -> Client:
-    """A client of the cluster under `root` of a connected store. `NoSuchClusterError` if there is none."""
+    """A client of the cluster under `root` of a connected store. `NoSuchClusterError` if there is none.
+
+    Acts of the `actor` are recorded; without one, none is.
+    """
     dialler = Dialler(settings, tls)
     cluster = await open_cluster(store, root, settings=settings)
     directory = BookieDirectory(store, root, runtime, settings)
@@ -601,4 +618,5 @@ async def open_client(
         runtime=runtime,
         placement=placement,
         owns_store=owns_store,
+        actor=actor,
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from bkpy.client.client import Client, loop_guard, open_client
 from bkpy.config.checking import current_names
 from bkpy.config.client import ClientSettings, client_settings
+from bkpy.metadata.audit_trail import client_actor
 from bkpy.metadata.connect import connect_store
 from bkpy.runtime.process import process_runtime
 from bkpy.runtime.threadsafe import ThreadsafeCalls
@@ -59,7 +60,14 @@ class Connecting(Coroutine[Any, Any, Client]):
         )
         try:
             return await open_client(
-                store, root, runtime, self._settings, placement=self._placement, owns_store=True, tls=self._tls
+                store,
+                root,
+                runtime,
+                self._settings,
+                placement=self._placement,
+                owns_store=True,
+                tls=self._tls,
+                actor=client_actor(self._settings, runtime),
             )
         except BaseException:
             await store.close()

@@ -146,12 +146,30 @@ class Healing(BaseModel):
 class EventReport(BaseModel):
     number: int = Field(description="ascends by one")
     time: float
-    kind: str = Field(description="`bookie`, `healing`, `health` or `action`")
+    kind: str = Field(description="`bookie`, `healing`, `health`, `action` or `audit`")
     text: str
 
 
 class Events(BaseModel):
     events: list[EventReport] = Field(description="the newest first")
+
+
+class AuditReport(BaseModel):
+    """An act; who did it is what the acting process said."""
+
+    time_ms: int
+    act: str
+    subject: str
+    details: str
+    done: bool = Field(description="in one transaction with its record; else it was begun, and may have failed")
+    user: str
+    process: str
+    client: str
+    identities: list[str]
+
+
+class AuditPage(BaseModel):
+    acts: list[AuditReport] = Field(description="the newest first; some 100 of each kind are kept")
 
 
 class ActionRequest(BaseModel):

@@ -37,6 +37,7 @@ _READS: Final[dict[str, tuple[type[BaseModel], str, tuple[tuple[str, str, str], 
     "/logs": (m.LogPage, "A page of named logs by name.", (_AFTER_NAME, _LIMIT)),
     "/logs/{log}": (m.LogDetail, "A log, its newest segments, and its consumers.", ()),
     "/healing": (m.Healing, "The state of re-replication.", ()),
+    "/audit": (m.AuditPage, "Who did what to the cluster.", (("since_ms", "integer", "acts since then only"),)),
     "/events": (m.Events, "What has changed, the newest first: a thousand events at most.", ()),
 }
 _REF: Final = "#/components/schemas/{model}"

@@ -22,7 +22,7 @@ from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
 from bkpy.dashboard.actions import ACTIONS, Actions
-from bkpy.dashboard.models import ActionRequest, BookiesReport, Events, Healing
+from bkpy.dashboard.models import ActionRequest, AuditPage, AuditReport, BookiesReport, Events, Healing
 from bkpy.dashboard.openapi import description
 from bkpy.dashboard.reading import PAGE_MAX, LedgerReading, LogReading
 from bkpy.errors import BookKeeperError, CallerError, NoSuchLedgerError, NoSuchLogError
@@ -93,6 +93,7 @@ class Dashboard:
         get("/api/v1/logs", _json(self._log_page))
         get("/api/v1/logs/{log}", _json(self._log))
         get("/api/v1/healing", _json(self._healing))
+        get("/api/v1/audit", _json(self._audit))
         get("/api/v1/events", _json(self._events))
         app.router.add_post("/api/v1/actions/{action}", _json(self._act))
         return app
@@ -172,6 +173,11 @@ class Dashboard:
 
     async def _events(self, request: web.Request) -> BaseModel:
         return Events(events=self._watch.events())
+
+    async def _audit(self, request: web.Request) -> BaseModel:
+        since_ms = _number(request.query.get("since_ms", "0"), "since_ms")
+        acts = await self._watch.trail.read(await self._watch.trail.names(since_ms))
+        return AuditPage(acts=[AuditReport.model_validate(act.to_json()) for act in reversed(acts)])
 
     async def _act(self, request: web.Request) -> BaseModel:
         if self._actions is None:

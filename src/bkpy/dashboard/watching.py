@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 from bkpy.admin.cluster_health import ClusterView, assess, seen
 from bkpy.dashboard.models import BookieState, EventReport, HealthReport, Overview, Rates
 from bkpy.errors import BookKeeperError
+from bkpy.metadata.audit_trail import AuditTrail
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from bkpy.admin.bookie_pages import ClusterPages, PageReport
     from bkpy.config.recovery import RecoverySettings
+    from bkpy.metadata.audit_trail import AuditRecord
     from bkpy.metadata.cluster import Cluster
     from bkpy.runtime.interfaces import Clock
 
@@ -61,6 +63,8 @@ class ClusterWatch:
         self._rates: deque[Rates] = deque(maxlen=RATES_MAX)
         self._events: deque[EventReport] = deque(maxlen=EVENTS_MAX)
         self._numbered = 0
+        self.trail = AuditTrail(cluster.store, cluster.root, cluster.store.runtime, settings)
+        self._acts: set[str] = set()  # the names of those that were told
 
     async def run(self) -> None:
         while True:
@@ -71,6 +75,7 @@ class ClusterWatch:
         """Look once. An error of the cluster is remembered, and raised to nobody."""
         try:
             view = await seen(self._cluster, self._settings, self._pages)
+            acts = await self._new_acts()
         except BookKeeperError as error:
             self._fail(str(error))
             return
@@ -79,6 +84,8 @@ class ClusterWatch:
         self._error = ""
         look = _Look(view, self._clock.monotonic())
         self._compare(look)
+        for act in acts:
+            self.tell("audit", str(act), act.time_ms / 1000)
         self._before, self._last = self._last, look
         self._looked_s = self._clock.time()
         self._health = HealthReport.model_validate(assess(view).to_json())
@@ -168,10 +175,19 @@ class ClusterWatch:
 
     # --- events -------------------------------------------------------------------------------------------------------
 
-    def tell(self, kind: str, text: str) -> None:
-        """Add an event."""
+    def tell(self, kind: str, text: str, time: float | None = None) -> None:
+        """Add an event, of now or of that time."""
         self._numbered += 1
-        self._events.append(EventReport(number=self._numbered, time=round(self._clock.time(), 3), kind=kind, text=text))
+        at = round(self._clock.time() if time is None else time, 3)
+        self._events.append(EventReport(number=self._numbered, time=at, kind=kind, text=text))
+
+    async def _new_acts(self) -> list[AuditRecord]:
+        """The acts of the audit trail that no look has seen; at first, its newest."""
+        names = await self.trail.names()
+        new = [name for name in names if name not in self._acts][-EVENTS_MAX // 10 :]
+        acts = await self.trail.read(new)
+        self._acts = set(names)
+        return acts
 
     def _compare(self, look: _Look) -> None:
         if self._last is None:

@@ -23,6 +23,7 @@ CHECKS = "underreplication/checks"
 WORKERS = "underreplication/workers"
 ELECTION = "underreplication/auditorelection"
 RETIRED = "retired"
+AUDIT_TRAIL = "audit-trail"
 LOGS = "logs"
 LOGS_DELETED = "logs-deleted"
 

@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import gc
 import os
+import pwd
 import random
 import resource
 import socket
@@ -94,6 +95,14 @@ def descriptors_max() -> int:
 def this_process() -> str:
     """The host and the number of this process, for people."""
     return f"{socket.gethostname()[:_HOST_CHARS_MAX]}, pid {os.getpid()}"
+
+
+def this_user() -> str:
+    """The name of the operating system's user, whose number it is where there is no name."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
 
 
 @dataclass(frozen=True)

@@ -274,6 +274,16 @@ def examined(context: TlsContext, files: TlsFiles, host: str) -> tuple[float, st
     return float(ssl.cert_time_to_seconds(str(certificate["notAfter"]))), ""
 
 
+def subject_of(certificate_file: str) -> str:
+    """The subject of a certificate, as "CN=alice, O=orders"; "" if that can't be read."""
+    try:
+        decoded = ssl._ssl._test_decode_cert(certificate_file)  # type: ignore[attr-defined]
+    except (OSError, ValueError):
+        return ""
+    names = {"commonName": "CN", "organizationName": "O", "organizationalUnitName": "OU"}
+    return ", ".join(f"{names.get(key, key)}={value}" for part in decoded["subject"] for key, value in part)
+
+
 def is_tls_error(error: BaseException | None) -> bool:
     """Whether TLS, and not the network below it, has ended a connection."""
     return isinstance(error, ssl.SSLError)

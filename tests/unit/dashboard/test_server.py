@@ -22,6 +22,7 @@ from bkpy.dashboard.openapi import description
 from bkpy.dashboard.reading import EXAMINED_MAX, LedgerReading, LogReading
 from bkpy.dashboard.server import BODY_BYTES_MAX, Dashboard, serving
 from bkpy.dashboard.watching import EVENTS_MAX, ClusterWatch
+from bkpy.metadata.audit_trail import Act, Actor, AuditTrail
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -291,6 +292,20 @@ async def test_a_bookie_that_is_gone_is_seen_and_told(dashboard: Shown) -> None:
     assert [(b["bookie_id"], b["state"]) for b in bookies] == [("a", "writable"), ("b", "absent"), ("c", "writable")]
     assert "bookie b has gone" in [event["text"] for event in (await dashboard.get("/api/v1/events"))["events"]]
     assert (await dashboard.get("/api/v1/health"))["status"] == "warning"
+
+
+async def test_acts_of_the_audit_trail_are_events_once(dashboard: Shown) -> None:
+    there = replication_context(dashboard.client).cluster
+    runtime = there.store.runtime
+    trail = AuditTrail(there.store, there.root, runtime, client_settings(), Actor("alice", "ops-1, pid 7"))
+    await trail.record(Act.PROTECT, "/ledgers")
+    for _ in range(2):
+        await dashboard.watch.look()
+    events = [event["text"] for event in (await dashboard.get("/api/v1/events"))["events"] if event["kind"] == "audit"]
+    assert events == ["protect /ledgers (begun), by alice on ops-1, pid 7"]
+    (act,) = (await dashboard.get("/api/v1/audit"))["acts"]
+    assert (act["act"], act["user"], act["done"]) == ("protect", "alice", False)
+    assert (await dashboard.get(f"/api/v1/audit?since_ms={act['time_ms'] + 1}"))["acts"] == []
 
 
 async def test_without_metadata_the_page_says_so_and_comes_back(dashboard: Shown) -> None:

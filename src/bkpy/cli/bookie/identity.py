@@ -64,12 +64,14 @@ async def open_peers(store: MetadataStore, root: str, runtime: Runtime, settings
 @contextlib.asynccontextmanager
 async def _identity(settings: BookieSettings) -> AsyncIterator[BookieIdentity]:
     from bkpy.bookie.identity import BookieIdentity
+    from bkpy.metadata.audit_trail import AuditTrail, actor_of
     from bkpy.runtime.system import real_runtime
 
     async with metadata(settings.metadata_uri, settings) as (store, root):
         runtime = real_runtime()
         peers = functools.partial(open_peers, store, root, runtime, settings)
-        yield BookieIdentity(settings, store, root, runtime, peers)
+        trail = AuditTrail(store, root, runtime, settings, actor_of(settings, runtime))
+        yield BookieIdentity(settings, store, root, runtime, peers, trail)
 
 
 @click.command(cls=SettingsCommand)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bkpy.cli.cluster.audit import audit
 from bkpy.cli.cluster.check import check
 from bkpy.cli.cluster.health import health
 from bkpy.cli.cluster.protect import protect
@@ -31,6 +32,7 @@ def cluster() -> None:
     """Initialise, show, check, balance and protect a cluster."""
 
 
+cluster.add_command(audit)
 cluster.add_command(check)
 cluster.add_command(health)
 cluster.add_command(top)

@@ -38,6 +38,10 @@ class MetadataTuning(Settings):
         default=1.0, description="seconds to close a ZooKeeper session, which otherwise ends by its timeout"
     )
 
+    audit_acts_max: Size = Field(
+        default=100, description="acts of each kind that the audit trail keeps, about 500 bytes each"
+    )
+
     # Named logs.
     log_page_rows: int = Field(
         default=128,

@@ -108,12 +108,12 @@ class Drains:
                 found.append(drain)
         return found
 
-    async def begin(self, bookie_id: str) -> CreateOutcome:
-        """Start to drain the bookie. `Exists` if it drains already."""
+    async def begin(self, bookie_id: str, *audit: Create) -> CreateOutcome:
+        """Start to drain the bookie, and record that. `Exists` if it drains already."""
         path = paths.draining(self._root, bookie_id)
         token = self._runtime.rng.randbytes(_TOKEN_BYTES).hex()
         value = _encode(Drain(bookie_id, token, int(self._runtime.clock.time() * 1000)))
-        nodes = Create(path, token.encode()), Create(f"{path}/{token}", value)
+        nodes = Create(path, token.encode()), Create(f"{path}/{token}", value), *audit
         outcome = await create_certainly(self._store, *nodes, attempts_max=self._attempts_max)
         if isinstance(outcome, Missing):  # the first one of the cluster
             above = await ensure_path(self._store, f"{self._root}/{paths.DRAINING}", attempts_max=self._attempts_max)
@@ -137,22 +137,22 @@ class Drains:
             self._store, node, _encode(said), drain.node_version, attempts_max=self._attempts_max
         )
 
-    async def cancel(self, drain: Drain) -> DeleteOutcome:
-        """End this draining: the bookie stays."""
+    async def cancel(self, drain: Drain, *audit: Create) -> DeleteOutcome:
+        """End this draining, and record that: the bookie stays."""
         path = paths.draining(self._root, drain.bookie_id)
         if not drain.token:
             return await delete_certainly(self._store, path, attempts_max=self._attempts_max)
         unique = Delete(f"{path}/{drain.token}")
-        return await delete_together(self._store, unique, Delete(path), attempts_max=self._attempts_max)
+        return await delete_together(self._store, unique, Delete(path), *audit, attempts_max=self._attempts_max)
 
-    async def retire(self, drain: Drain, cookie_version: int) -> DeleteOutcome:
+    async def retire(self, drain: Drain, cookie_version: int, *audit: Create) -> DeleteOutcome:
         """Remove the bookie's cookie and its draining, if neither has changed since it was read."""
         path = paths.draining(self._root, drain.bookie_id)
         cookie = Delete(paths.cookie(self._root, drain.bookie_id), cookie_version)
         if not drain.token:  # nothing distinguishes this draining from the next one
-            return await delete_together(self._store, Delete(path), cookie, attempts_max=1)
+            return await delete_together(self._store, Delete(path), cookie, *audit, attempts_max=1)
         unique = Delete(f"{path}/{drain.token}", drain.node_version)
-        return await delete_together(self._store, unique, Delete(path), cookie, attempts_max=self._attempts_max)
+        return await delete_together(self._store, unique, Delete(path), cookie, *audit, attempts_max=self._attempts_max)
 
 
 def superseded(outcome: DeleteOutcome | PutOutcome) -> bool:

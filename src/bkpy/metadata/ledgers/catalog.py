@@ -272,8 +272,8 @@ class LedgerCatalog:
             self._store, path, metadata.encode(), expected_version, held, attempts_max=self._attempts_max
         )
 
-    async def delete(self, ledger_id: int, *checks: Check) -> DeleteOutcome:
-        """Remove the ledger, if the `checks` pass: else `Changed`, or `Missing` with an index."""
+    async def delete(self, ledger_id: int, *checks: Check | Create) -> DeleteOutcome:
+        """Remove the ledger and make nodes, if the `checks` pass: else `Changed`, or `Missing` with an index."""
         path = self.path_of(ledger_id)
         if not checks:
             return await delete_certainly(self._store, path, attempts_max=self._attempts_max)

@@ -44,7 +44,7 @@ from bkpy.metadata.logs.idleness import IdleConsumers, idle_path
 from bkpy.metadata.logs.pages import PageMissingError, pages_path
 from bkpy.metadata.store.outcome import Changed, Done, Gone, Missing, NotDone, Superseded, Unknown, to_error
 from bkpy.metadata.store.resolve import children_if_there, delete_certainly, delete_together, read_certainly
-from bkpy.metadata.store.store import Check, Delete
+from bkpy.metadata.store.store import Check, Create, Delete
 from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 from bkpy.protocol.log.log_list import OPEN_MAX, PageRef, Segment, checked_name
 from bkpy.protocol.log.log_producers import Producers
@@ -431,23 +431,23 @@ class LogMaintenance:
             ledger_id in log_list.pending_delete or await self._pages.segment_of(name, log_list, ledger_id) is not None
         )
 
-    async def delete_ledger(self, metadata: LedgerMetadata) -> DeleteOutcome:
+    async def delete_ledger(self, metadata: LedgerMetadata, *audit: Create) -> DeleteOutcome:
         """Delete the ledger unless a log has it. Raises `ConfigError`, which names the log, if one does."""
         belongs = log_of(metadata)
         ledger_id = metadata.ledger_id
         if belongs is None:
-            return await self._catalog.delete(ledger_id)
+            return await self._catalog.delete(ledger_id, *audit)
         for _ in range(self._settings.log_conflicts_max):
             found = await self._list_of(belongs)
             if found is None:
-                return await self._catalog.delete(ledger_id)
+                return await self._catalog.delete(ledger_id, *audit)
             segment = await self._pages.segment_of(belongs.name, found[0], ledger_id)
             if segment is not None and not found[0].is_pending(segment):
                 raise ConfigError(
                     f"the ledger is a part of log {belongs.name}: truncate that, or delete all of it",
                     ledger_id=ledger_id,
                 )
-            outcome = await self._catalog.delete(ledger_id, self._logs.list_check(belongs.name, found[1]))
+            outcome = await self._catalog.delete(ledger_id, self._logs.list_check(belongs.name, found[1]), *audit)
             # The outcome of a failed check is that of nodes below the ledger's, which a log's ledger never has.
             if not isinstance(outcome, Changed | Missing) or (isinstance(outcome, Missing) and not outcome.index):
                 return outcome

@@ -195,9 +195,9 @@ async def delete_certainly(
 
 
 async def delete_together(
-    store: MetadataStore, unique: Delete, *others: Delete | Check, attempts_max: int
+    store: MetadataStore, unique: Delete, *others: Delete | Check | Create, attempts_max: int
 ) -> DeleteOutcome:
-    """Remove several nodes in one transaction. `unique` has a name that no other node ever gets.
+    """Remove several nodes in one transaction, and make those that are in it. `unique` has a name that no other gets.
 
     So however often it is tried, the others are removed with this one or not at all. Missing: nothing was removed.
     """
