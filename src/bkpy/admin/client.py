@@ -19,7 +19,7 @@ from bkpy.client.client import audit_trail, last_entries, log_parts, loop_guard,
 from bkpy.client.iteration import ResumableIterator, Stepwise, alone
 from bkpy.config.recovery import RecoverySettings
 from bkpy.log.client import NewLog, create_log
-from bkpy.metadata.audit_trail import Act
+from bkpy.metadata.audit_trail import ActKind
 from bkpy.metadata.logs.consumers import LogConsumers
 from bkpy.metadata.logs.maintenance import LogMaintenance
 from bkpy.metadata.logs.pages import PageMissingError
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from bkpy.admin.rebalance import RebalanceReport
     from bkpy.client.client import Client
     from bkpy.errors import BookKeeperError
-    from bkpy.metadata.audit_trail import AuditRecord
+    from bkpy.metadata.audit_trail import RecordedAct
     from bkpy.metadata.bookies.naming import ReferencingLedgers
     from bkpy.metadata.logs.consumers import ConsumerState
     from bkpy.metadata.replication.locks import HeldLock
@@ -140,7 +140,7 @@ class AdminClient:
         again.
         """
         self._guard.check()
-        await self._trail.record(Act.RE_REPLICATION, "enable" if enabled else "disable")
+        await self._trail.record(ActKind.RE_REPLICATION, "enable" if enabled else "disable")
         outcome = await self._under_replicated().set_enabled(enabled)
         if isinstance(outcome, NotDone | Unknown):
             raise to_error(outcome)
@@ -241,9 +241,8 @@ class AdminClient:
         self._guard.check()
         check_ledger_id(ledger_id)
         check_password(password)
-        recovery = await self._context.recovery_giving_up(ledger_id, password, last_entry)
-        await self._trail.record(Act.ACCEPT_LOSS, ledger_id, f"keeps at least the entries up to {last_entry}")
-        return await recovery.run()
+        await self._trail.record(ActKind.ACCEPT_LOSS, ledger_id, f"keeps at least the entries up to {last_entry}")
+        return await (await self._context.recovery_giving_up(ledger_id, password, last_entry)).run()
 
     # --- bookies ------------------------------------------------------------------------------------------------------
 
@@ -279,7 +278,7 @@ class AdminClient:
         recovery = BookieRecovery(self._context, bookie_id, self._settings, target=target)
         recovery.check()
         if not dry_run:
-            await self._trail.record(Act.RECOVER_BOOKIE, bookie_id, "" if target is None else f"to {target}")
+            await self._trail.record(ActKind.RECOVER_BOOKIE, bookie_id, "" if target is None else f"to {target}")
         named, without_metadata = await recovery.scan(on_scanned or _ignore)
         report = await (recovery.plan(named) if dry_run else recovery.run(named, on_progress or _ignore))
         report.unreadable = without_metadata
@@ -374,7 +373,7 @@ class AdminClient:
 
     # --- the audit trail ----------------------------------------------------------------------------------------------
 
-    async def audit_trail(self, *, since: float = 0.0) -> list[AuditRecord]:
+    async def audit_trail(self, *, since: float = 0.0) -> list[RecordedAct]:
         """Who did what to the cluster, the oldest first: acts since then (seconds of the epoch), some 100 of each kind.
 
         What a record says of its actor is what that process said: no proof.
@@ -457,7 +456,7 @@ class AdminClient:
         check_position("before", before)
         async with await self._client.read_log(name, password=password) as reader:
             forced = ", though consumers have yet to read them" if ignore_consumers else ""
-            await self._trail.record(Act.TRUNCATE_LOG, name, f"entries below {before}{forced}")
+            await self._trail.record(ActKind.TRUNCATE_LOG, name, f"entries below {before}{forced}")
             return await self._log_maintenance().truncate(
                 name, int(before), end=reader.next_position, uid=reader.uid, ignore_consumers=ignore_consumers
             )
@@ -474,7 +473,7 @@ class AdminClient:
         """
         self._guard.check()
         consumers = await self._consumers(name)
-        await self._trail.record(Act.DELETE_CONSUMER, name, consumer)
+        await self._trail.record(ActKind.DELETE_CONSUMER, name, consumer)
         return await consumers.delete(consumer)
 
     async def _consumers(self, name: str) -> LogConsumers:
@@ -492,7 +491,7 @@ class AdminClient:
         A cancelled call may have done it. Raises `NoSuchLogError`.
         """
         self._guard.check()
-        await self._trail.record(Act.FORGET_PRODUCER, checked_name(name), writer_id)
+        await self._trail.record(ActKind.FORGET_PRODUCER, checked_name(name), writer_id)
         return await self._log_maintenance().forget_producer(name, writer_id)
 
     async def log_producers(self, name: str) -> Producers:
@@ -506,7 +505,7 @@ class AdminClient:
         A cancelled call may have done it. Raises `NoSuchLogError`.
         """
         self._guard.check()
-        await self._trail.record(Act.FORGET_PRODUCER, checked_name(name), producer)
+        await self._trail.record(ActKind.FORGET_PRODUCER, checked_name(name), producer)
         return await self._log_maintenance().forget_producer(name, producer)
 
     def _log_maintenance(self) -> LogMaintenance:

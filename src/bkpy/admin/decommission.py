@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from bkpy.errors import BookieUnavailableError, BookKeeperError, ConfigError, MetadataConflictError
 from bkpy.metadata import paths
-from bkpy.metadata.audit_trail import Act, entry_of
+from bkpy.metadata.audit_trail import ActKind, entry_of
 from bkpy.metadata.bookies.cookies import instance_of, read_cookie
 from bkpy.metadata.bookies.draining import Drains
 from bkpy.metadata.bookies.naming import NamingScan
@@ -156,7 +156,7 @@ class Decommission:
             instance=instance_of(cookie[0]),
             attempts_max=self._settings.metadata_write_attempts_max,
         )
-        audit = await entry_of(self._trail, Act.DECOMMISSION, self._bookie_id, "lost" if self._lost else "")
+        audit = await entry_of(self._trail, ActKind.DECOMMISSION, self._bookie_id, "lost" if self._lost else "")
         outcome = await self._drains.retire(drain, cookie[1], *audit)
         match outcome:
             case Gone():

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from bkpy.errors import BookieUnavailableError
-from bkpy.metadata.audit_trail import Act, entry_of
+from bkpy.metadata.audit_trail import ActKind, entry_of
 from bkpy.metadata.bookies.cookies import read_cookie
 from bkpy.metadata.bookies.draining import Drains
 from bkpy.metadata.ledgers.all_ledgers import all_ledgers, read_ledgers
@@ -90,7 +90,7 @@ class BookieDrain:
         """Begin to drain, unless the bookie is draining. Raises `BookieUnavailableError` for an unknown bookie."""
         if await read_cookie(self._store, self._root, self._bookie_id) is None:
             raise BookieUnavailableError("the cluster knows no such bookie", bookie=self._bookie_id, retriable=False)
-        audit = await entry_of(self._trail, Act.DRAIN, self._bookie_id)
+        audit = await entry_of(self._trail, ActKind.DRAIN, self._bookie_id)
         outcome = await self._drains.begin(self._bookie_id, *audit)
         if isinstance(outcome, NotDone | Unknown):
             raise to_error(outcome, bookie=self._bookie_id)
@@ -100,7 +100,7 @@ class BookieDrain:
         drain = await self._drains.read(self._bookie_id)
         if drain is None:
             return False
-        audit = await entry_of(self._trail, Act.CANCEL_DRAIN, self._bookie_id)
+        audit = await entry_of(self._trail, ActKind.CANCEL_DRAIN, self._bookie_id)
         outcome = await self._drains.cancel(drain, *audit)
         if isinstance(outcome, NotDone | Unknown):
             raise to_error(outcome, bookie=self._bookie_id)

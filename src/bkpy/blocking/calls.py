@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bkpy.errors import BookKeeperError, ClientInfo
     from bkpy.log.consumer import ConsumerLag, ConsumerStatus
     from bkpy.log.entries import LogBlock, LogEntry
-    from bkpy.metadata.audit_trail import AuditRecord
+    from bkpy.metadata.audit_trail import RecordedAct
     from bkpy.metadata.bookies.naming import ReferencingLedgers
     from bkpy.metadata.bookies.registration import BookieInfo
     from bkpy.metadata.logs.consumers import ConsumerState
@@ -433,7 +433,7 @@ class BlockingAdminClient(Blocking[AdminClient]):
         """
         return self._call(self._of.rebalance, dry_run=dry_run, on_scanned=on_scanned, on_moved=on_moved)
 
-    def audit_trail(self, *, since: float = 0.0) -> list[AuditRecord]:
+    def audit_trail(self, *, since: float = 0.0) -> list[RecordedAct]:
         """Who did what to the cluster, the oldest first: acts since then (seconds of the epoch), some 100 of each kind.
 
         What a record says of its actor is what that process said: no proof.

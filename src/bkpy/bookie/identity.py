@@ -16,7 +16,7 @@ from bkpy.bookie.cookie import encode_cookie, storage_part
 from bkpy.config.address import split_address
 from bkpy.errors import BookKeeperError, IdentityError
 from bkpy.metadata import paths
-from bkpy.metadata.audit_trail import Act
+from bkpy.metadata.audit_trail import ActKind
 from bkpy.metadata.bookies.cookies import delete_cookie, instance_of, read_cookie, storage_instance, write_cookie
 from bkpy.metadata.bookies.naming import NamingScan
 from bkpy.metadata.bookies.retired import RetiredBy, read_retired, retire
@@ -113,7 +113,7 @@ class BookieIdentity:
             if not again:
                 retired.check_usable()
             limbo_to = await self._newest_id(cluster)
-            await self._record(Act.COOKIE, "a new bookie takes the id of one that was decommissioned")
+            await self._record(ActKind.COOKIE, "a new bookie takes the id of one that was decommissioned")
         cookie, new = initialise_storage(
             settings,
             self._runtime,
@@ -125,7 +125,7 @@ class BookieIdentity:
             await self._write(cluster, cookie, None)
         return new or known is None
 
-    async def _record(self, act: Act, details: str) -> None:
+    async def _record(self, act: ActKind, details: str) -> None:
         if self._trail is not None:
             await self._trail.record(act, self._settings.bookie_id, details)
 
@@ -175,7 +175,7 @@ class BookieIdentity:
                 await self._check_same_storage(plan)
             if plan.steps:
                 agree(plan)
-                await self._record(Act.COOKIE, "; ".join(plan.steps))
+                await self._record(ActKind.COOKIE, "; ".join(plan.steps))
                 version = None if known is None else known[1]
                 await update.carry_out(plan, lambda cookie: self._write(cluster, cookie, version))
         return plan
@@ -243,7 +243,7 @@ class BookieIdentity:
             if plan.files or plan.cookie_goes:
                 agree(plan)
                 await self._record(
-                    Act.FORMAT, f"{plan.files} files; the cookie {'goes' if plan.cookie_goes else 'stays'}"
+                    ActKind.FORMAT, f"{plan.files} files; the cookie {'goes' if plan.cookie_goes else 'stays'}"
                 )
                 if known is None:  # an interruption must not leave an id that looks as if no bookie ever had it
                     await self._remember(cluster, None)

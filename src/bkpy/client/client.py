@@ -34,7 +34,7 @@ from bkpy.errors import (
 from bkpy.log.client import NewLog, create_segment, open_log, open_segment, read_log, roll_limits
 from bkpy.log.parts import LogParts
 from bkpy.log.turns import WriterTurns
-from bkpy.metadata.audit_trail import Act, AuditTrail
+from bkpy.metadata.audit_trail import ActKind, AuditTrail
 from bkpy.metadata.bookies.registration import BookieDirectory, BookieInfo
 from bkpy.metadata.cluster import Cluster, open_cluster
 from bkpy.metadata.logs.catalog import LogStore
@@ -346,7 +346,7 @@ class Client:
         finds out.
         """
         self._check_open()
-        await self._trail.record(Act.DELETE_LOG, checked_name(name))
+        await self._trail.record(ActKind.DELETE_LOG, checked_name(name))
         await LogMaintenance(self._logs, self._cluster.catalog).delete(name, self._recoveries.fence)
 
     def list_ledgers(self) -> AsyncGenerator[int, None]:
@@ -583,9 +583,11 @@ async def _deletion(ledger_id: int, catalog: LedgerCatalog, logs: LogStore, trai
         metadata, _ = await catalog.read(ledger_id)
     except (CorruptDataError, UnsupportedVersionError):  # deletion is the only remedy for unreadable metadata
         return await catalog.delete(
-            ledger_id, *await trail.entry(Act.DELETE_LEDGER, ledger_id, "its metadata are damaged")
+            ledger_id, *await trail.entry(ActKind.DELETE_LEDGER, ledger_id, "its metadata are damaged")
         )
-    return await LogMaintenance(logs, catalog).delete_ledger(metadata, *await trail.entry(Act.DELETE_LEDGER, ledger_id))
+    return await LogMaintenance(logs, catalog).delete_ledger(
+        metadata, *await trail.entry(ActKind.DELETE_LEDGER, ledger_id)
+    )
 
 
 # --- making a client --------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from bkpy.admin.bookie_pages import ClusterPages, PageReport
     from bkpy.config.recovery import RecoverySettings
-    from bkpy.metadata.audit_trail import AuditRecord
+    from bkpy.metadata.audit_trail import RecordedAct
     from bkpy.metadata.cluster import Cluster
     from bkpy.runtime.interfaces import Clock
 
@@ -64,7 +64,7 @@ class ClusterWatch:
         self._events: deque[EventReport] = deque(maxlen=EVENTS_MAX)
         self._numbered = 0
         self.trail = AuditTrail(cluster.store, cluster.root, cluster.store.runtime, settings)
-        self._acts: set[str] = set()  # the names of those that were told
+        self._acts: set[str] = set()  # names that events have
 
     async def run(self) -> None:
         while True:
@@ -181,7 +181,7 @@ class ClusterWatch:
         at = round(self._clock.time() if time is None else time, 3)
         self._events.append(EventReport(number=self._numbered, time=at, kind=kind, text=text))
 
-    async def _new_acts(self) -> list[AuditRecord]:
+    async def _new_acts(self) -> list[RecordedAct]:
         """The acts of the audit trail that no look has seen; at first, its newest."""
         names = await self.trail.names()
         new = [name for name in names if name not in self._acts][-EVENTS_MAX // 10 :]

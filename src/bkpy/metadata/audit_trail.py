@@ -52,7 +52,7 @@ _READS_AT_ONCE: Final = 32
 log = logging.getLogger("bkpy.audit")
 
 
-class Act(enum.StrEnum):
+class ActKind(enum.StrEnum):
     """What is recorded. Values are stored in names, and have no hyphen at their end or beginning."""
 
     DRAIN = "drain"
@@ -82,7 +82,7 @@ class Actor:
 
 
 @dataclass(frozen=True, slots=True)
-class AuditRecord:
+class RecordedAct:
     """One act. `done`: in the same transaction; else the act was begun, and may have failed."""
 
     name: str  # of its node
@@ -146,18 +146,18 @@ class AuditTrail:
 
     # --- recording ----------------------------------------------------------------------------------------------------
 
-    async def entry(self, act: Act, subject: object, details: str = "") -> tuple[Create, ...]:
+    async def entry(self, act: ActKind, subject: object, details: str = "") -> tuple[Create, ...]:
         """What an act's transaction contains: the node of its record. Raises `MetadataUnavailableError`."""
         return await self._prepared(act, subject, details, done=True)
 
-    async def record(self, act: Act, subject: object, details: str = "") -> None:
+    async def record(self, act: ActKind, subject: object, details: str = "") -> None:
         """Record an act that begins now. Raises `MetadataUnavailableError`: then the act must not begin."""
         for node in await self._prepared(act, subject, details, done=False):
             outcome = await create_certainly(self._store, node, attempts_max=self._settings.metadata_write_attempts_max)
             if not isinstance(outcome, Done):
                 raise _not_recorded(outcome)
 
-    async def _prepared(self, act: Act, subject: object, details: str, *, done: bool) -> tuple[Create, ...]:
+    async def _prepared(self, act: ActKind, subject: object, details: str, *, done: bool) -> tuple[Create, ...]:
         if self._actor is None:
             return ()
         if self._count % _TIDY_EVERY == 0:
@@ -171,7 +171,7 @@ class AuditTrail:
         time_ms = int(self._runtime.clock.time() * 1000)
         token = hashlib.sha256(f"{self._actor.process}/{id(self)}/{self._count}/{time_ms}".encode()).hexdigest()[:16]
         name = f"{time_ms:0{_TIME_DIGITS}d}-{act}-{token}"
-        record = AuditRecord(name, time_ms, act, str(subject), details, done, self._actor)
+        record = RecordedAct(name, time_ms, act, str(subject), details, done, self._actor)
         log.info("audit: %s", record)
         return (Create(f"{self._folder}/{name}", _encode(record)),)
 
@@ -191,21 +191,21 @@ class AuditTrail:
         since = f"{max(0, since_ms):0{_TIME_DIGITS}d}"
         return sorted(name for name in await children_if_there(self._store, self._folder) if name >= since)
 
-    async def read(self, names: Sequence[str]) -> list[AuditRecord]:
+    async def read(self, names: Sequence[str]) -> list[RecordedAct]:
         """The records of these names that are still there. One that can't be read has its kind and time alone."""
-        found: list[AuditRecord | None] = []
+        found: list[RecordedAct | None] = []
         for start in range(0, len(names), _READS_AT_ONCE):
             some = names[start : start + _READS_AT_ONCE]
             found += await asyncio.gather(*(self._read(name) for name in some))
         return [record for record in found if record is not None]
 
-    async def _read(self, name: str) -> AuditRecord | None:
+    async def _read(self, name: str) -> RecordedAct | None:
         path = f"{self._folder}/{name}"
         found = await read_if_there(self._store, path)
         return None if found is None else _decode(name, path, found[0])
 
 
-async def entry_of(trail: AuditTrail | None, act: Act, subject: object, details: str = "") -> tuple[Create, ...]:
+async def entry_of(trail: AuditTrail | None, act: ActKind, subject: object, details: str = "") -> tuple[Create, ...]:
     """The record of an act for its transaction; nothing where acts are not recorded."""
     return () if trail is None else await trail.entry(act, subject, details)
 
@@ -223,21 +223,21 @@ def _act_of(name: str) -> str:
 # --- the stored form --------------------------------------------------------------------------------------------------
 
 
-def _encode(record: AuditRecord) -> bytes:
+def _encode(record: RecordedAct) -> bytes:
     return _RECORD.encode(record.to_json())
 
 
-def _decode(name: str, path: str, data: bytes) -> AuditRecord:
-    def made(fields: dict[str, Any]) -> AuditRecord:
+def _decode(name: str, path: str, data: bytes) -> RecordedAct:
+    def made(fields: dict[str, Any]) -> RecordedAct:
         texts = {key: take(fields, key, str) for key in ("act", "subject", "details", "user", "process", "client")}
         identities = tuple(str(one) for one in take(fields, "identities", list))
         actor = Actor(texts["user"], texts["process"], texts["client"], identities)
         time_ms, done = take(fields, "time_ms", int), take(fields, "done", bool)
-        return AuditRecord(name, time_ms, texts["act"], texts["subject"], texts["details"], done, actor)
+        return RecordedAct(name, time_ms, texts["act"], texts["subject"], texts["details"], done, actor)
 
     try:
         return _RECORD.decode(data, made, path=path)
     except (CorruptDataError, UnsupportedVersionError) as error:
         digits = name[:_TIME_DIGITS]
         time_ms = int(digits) if digits.isascii() and digits.isdigit() else 0
-        return AuditRecord(name, time_ms, _act_of(name), "", f"unreadable: {error}", False, Actor("", ""))
+        return RecordedAct(name, time_ms, _act_of(name), "", f"unreadable: {error}", False, Actor("", ""))

@@ -14,7 +14,7 @@ import bkpy
 from bkpy.cli.arguments import parse_since
 from bkpy.client.client import open_client
 from bkpy.config.client import client_settings
-from bkpy.metadata.audit_trail import Act, Actor, actor_of
+from bkpy.metadata.audit_trail import ActKind, Actor, actor_of
 from bkpy.metadata.store.resolve import create_certainly
 from bkpy.metadata.store.store import Create
 from bkpy.runtime.process import process_runtime
@@ -154,4 +154,4 @@ def test_a_time_since_when(text: str, expected: float) -> None:
 
 
 def test_act_names_are_those_of_their_nodes() -> None:
-    assert all(not act.startswith("-") and not act.endswith("-") for act in Act)
+    assert all(not act.startswith("-") and not act.endswith("-") for act in ActKind)

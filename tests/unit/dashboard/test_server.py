@@ -22,7 +22,7 @@ from bkpy.dashboard.openapi import description
 from bkpy.dashboard.reading import EXAMINED_MAX, LedgerReading, LogReading
 from bkpy.dashboard.server import BODY_BYTES_MAX, Dashboard, serving
 from bkpy.dashboard.watching import EVENTS_MAX, ClusterWatch
-from bkpy.metadata.audit_trail import Act, Actor, AuditTrail
+from bkpy.metadata.audit_trail import ActKind, Actor, AuditTrail
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -298,7 +298,7 @@ async def test_acts_of_the_audit_trail_are_events_once(dashboard: Shown) -> None
     there = replication_context(dashboard.client).cluster
     runtime = there.store.runtime
     trail = AuditTrail(there.store, there.root, runtime, client_settings(), Actor("alice", "ops-1, pid 7"))
-    await trail.record(Act.PROTECT, "/ledgers")
+    await trail.record(ActKind.PROTECT, "/ledgers")
     for _ in range(2):
         await dashboard.watch.look()
     events = [event["text"] for event in (await dashboard.get("/api/v1/events"))["events"] if event["kind"] == "audit"]

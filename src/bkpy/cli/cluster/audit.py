@@ -15,7 +15,7 @@ from bkpy.cli.output.text import printable
 from bkpy.cli.running import run
 
 if TYPE_CHECKING:
-    from bkpy.metadata.audit_trail import AuditRecord
+    from bkpy.metadata.audit_trail import RecordedAct
 
 
 @click.command()
@@ -47,6 +47,6 @@ def audit(uri: str, since: float | None, as_json: bool) -> None:
     print_table(("time", "act", "of", "", "by", "from", "details"), rows)
 
 
-async def _audit(uri: str, since: float) -> list[AuditRecord]:
+async def _audit(uri: str, since: float) -> list[RecordedAct]:
     async with connect_admin(uri) as admin:
         return await admin.audit_trail(since=since)

@@ -40,7 +40,7 @@ def protect(uri: str, other: str | None, yes: bool, as_json: bool) -> None:
 async def _protect(uri: str, other: str | None) -> int:
     from bkpy.config.password_file import read_user_and_password
     from bkpy.errors import ConfigError
-    from bkpy.metadata.audit_trail import Act, AuditTrail, client_actor
+    from bkpy.metadata.audit_trail import ActKind, AuditTrail, client_actor
     from bkpy.metadata.cluster import open_cluster
     from bkpy.metadata.connect import connect_store, zookeeper_credentials
     from bkpy.metadata.store.zookeeper.protection import protect_tree
@@ -67,7 +67,7 @@ async def _protect(uri: str, other: str | None) -> int:
         assert isinstance(store, ZooKeeperStore)
         await open_cluster(store, root)
         trail = AuditTrail(store, root, store.runtime, given, client_actor(given, store.runtime))
-        await trail.record(Act.PROTECT, root, "" if other is None else "with a second password")
+        await trail.record(ActKind.PROTECT, root, "" if other is None else "with a second password")
         with progress(unit="nodes") as bar:
             task = bar.add_task("protecting", total=None)
 

@@ -197,7 +197,7 @@ async def delete_certainly(
 async def delete_together(
     store: MetadataStore, unique: Delete, *others: Delete | Check | Create, attempts_max: int
 ) -> DeleteOutcome:
-    """Remove several nodes in one transaction, and make those that are in it. `unique` has a name that no other gets.
+    """Remove several nodes in one transaction, and make others with them. `unique` has a name that no other gets.
 
     So however often it is tried, the others are removed with this one or not at all. Missing: nothing was removed.
     """
