@@ -60,8 +60,9 @@ READS = {
     "audit_trail", "auditor", "consumers",
     "describe_log", "describe_replication", "drain_progress", "health", "is_reachable",
     "lag", "lag_at", "last_entries",
-    "ledger_metadata", "list_locks", "log_consumers", "log_producers", "log_sinks", "open_ledger", "position_at",
-    "read_last_add_confirmed", "read_log", "refresh", "replication_status", "under_replication", "unreadable_entries",
+    "ledger_metadata", "list_locks", "log_consumers", "log_names", "log_producers", "log_sinks", "open_ledger",
+    "position_at", "read_last_add_confirmed", "read_log", "refresh", "replication_status", "under_replication",
+    "unreadable_entries",
 }  # fmt: skip
 _WIDTH = 110
 _ERRORS_HEAD = "All are in `bkpy` and in `bkpy.errors`. An error's fields say more than its class."

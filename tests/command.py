@@ -53,12 +53,12 @@ def write(uri: str, lines: bytes, *options: str) -> int:
     return int(bkpy("ledger", "write", *options, uri=uri, stdin=lines).stdout)
 
 
-def on_terminal(columns: int, *arguments: object, uri: str | None) -> list[str]:
+def on_terminal(columns: int, *arguments: object, uri: str | None, term: str = "xterm") -> list[str]:
     """The lines that the command shows on a terminal with so many columns, without the blank ones."""
     master, slave = os.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     clean = {name: value for name, value in environment(uri).items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
-    with start(*arguments, uri=uri, stdin=slave, stdout=slave, stderr=slave, env={**clean, "TERM": "xterm"}) as running:
+    with start(*arguments, uri=uri, stdin=slave, stdout=slave, stderr=slave, env={**clean, "TERM": term}) as running:
         os.close(slave)
         shown = b""
         with contextlib.suppress(OSError):  # what Linux says when the other side is closed

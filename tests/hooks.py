@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from bkpy.admin.cluster_health import ClusterView
     from bkpy.blocking.base import ClientThread
     from bkpy.blocking.calls import BlockingClient
     from bkpy.bookie.connection.chunks import BookieChunks
@@ -560,7 +561,12 @@ def heap_of(queue: RepairQueue) -> Sequence[object]:
 
 # --- the dashboard --------------------------------------------------------------------------------------------------
 
-dashboard_changes = watching._changes
+
+def dashboard_changes(before: ClusterView, now: ClusterView) -> list[tuple[str, str]]:
+    """The events between two looks."""
+    return list(watching._changes(*(watching._Look(view, 0.0, watching.assess(view)) for view in (before, now))))
+
+
 dashboard_rate = watching._rate
 dashboard_p99_ms = watching._p99_ms
 

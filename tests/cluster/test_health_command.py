@@ -6,7 +6,8 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
-from tests.command import PRELOADED, environment, on_terminal
+import pytest
+from tests.command import PRELOADED, bkpy, environment, on_terminal
 from tests.waiting import eventually
 
 from bkpy.local import LocalCluster
@@ -34,6 +35,19 @@ async def report(*words: str, uri: str) -> tuple[int, dict[str, Any]]:
 
 def codes(found: dict[str, Any]) -> dict[str, str]:
     return {finding["code"]: finding["subject"] for finding in found["findings"]}
+
+
+@pytest.mark.parametrize(
+    ("words", "variables", "said"),
+    [
+        ((), {"BKPY_CONNECT": ""}, "which cluster?"),
+        (("--jsn",), {}, "--json"),
+        (("--watch",), {"BKPY_CONNECT": "nowhere"}, "no metadata URI"),
+        ((), {"BKPY_READ_TIMEOUT_S": "soon"}, "BKPY_READ_TIMEOUT_S"),
+    ],
+)
+def test_a_look_that_fails_is_no_finding(words: tuple[str, ...], variables: dict[str, str], said: str) -> None:
+    assert said in bkpy("cluster", "health", *words, uri="zk://127.0.0.1:1/l", status=3, **variables).stderr.decode()
 
 
 async def test_health_and_check_see_a_killed_bookie_and_a_lost_zookeeper(tmp_path: Path) -> None:

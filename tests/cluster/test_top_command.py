@@ -10,7 +10,7 @@ import struct
 import termios
 from typing import TYPE_CHECKING
 
-from tests.command import environment, start_real
+from tests.command import environment, on_terminal, start_real
 from tests.waiting import eventually_here
 
 from bkpy.local import LocalCluster
@@ -48,6 +48,14 @@ def played(uri: str, columns: int, *bookies: str) -> None:
     assert termios.tcgetattr(slave) == before
     os.close(slave)
     os.close(master)
+
+
+async def test_a_terminal_without_a_cursor_gets_one_look(tmp_path: Path) -> None:
+    async with LocalCluster(tmp_path, 1, {"metrics_port": 0}) as cluster:
+        lines = await asyncio.to_thread(
+            on_terminal, 80, "cluster", "top", "--interval", "0.5", uri=cluster.connect_string, term="dumb"
+        )
+        assert any("bookie-1" in line for line in lines), lines
 
 
 async def test_it_shows_all_bookies_at_any_width_and_ends_by_a_key(tmp_path: Path) -> None:

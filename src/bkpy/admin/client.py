@@ -415,6 +415,11 @@ class AdminClient:
         )
         return await create_log(self._log_parts.logs, name, password, new)
 
+    async def log_names(self) -> list[str]:
+        """The names of all logs, sorted, with logs that are being deleted: one read, unlike `Client.list_logs`."""
+        self._guard.check()
+        return await self._log_parts.logs.names()
+
     async def describe_log(self, name: str, *, fresh: bool = True) -> LogDescription:
         """A log's ledgers and attributes, and its writer. Needs no password. Raises `NoSuchLogError`.
 

@@ -168,7 +168,7 @@ def _of_ledgers(replication: Mapping[str, Any]) -> Iterator[HealthFinding]:
             "stuck",
             "",
             f"{_ledgers(replication['stuck'])} stuck: {some}",
-            f"{_HEALING}#when-nothing-helps",
+            died,
         )
 
 

@@ -15,6 +15,8 @@ import stat
 import sys
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import click
+
 from bkpy.cli.output.text import say
 
 if TYPE_CHECKING:
@@ -29,6 +31,12 @@ OUTPUT_CLOSED: Final = 128 + signal.SIGPIPE
 TERMINATED: Final = 128 + signal.SIGTERM
 
 _OUTPUT_LOOK_S: Final = 0.2  # between two polls of standard output
+
+
+class AssessingCommand(click.Command):
+    """A command whose statuses 1 and 2 are findings: where it fails to look, also for a wrong command line, it is 3."""
+
+    failure_status: Final = 3
 
 
 class Terminated(BaseException):

@@ -1,11 +1,13 @@
 """What the dashboard reads when somebody asks: pages of ledgers and of logs, and one of each.
 
-Invariant: a request reads a bounded part of the metadata, however many ledgers and logs there are.
+Invariant: a request reads a bounded part of the metadata, however many ledgers and logs there are; the names of logs
+come with one read.
 """
 
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from bkpy.admin.ledger_description import describe_ledger
@@ -116,9 +118,11 @@ class LogReading:
 
     async def page(self, after: str, limit: int) -> LogPage:
         """Up to `limit` logs whose names come after `after`."""
-        names = sorted([name async for name in self._admin.client.list_logs() if name > after])
-        rows = await asyncio.gather(*(self._row(name) for name in names[:limit]))
-        more = names[limit - 1] if len(names) > limit else None
+        names = await self._admin.log_names()
+        begin = bisect_right(names, after)
+        shown = names[begin : begin + limit]
+        rows = await asyncio.gather(*(self._row(name) for name in shown))
+        more = shown[-1] if begin + limit < len(names) else None
         return LogPage(logs=[row for row in rows if row is not None], after=more)
 
     async def _row(self, name: str) -> LogLine | None:

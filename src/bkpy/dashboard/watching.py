@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bkpy.admin.cluster_health import ClusterView, assess, seen
+from bkpy.admin.cluster_health import ClusterHealth, ClusterView, assess, seen
 from bkpy.dashboard.models import BookieState, EventReport, HealthReport, Overview, Rates
 from bkpy.errors import BookKeeperError
 from bkpy.metadata.audit_trail import AuditTrail
@@ -38,10 +38,11 @@ _CHECKPOINTS = "bkpy_bookie_checkpoint_seconds_count"
 
 @dataclass(frozen=True)
 class _Look:
-    """One look: what was seen, and when."""
+    """One look: what was seen, when, and whether that is well."""
 
     view: ClusterView
     at_s: float  # monotonic
+    health: ClusterHealth
 
 
 class ClusterWatch:
@@ -82,13 +83,13 @@ class ClusterWatch:
         if self._error and self._looked_s:
             self.tell("health", "the cluster can be seen again")
         self._error = ""
-        look = _Look(view, self._clock.monotonic())
+        look = _Look(view, self._clock.monotonic(), assess(view))
         self._compare(look)
         for act in acts:
             self.tell("audit", str(act), act.time_ms / 1000)
         self._before, self._last = self._last, look
         self._looked_s = self._clock.time()
-        self._health = HealthReport.model_validate(assess(view).to_json())
+        self._health = HealthReport.model_validate(look.health.to_json())
         if self._before is not None:
             self._rates.append(self._rates_between(self._before, look))
 
@@ -193,11 +194,12 @@ class ClusterWatch:
         if self._last is None:
             self.tell("bookie", f"{len(look.view.bookies)} bookies are registered")
             return
-        for kind, text in _changes(self._last.view, look.view):
+        for kind, text in _changes(self._last, look):
             self.tell(kind, text)
 
 
-def _changes(before: ClusterView, now: ClusterView) -> Iterator[tuple[str, str]]:
+def _changes(last: _Look, look: _Look) -> Iterator[tuple[str, str]]:
+    before, now = last.view, look.view
     for bookie_id in sorted(before.bookies.keys() - now.bookies.keys()):
         yield "bookie", f"bookie {bookie_id} has gone"
     for bookie_id in sorted(now.bookies.keys() - before.bookies.keys()):
@@ -220,13 +222,13 @@ def _changes(before: ClusterView, now: ClusterView) -> Iterator[tuple[str, str]]
         yield "bookie", f"bookie {bookie_id} was decommissioned"
     was_left, left = before.replication["ledgers"], now.replication["ledgers"]
     if left and not was_left:
-        yield "healing", f"{left:,} ledgers miss copies"
+        yield "healing", "1 ledger misses copies" if left == 1 else f"{left:,} ledgers miss copies"
     elif was_left and not left:
         yield "healing", "all ledgers have all of their copies"
     if done := sum(_done(before.pages.get(name), page) for name, page in now.pages.items()):
         yield "healing", f"workers have done {done:.0f} under-replicated ledgers"
-    codes = {(f.code, f.subject): f for f in assess(now).findings}
-    known = {(f.code, f.subject): f for f in assess(before).findings}
+    codes = {(f.code, f.subject): f for f in look.health.findings}
+    known = {(f.code, f.subject): f for f in last.health.findings}
     for key in sorted(codes.keys() - known.keys()):
         finding = codes[key]
         yield (

@@ -93,7 +93,11 @@ async def open_cluster(store: MetadataStore, root: str, *, settings: ClientSetti
     instance_id = await read_certainly(store, f"{root}/{paths.INSTANCE_ID}")
     if layout is None or instance_id is None:
         raise NoSuchClusterError(f"there is no cluster under {root}: run `bkpy cluster init` first")
-    return _cluster(store, root, instance_id[0].decode(), _layout(layout[0], root), settings)
+    try:
+        instance = instance_id[0].decode("ascii")
+    except UnicodeDecodeError as error:
+        raise CorruptDataError(f"{root}/{paths.INSTANCE_ID} is unreadable: {error!r}") from error
+    return _cluster(store, root, instance, _layout(layout[0], root), settings)
 
 
 def _cluster(store: MetadataStore, root: str, instance_id: str, layout: Layout, settings: ClientSettings) -> Cluster:

@@ -148,6 +148,11 @@ def test_a_cluster_at_all_its_limits_is_healthy() -> None:
     assert (health.bookies, health.writable, health.ledgers_missing_copies) == (3, 3, 0)
 
 
+def test_what_waits_for_a_bookie_is_not_sent_to_the_page_that_gives_entries_up() -> None:
+    (finding,) = assess(AILMENTS["stuck"][0](WELL)).findings
+    assert finding.help.endswith("#a-bookie-died")
+
+
 @pytest.mark.parametrize("code", AILMENTS)
 def test_what_is_wrong_is_found_and_nothing_else(code: str) -> None:
     change, severity, subject, message = AILMENTS[code]

@@ -169,6 +169,29 @@ async def test_ledgers_come_in_pages_and_by_what_is_wanted(dashboard: Shown) -> 
     assert EXAMINED_MAX >= 200
 
 
+async def test_a_page_of_logs_reads_only_their_lists(dashboard: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    admin = bkpy.AdminClient(dashboard.client, RecoverySettings())
+    for name in "abcde":
+        assert await admin.create_log(name)
+    read: set[str] = set()
+    get = dashboard.store.get
+
+    async def counted(path: str) -> tuple[bytes, int]:
+        if path.startswith(f"{ROOT}/logs/"):
+            read.add(path.removeprefix(f"{ROOT}/logs/").partition("/")[0])
+        return await get(path)
+
+    monkeypatch.setattr(dashboard.store, "get", counted)
+    after, pages = "", []
+    while after is not None:
+        read.clear()
+        page = await dashboard.get(f"/api/v1/logs?limit=2&after={after}")
+        pages.append([row["log"] for row in page["logs"]])
+        assert read == set(pages[-1])
+        after = page["after"]
+    assert pages == [["a", "b"], ["c", "d"], ["e"]]
+
+
 async def test_what_makes_no_sense_is_refused_with_a_reason(dashboard: Shown) -> None:
     for path, status, why in (
         ("/api/v1/ledgers/77", 404, "there is no such ledger"),

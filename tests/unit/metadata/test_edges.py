@@ -19,6 +19,7 @@ from bkpy.errors import (
     BookKeeperError,
     ClientClosedError,
     ConfigError,
+    CorruptDataError,
     MetadataConflictError,
     MetadataUnavailableError,
     NoSuchClusterError,
@@ -90,6 +91,14 @@ async def test_a_cluster_is_there_if_its_makers_connection_was_lost_or_somebody_
     error = await error_of(init_cluster(store, ROOT))
     assert isinstance(error, ConfigError)
     assert "already under /ledgers" in error.message
+
+
+@pytest.mark.parametrize("node", ["INSTANCEID", "LAYOUT"])
+async def test_a_damaged_node_of_the_cluster_is_named(cluster: Cluster, store: Troubled, node: str) -> None:
+    await store.put(f"{ROOT}/{node}", b"\xff", 0)
+    error = await error_of(open_cluster(store, ROOT))
+    assert isinstance(error, CorruptDataError)
+    assert f"/ledgers/{node} is unreadable" in error.message
 
 
 # --- a ledger -------------------------------------------------------------------------------------------------------

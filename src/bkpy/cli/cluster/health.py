@@ -10,17 +10,16 @@ import click
 from bkpy.cli.connecting import connect_admin, connect_option, settings
 from bkpy.cli.output.json import json_option, print_json, print_json_line
 from bkpy.cli.output.text import printable_lines, say
-from bkpy.cli.running import output_has_reader, run
+from bkpy.cli.running import AssessingCommand, output_has_reader, run
 from bkpy.errors import BookKeeperError
 
 if TYPE_CHECKING:
     from bkpy.admin.cluster_health import ClusterHealth
 
-CANT_TELL: Final = 3
 _WATCH_S: Final = 2.0
 
 
-@click.command()
+@click.command(cls=AssessingCommand)
 @connect_option
 @json_option
 @click.option("--watch", is_flag=True, help="Look every two seconds, and report each change, until Ctrl-C.")
@@ -29,7 +28,8 @@ def health(uri: str, as_json: bool, watch: bool) -> int:
 
     Bookies' disks, clocks and certificates are seen on their metrics pages, as far as this machine can reach them.
 
-    Exit status: 0 if it is healthy, 1 for a warning, 2 if data is at risk, 3 if nobody can tell.
+    Exit status: 0 if it is healthy, 1 for a warning, 2 if data is at risk, 3 if nobody can tell, also for a
+    wrong command line.
     """
     if watch:
         run(_watch(uri, as_json))
@@ -37,7 +37,7 @@ def health(uri: str, as_json: bool, watch: bool) -> int:
         found = run(_look(uri))
     except BookKeeperError as error:
         say(f"bkpy: can't tell: {error}")
-        return CANT_TELL
+        return AssessingCommand.failure_status
     if as_json:
         print_json(found.to_json())
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 import termios
 import tty
@@ -57,10 +58,10 @@ def top(uri: str, once: bool, interval: float, sort: str, as_json: bool) -> None
     """Show what each bookie stores, reads and does, and how the cluster heals, until q or Ctrl-C.
 
     Rates are of the last interval; a bookie counts each copy of an entry. Keys sort: b bookie, s copies, w bytes,
-    r bytes read, p p99, f space, m memory. Without a terminal, or with --json, it prints one look.
+    r bytes read, p p99, f space, m memory. Without a terminal, on a dumb one, or with --json, it prints one look.
     """
     order = next(key for key, (name, _) in _SORTS.items() if name == sort)
-    if once or as_json or not sys.stdout.isatty() or not sys.stdin.isatty():
+    if once or as_json or not sys.stdout.isatty() or not sys.stdin.isatty() or os.environ.get("TERM", "dumb") == "dumb":
         run(_once(uri, interval, order, as_json))
     else:
         run(_live(uri, interval, order))
@@ -187,10 +188,9 @@ def _summary(watch: ClusterWatch) -> list[str]:
         )
     replication: Any = watch.replication()
     if replication.get("ledgers"):
-        eta = "unknown" if replication["eta_s"] is None else f"{replication['eta_s']:,.0f} s"
-        lines.append(
-            f"{replication['ledgers']:,} ledgers miss copies; whole in about {eta}; {replication['stuck']} stuck"
-        )
+        eta_s = replication["eta_s"]
+        when = "at an unknown time" if eta_s is None else f"in about {eta_s:,.0f} s"
+        lines.append(f"{replication['ledgers']:,} ledgers miss copies; whole {when}; {replication['stuck']} stuck")
     worst = health.findings[0] if health.findings else None
     if worst is not None:
         lines.append(f"{worst.severity}: {worst.subject and worst.subject + ': '}{printable_lines(worst.message)}")

@@ -13,7 +13,7 @@ import click
 
 from bkpy.cli.app import bkpy, debugging
 from bkpy.cli.output.text import printable_lines
-from bkpy.cli.running import INTERRUPTED, TERMINATED, Terminated
+from bkpy.cli.running import INTERRUPTED, TERMINATED, AssessingCommand, Terminated
 from bkpy.errors import BookKeeperError
 from bkpy.runtime.logs import logs_json
 
@@ -25,6 +25,7 @@ log = logging.getLogger("bkpy.cli")
 
 def status_of(arguments: Sequence[str] | None) -> int:
     """Run the command line; its exit status. Prints an error in one line, with the notes that were added to it."""
+    words = sys.argv[1:] if arguments is None else arguments
     warnings.showwarning = _warn
     _print_everything()
     try:
@@ -38,30 +39,33 @@ def status_of(arguments: Sequence[str] | None) -> int:
         e.show()
         return e.exit_code
     except click.UsageError as e:
-        path = (
-            e.ctx.command_path if e.ctx is not None else _command_path(sys.argv[1:] if arguments is None else arguments)
-        )
-        return _complain(f"{e.format_message().rstrip('.')} (see {path} --help)", 2)
+        path = (e.ctx or _named(words)).command_path
+        return _complain(f"{e.format_message().rstrip('.')} (see {path} --help)", _failure_status(words, 2))
     except click.ClickException as e:
-        return _complain(e.format_message(), 1)
+        return _complain(e.format_message(), _failure_status(words, 1))
     except Exception as e:
         if debugging():
             raise
         if _was_interrupted(e):
             return INTERRUPTED
         if isinstance(e, OSError) and _output_fails():
-            return _complain(f"standard output: {(e.strerror or str(e)).lower()}", 1)
-        return _complain(_describe_error(e), 1)
+            return _complain(f"standard output: {(e.strerror or str(e)).lower()}", _failure_status(words, 1))
+        return _complain(_describe_error(e), _failure_status(words, 1))
 
 
-def _command_path(arguments: Sequence[str]) -> str:
+def _failure_status(arguments: Sequence[str], usual: int) -> int:
+    command = _named(arguments).command
+    return command.failure_status if isinstance(command, AssessingCommand) else usual
+
+
+def _named(arguments: Sequence[str]) -> click.Context:
     """The command that the arguments name: click doesn't say which command's option has no value."""
     ctx = click.Context(bkpy, info_name="bkpy")
     for word in arguments:
         command = ctx.command.get_command(ctx, word) if isinstance(ctx.command, click.Group) else None
         if command is not None:
             ctx = click.Context(command, parent=ctx, info_name=word)
-    return ctx.command_path
+    return ctx
 
 
 def _print_everything() -> None:
