@@ -318,6 +318,7 @@ def test_failures_become_medians_and_a_table(monkeypatch: pytest.MonkeyPatch) ->
         failures.check_unconfirmed(9999)
 
 
+@pytest.mark.exhaustive
 async def test_what_is_stored_is_verified_on_each_bookie_while_entries_are_appended_at_a_rate(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -529,6 +530,7 @@ def test_picture_from_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wit
     assert any("2026-01-02" in text for text in texts)
 
 
+@pytest.mark.exhaustive
 def test_bookies_that_were_killed_start_again_on_what_was_stored() -> None:
     result = json.loads(bench("--workload", "restart", "--entries", "2000", "--ledgers", "20").stdout)
     assert (result["entries"], result["ledgers"], result["ensemble"]) == (2000, 20, [3, 3, 2])

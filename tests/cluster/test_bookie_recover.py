@@ -140,6 +140,7 @@ async def test_what_a_killed_bookie_had_is_copied_whatever_dies_meanwhile(local:
         assert "all its copies" in bkpy("ledger", "explain", lost[0], uri=uri).stdout.decode()
 
 
+@pytest.mark.exhaustive
 async def test_metadata_that_can_not_be_read_hold_up_no_other_ledger(local: LocalCluster) -> None:
     uri = local.connect_string
     async with api.connect(uri) as client, local.metadata() as (store, root):

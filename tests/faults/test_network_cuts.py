@@ -107,25 +107,29 @@ def each_fault(always: Sequence[Fault]) -> pytest.MarkDecorator:
     )
 
 
-def each_fault_of_a_writer(always: Sequence[Fault]) -> pytest.MarkDecorator:
-    """All faults under full load in the full run, and these under little load in every run."""
+def each_fault_of_a_writer(always: Sequence[Fault], further: Sequence[Fault]) -> pytest.MarkDecorator:
+    """All faults under full load and `further` under little in the full run; `always` under little in every run."""
     return pytest.mark.parametrize(
         ("fault", "pause_s"),
         [
             *(pytest.param(fault, 0.0, id=fault.__name__, marks=pytest.mark.exhaustive) for fault in FAULTS),
-            *(pytest.param(fault, PAUSE_S, id=f"{fault.__name__}, little load") for fault in always),
+            *(
+                pytest.param(fault, PAUSE_S, id=f"{fault.__name__}, little load", marks=marks)
+                for faults, marks in ((always, ()), (further, pytest.mark.exhaustive))
+                for fault in faults
+            ),
         ],
     )
 
 
-@each_fault_of_a_writer(OF_EACH_KIND)
+@each_fault_of_a_writer(OF_EACH_KIND[::2], OF_EACH_KIND[1::2])
 async def test_writing_goes_on_without_one_bookie_and_nothing_is_lost(
     tmp_path: Path, fault: Fault, pause_s: float
 ) -> None:
     await write_on(tmp_path, fault, (3, 3, 2), pause_s)
 
 
-@each_fault_of_a_writer(OF_STRIPED)
+@each_fault_of_a_writer(OF_STRIPED[:1], OF_STRIPED[1:])
 async def test_writing_a_striped_ledger_goes_on_without_one_bookie(
     tmp_path: Path, fault: Fault, pause_s: float
 ) -> None:
