@@ -48,6 +48,8 @@ ALLOWED = {
     ("cluster/test_metadata_zookeeper_faults.py", "tick"): "counts turns of a loop that must not be blocked",
     ("compat/make_space.py", "_killed_in_scrub"): "a program that makes directories of old software",
     ("compat/make_space.py", "run"): "a program that makes directories of old software",
+    ("compat/remote_client.py", "append_to_log"): "the pace of a load, during which a log rolls",
+    ("compat/test_old_data.py", "test_logs_are_read_and_written_on"): "the pace of a load, during which a log rolls",
     ("compat/test_rolling_upgrade.py", "_write"): "the pace of a load",
     ("faults/load.py", "_append_nowait"): "the pace of a load",
     ("faults/ordering.py", "serve"): "the pace at which a service comes back",
