@@ -29,7 +29,7 @@ CLASSES = (
     bkpy.LedgerReader,
 )
 _NAMES = {cls.__name__: f"Blocking{cls.__name__}" for cls in CLASSES}
-_OWN = {"close"}  # calls of `Client` that its base has
+_OWN = {"close", "metrics"}  # calls of `Client` that its base has
 _MODULE_HEAD = '''\
 """The blocking client's objects, one for each of the asynchronous client's. Made by `make settings`."""
 
@@ -105,7 +105,8 @@ def _inherited(cls: type, name: str) -> bool:
 
 
 def _shown(cls: type, name: str, member: Any) -> bool:
-    return isinstance(member, property) and not name.startswith("_") and name not in api_page.HIDDEN.get(cls, ())
+    hidden = name.startswith("_") or name in api_page.HIDDEN.get(cls, ()) or _inherited(cls, name)
+    return isinstance(member, property) and not hidden
 
 
 def _text(doc: str) -> str:

@@ -26,6 +26,7 @@ REAL = {
     "bookie/connection/test_rights.py": "certificates need TLS, and that needs sockets of the kernel",
     "bookie/connection/test_tls.py": "TLS needs sockets of the kernel",
     "client/bookies/test_connections.py::test_the_end_of_file_descriptors_is_named": "sockets take file descriptors",
+    "client/test_metrics.py::test_another_thread_may_scrape_while_the_client_works": "threads",
     "client/test_threads.py": "threads",
     "client/write/test_idle_writers.py::test_an_idle_writer_is_small": "what objects of the real loop take",
     "metadata/store/zookeeper/test_writes_without_answer.py": "a server on a socket of the kernel",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from bkpy.client.client import Client
+    from bkpy.client.metrics import ClientMetrics
     from bkpy.runtime.threadsafe import BlockingIterator
 
 P = ParamSpec("P")
@@ -181,6 +182,11 @@ class BlockingOwner(BlockingContext["Client"]):
     """The client itself, with whose end its thread ends."""
 
     __slots__ = ()
+
+    @property
+    def metrics(self) -> ClientMetrics:
+        """See `Client.metrics`."""
+        return self._act(lambda: self._of.metrics)
 
     def close(self) -> None:
         """Close the client, with its connections and its session, and end its thread. Closing twice is once.

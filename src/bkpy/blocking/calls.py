@@ -809,6 +809,11 @@ class BlockingLogConsumer(BlockingContext[LogConsumer]):
     __slots__ = ()
 
     @property
+    def log(self) -> str:
+        """The name of the log."""
+        return self._of.log
+
+    @property
     def name(self) -> str:
         """Its name, which no other consumer of the log has."""
         return self._of.name

@@ -33,6 +33,7 @@ from bkpy.errors import (
 )
 from bkpy.log.client import NewLog, create_segment, open_log, open_segment, read_log, roll_limits
 from bkpy.log.parts import LogParts
+from bkpy.log.traffic import OpenLogs
 from bkpy.log.turns import WriterTurns
 from bkpy.metadata.audit_trail import ActKind, AuditTrail
 from bkpy.metadata.bookies.registration import BookieDirectory, BookieInfo
@@ -53,6 +54,7 @@ from bkpy.replication.context import ReplicationContext
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
+    from bkpy.client.metrics import ClientMetrics
     from bkpy.client.write.interfaces import AppendReceiver
     from bkpy.config.client import ClientSettings
     from bkpy.log.reader import LogReader
@@ -107,6 +109,9 @@ class Client:
         self._publisher = Publisher(settings, runtime)
         self._progress = Progress()
         self._turns = WriterTurns(settings, runtime)
+        self._open_logs = OpenLogs(settings)
+        self._metrics: ClientMetrics | None = None
+        self._measuring: asyncio.Task[None] | None = None
         self._ensembles = Ensembles(
             directory, placement or rack_aware_placement(runtime.rng), self._pool, settings, runtime
         )
@@ -143,6 +148,26 @@ class Client:
     def read_only_bookies(self) -> Mapping[str, BookieInfo]:
         """The bookies that are registered now and take no entries, by id."""
         return self._directory.read_only
+
+    @property
+    def metrics(self) -> ClientMetrics:
+        """What this client does, as a collector for a registry of `prometheus_client`.
+
+        `registry.register(client.metrics)`, one client a registry. It begins to observe latencies, and to measure the
+        lags of consumers, when it is first asked for. See docs/how-to/watching.md.
+        """
+        if self._metrics is None:
+            self._check_open()
+            from bkpy.client.metrics import ClientMetrics
+            from bkpy.log.metrics import WriterMetrics
+
+            def writers() -> list[LedgerWriter]:
+                return [writer for writer in list(self._writing) if isinstance(writer, LedgerWriter)]
+
+            clock, logs = self._runtime.clock, WriterMetrics(writers, self._open_logs, self._settings)
+            self._metrics = ClientMetrics(self._pool, self._dispatcher, clock, logs.collect)
+            self._measuring = self._runtime.spawn(logs.measure_forever(), name="lags of consumers")
+        return self._metrics
 
     @property
     def upkeep(self) -> ReplicationContext:
@@ -258,7 +283,10 @@ class Client:
             self._watch_progress()
 
     def _ended(self, writing: LedgerWriter | WriteBack) -> None:
-        self._writing.pop(writing, None)
+        if writing in self._writing:
+            del self._writing[writing]
+            if isinstance(writing, LedgerWriter):
+                self._open_logs.end(writing)
 
     def _watch_progress(self) -> None:
         """Look periodically for writers whose quorums don't answer. Not on the path of an append."""
@@ -386,6 +414,7 @@ class Client:
             self._writer,
             self._recoveries.ended,
             self._turns,
+            self._open_logs,
         )
 
     async def open_log(
@@ -485,6 +514,8 @@ class Client:
         self._closed = True
         if self._watching is not None:
             self._watching.cancel()
+        if self._measuring is not None:
+            self._measuring.cancel()
         self._leaving.close()
         for writing in list(self._writing):
             writing.abandon()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from bkpy.errors import ClientInfo
     from bkpy.log.parts import LogParts
+    from bkpy.log.traffic import OpenLogs
     from bkpy.metadata.logs.consumers import ConsumerState
     from bkpy.runtime.loop_guard import LoopGuard
 
@@ -57,12 +58,14 @@ class LogEnd(NamedTuple):
     """What a consumer needs of the reader or the writer that made it.
 
     `end_at`: the position up to which the log is proved to reach, after another look if that is below its argument;
-    `position_at`: the first position that isn't earlier; `lag_at`: what lies from a position on.
+    `position_at`: the first position that isn't earlier; `lag_at`: what lies from a position on; `lag_apart`: the same
+    by a reader of its own.
     """
 
     end_at: Callable[[int], Awaitable[int]]
     position_at: Callable[[datetime], Awaitable[int]]
     lag_at: Callable[[int], Awaitable[ConsumerLag]]
+    lag_apart: Callable[[int], Awaitable[ConsumerLag]]
 
 
 class LogConsumer:
@@ -75,7 +78,14 @@ class LogConsumer:
     __reduce__ = refuse_pickling
 
     def __init__(
-        self, consumers: LogConsumers, log: str, name: str, state: ConsumerState, end: LogEnd, guard: LoopGuard
+        self,
+        consumers: LogConsumers,
+        log: str,
+        name: str,
+        state: ConsumerState,
+        end: LogEnd,
+        guard: LoopGuard,
+        open_logs: OpenLogs,
     ) -> None:
         self._guard = guard
         self._consumers = consumers
@@ -83,7 +93,13 @@ class LogConsumer:
         self._name = name
         self._state = state
         self._end = end
+        self._open_logs = open_logs
         self._closed = False
+
+    @property
+    def log(self) -> str:
+        """The name of the log."""
+        return self._log
 
     @property
     def name(self) -> str:
@@ -122,6 +138,7 @@ class LogConsumer:
         Raises `NoSuchLogError`, `MetadataUnavailableError`.
         """
         self._guard.check()
+        self._open_logs.consumers.pop(self, None)
         await self._consumers.delete(self._name)
 
     async def close(self) -> None:
@@ -131,6 +148,7 @@ class LogConsumer:
         """
         self._guard.check()
         self._closed = True
+        self._open_logs.consumers.pop(self, None)
         if self._consumers.leased:
             await self._consumers.unlock(self._name)
 
@@ -176,7 +194,9 @@ async def opened(
             else:
                 parts.shared.runtime.spawn(unlocking, name=f"end of the lease of consumer {name}")
             raise
-    return LogConsumer(consumers, log, name, state, end, parts.shared.pool.guard)
+    consumer = LogConsumer(consumers, log, name, state, end, parts.shared.pool.guard, parts.open_logs)
+    parts.open_logs.consumers[consumer] = end.lag_apart
+    return consumer
 
 
 async def _unlock(consumers: LogConsumers, name: str) -> None:

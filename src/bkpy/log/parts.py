@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from bkpy.client.creation import NewLedger
     from bkpy.client.write.interfaces import AppendReceiver, ReplicationParts
     from bkpy.client.write.writer import LedgerWriter
+    from bkpy.log.traffic import OpenLogs
     from bkpy.log.turns import WriterTurns
     from bkpy.metadata.ledgers.catalog import Created, LedgerCatalog
     from bkpy.metadata.logs.catalog import LogStore
@@ -22,7 +23,7 @@ class LogParts(NamedTuple):
 
     `label` names its writers to operators. `create` is `bkpy.client.creation.create_ledger`; `writer` makes the
     writer of such a ledger, which holds what is appended until its owner releases it; `recover` fences a ledger and
-    closes it, given its password. `turns` slows down openers that take a log from each other.
+    closes it, given its password. `turns` slows down openers that take a log from each other. `open_logs` counts.
     """
 
     label: str
@@ -33,3 +34,4 @@ class LogParts(NamedTuple):
     writer: Callable[[Created, RecordCodec, AppendReceiver | None], LedgerWriter]
     recover: Callable[[int, bytes], Awaitable[LedgerMetadata]]
     turns: WriterTurns
+    open_logs: OpenLogs

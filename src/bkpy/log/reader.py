@@ -15,12 +15,21 @@ from typing import TYPE_CHECKING, TypeVar
 from bkpy.client.arguments import check_position, check_seconds, check_size
 from bkpy.client.iteration import ResumableIterator, Stepwise, alone
 from bkpy.client.lifetime import refuse_pickling
-from bkpy.errors import ClientClosedError, ConfigError, NoSuchEntryError, NoSuchLedgerError, TruncatedError
+from bkpy.errors import (
+    ClientClosedError,
+    ConfigError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    NoSuchLogError,
+    TruncatedError,
+)
 from bkpy.log.consumer import ConsumerLag, ConsumerStatus, LogEnd, opened
 from bkpy.log.entries import LogBlock, past_the_end
 from bkpy.log.poll import LogPoll
 from bkpy.log.scan import SegmentScan
+from bkpy.log.snapshot import LogSnapshot
 from bkpy.log.tail import LogTail
+from bkpy.log.traffic import LogTraffic
 from bkpy.metadata.logs.consumers import LogConsumers
 from bkpy.metadata.logs.pages import PageMissingError
 from bkpy.protocol.log.client_info import writer_of
@@ -37,7 +46,6 @@ if TYPE_CHECKING:
     from bkpy.log.entries import LogEntry
     from bkpy.log.parts import LogParts
     from bkpy.log.segments import Segments
-    from bkpy.log.snapshot import LogSnapshot
     from bkpy.metadata.logs.pages import LogPages
     from bkpy.protocol.log.log_list import Segment
     from bkpy.protocol.log.log_reading import SegmentRange
@@ -66,6 +74,7 @@ class LogReader:
         self._parts = parts
         self._logs = parts.logs
         self._segments = segments
+        self._traffic = parts.open_logs.of(snapshot.name)
         self._settings = parts.shared.settings
         self._runtime: Runtime = parts.shared.runtime
         self._readers: dict[int, LedgerReader] = {}  # of the segments that were open at the last look
@@ -274,14 +283,14 @@ class LogReader:
         self._check_positions(first, last)
         return ResumableIterator(self._scan(first, last), alone, self._guard)
 
-    def _scan(self, first: int | None, last: int | None) -> PositionScan:
+    def _scan(self, first: int | None, last: int | None, traffic: LogTraffic | None = None) -> PositionScan:
         def begin() -> tuple[int, SegmentScan]:
             self._check_open()
             position, end = self._bounds(first, last)
             ranges = self._snapshot.ranges(self._logs.pages, position, end)
             return position, SegmentScan(ranges, self._open_range, self._settings, self._runtime)
 
-        return PositionScan(begin, self._check_open, self._check_present, self._snapshot)
+        return PositionScan(begin, self._check_open, self._check_present, self._snapshot, traffic or self._traffic)
 
     async def _check_present(self, position: int) -> None:
         """Raise `NoSuchLogError` or `TruncatedError` if that is why a ledger or a page at `position` is not there."""
@@ -337,6 +346,7 @@ class LogReader:
         try:
             async with aclosing(tail.blocks(self.first_position if first is None else first)) as blocks:
                 async for block in blocks:
+                    self._traffic.read(block)
                     yield block
         finally:
             self._tails.discard(tail)
@@ -380,7 +390,7 @@ class LogReader:
         for one past the end, `NoSuchLogError`, `MetadataUnavailableError`.
         """
         self._check_open()
-        end = LogEnd(self._end_at, self.position_at, self.lag_at)
+        end = LogEnd(self._end_at, self.position_at, self.lag_at, self._lag_apart)
         return await opened(self._parts, self.name, self.uid, name, position, end, create=create, lease=lease)
 
     async def consumers(self) -> list[ConsumerStatus]:
@@ -407,6 +417,14 @@ class LogReader:
         await self.refresh()
         return await self._lag(position)
 
+    async def _lag_apart(self, position: int) -> ConsumerLag:
+        """The same by a reader of its own: this one learns nothing of it."""
+        snapshot = LogSnapshot(self.name, *await self._logs.read(self.name))
+        if snapshot.list.uid != self.uid:
+            raise NoSuchLogError(f"log {self.name} has been deleted, and another one has its name")
+        async with LogReader(snapshot, self._password, parts=self._parts, segments=self._segments) as reader:
+            return await reader.lag_at(position)
+
     async def _lag(self, position: int) -> ConsumerLag:
         while True:
             snapshot = self._snapshot
@@ -419,7 +437,9 @@ class LogReader:
                     entries_left += part.entries
                     with_stamps = part.payload_bytes or await self._bytes_of(part)
                     bytes_left += max(0, with_stamps - STAMP_SIZES[part.stamp] * part.entries)
-                async with aclosing(self.read(begin, begin)) as entries:
+                scan = self._scan(begin, begin, LogTraffic())  # what is read here isn't counted
+                one: AsyncGenerator[LogEntry, None] = ResumableIterator(scan, guard=self._guard)
+                async with aclosing(one) as entries:
                     age_s = self._runtime.clock.time() - (await anext(entries)).time
             except PageMissingError:
                 await self._snapshot.refresh(self._logs, fresh=True)
@@ -470,11 +490,13 @@ class PositionScan:
         check_open: Callable[[], None],
         check_present: Callable[[int], Awaitable[None]],
         snapshot: LogSnapshot,
+        traffic: LogTraffic,
     ) -> None:
         self._begin = begin
         self._check_open = check_open
         self._check_present = check_present
         self._snapshot = snapshot
+        self._traffic = traffic
         self._position = 0
         self._scan: SegmentScan | None = None
 
@@ -489,6 +511,7 @@ class PositionScan:
         self._check_open()
         self._snapshot.behind(self._position)
         self._position = block.positions.stop
+        self._traffic.read(block)
         return block
 
     async def close(self) -> None:

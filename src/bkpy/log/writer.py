@@ -5,6 +5,7 @@ An append costs what one to a ledger costs: it goes from here to the batcher of 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from bkpy.client.arguments import check_position, payload_of
@@ -52,6 +53,8 @@ class LogWriter:
         self._read = read
         self._roller = Roller(name, opened, password, limits, parts)
         self._appends = self._roller.appends
+        parts.open_logs.of(name)
+        parts.open_logs.writers[self] = partial(_lags, read)  # which doesn't keep the writer
         producer = opened.log_list.producers.numbered(opened.producer)
         self._numbered: NumberedAppends | None = None
         if producer is not None:
@@ -230,7 +233,7 @@ class LogWriter:
         """The consumer of that name, as `LogReader.consumer`. A cancelled call may have registered it."""
         guard, uid = self._appends.batcher.guard, self._roller.log_list.uid
         guard.check()
-        end = LogEnd(self._end_at, self._position_at, self._lag_at)
+        end = LogEnd(self._end_at, self._position_at, self._lag_at, self._lag_at)
         return await opened(self._parts, self._name, uid, name, position, end, create=create, lease=lease)
 
     async def _end_at(self, _: int) -> int:
@@ -280,3 +283,9 @@ class LogWriter:
             await self.close()
         else:
             self.abandon()
+
+
+async def _lags(read: Callable[[], Awaitable[LogReader]]) -> dict[str, ConsumerLag]:
+    """What each consumer of the log has yet to read."""
+    async with await read() as reader:
+        return {status.name: status.lag for status in await reader.consumers()}

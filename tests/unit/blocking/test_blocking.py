@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from prometheus_client import CollectorRegistry
 from tests.hooks import thread_of, turn_of
 from tests.in_process import InProcess
 from tests.unit.client.test_threads import in_a_fork
@@ -86,6 +87,15 @@ def test_it_does_what_the_client_does(tmp_path: Path) -> None:
     with pytest.raises(bkpy.ClientClosedError, match="the client is closed"):
         log.append(b"late")
     client.close()
+
+
+def test_its_metrics_are_the_clients(tmp_path: Path) -> None:
+    registry = CollectorRegistry()
+    with connected(tmp_path) as client, client.create_ledger(**ONE) as ledger:
+        registry.register(client.metrics)
+        ledger.append(b"0")
+        assert registry.get_sample_value("bkpy_client_appends_total") == 1
+        assert registry.get_sample_value("bkpy_client_append_seconds_count") == 1
 
 
 def test_threads_share_it(tmp_path: Path) -> None:

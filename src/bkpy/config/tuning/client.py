@@ -51,6 +51,17 @@ class ClientTuning(Settings):
         description="seconds for which closing a ledger may wait for bookies that were slower than the ack quorum",
     )
 
+    # Metrics.
+    metrics_logs_max: Size = Field(
+        default=100, description="logs that a client's metrics name; all others are one, by the name (others)"
+    )
+    metrics_consumers_max: Size = Field(
+        default=100, description="consumers of one log whose lags a client's metrics have, those furthest behind"
+    )
+    metrics_lag_interval_s: Seconds = Field(
+        default=15.0, description="seconds between two measurements of consumers' lags, for a client's metrics"
+    )
+
     # Flow control: what keeps one bookie, reader or writer from taking all of a client.
     calls_in_flight_max: Size = Field(
         default=128,
