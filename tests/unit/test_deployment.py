@@ -58,12 +58,19 @@ def test_the_alarms_are_those_of_the_documentation() -> None:
     (file,) = yaml.safe_load((SOURCE / "deploy/prometheus.yml").read_text())["rule_files"]
     assert f"./deploy/{file}:/etc/prometheus/{file}:ro" in COMPOSE["services"]["prometheus"]["volumes"]
     (group,) = yaml.safe_load((SOURCE / "deploy" / file).read_text())["groups"]
-    alarms = [(rule["annotations"]["summary"], rule["expr"], rule.get("for")) for rule in group["rules"]]
-    page = (SOURCE / "docs/reference/metrics.md").read_text().split("\n## Alarms\n")[1]
-    rows = re.findall(r"^\| ([^`|]+) \| `([^`]+)`(?: for (\d+) (m|h)\w+)? \| .+ \|$", page, re.MULTILINE)
-    assert alarms == [(name, expression, time + unit or None) for name, expression, time, unit in rows]
-    assert len(alarms) == page.count("\n| ") - 2
-    assert len({rule["alert"] for rule in group["rules"]}) == len(alarms)
+    page = (SOURCE / "docs/how-to/alarms.md").read_text()
+    found = re.findall(r"^## (\w+)\n\n`([^`]+)`(?: for (\d+) (m|h)\w+)?, (\w+)\n\n(?=[A-Z`])", page, re.MULTILINE)
+    alarms = [(rule["alert"], rule["expr"], rule.get("for"), rule["labels"]["severity"]) for rule in group["rules"]]
+    assert alarms == [(name, expression, time + unit or None, how) for name, expression, time, unit, how in found]
+    assert len(alarms) == page.count("\n## ")
+    assert len({name for name, *_ in alarms}) == len(alarms)
+    for rule in group["rules"]:
+        assert (
+            rule["annotations"]["runbook"] == f"docs/how-to/alarms.md#{rule['alert'].lower()}"
+        )  # the heading's anchor
+        assert rule["annotations"]["summary"]
+        assert rule["labels"].keys() == {"severity"}
+        assert rule["labels"]["severity"] in ("critical", "warning")
 
 
 @pytest.mark.parametrize("resource", KUBERNETES, ids=lambda resource: resource["kind"])
