@@ -181,6 +181,13 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     Mutant(
+        "a run goes by probes of several sessions",
+        "ZooKeeper is restored from a backup while a bookie collects, which deletes what is newer",
+        "if seen.session not in (0, run.session):",
+        "if False:",
+        (f"{_COLLECTOR}::test_a_run_that_a_store_is_put_back_under_collects_nothing",),
+    ),
+    Mutant(
         "an older store is forgotten with the run that found it",
         "clients create ledgers until the store looks new again, and what is newer than the backup is deleted",
         "            why = self._older = why + _OLDER",

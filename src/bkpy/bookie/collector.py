@@ -8,7 +8,8 @@ so. It deletes a copy that no ensemble names under the ledger's re-replication l
 
 Invariants: a listing that fails, in whatever partition, collects nothing of its page, and ends the run; so does a probe
 without a certain answer. However a run ends, every ledger that it has hidden is deleted or visible again. There is one
-run at a time, with `gc_ledgers_at_once` ledgers at once and `gc_looks_per_second` probes a second.
+run at a time, with `gc_ledgers_at_once` ledgers at once and `gc_looks_per_second` probes a second. All probes that a
+run goes by are of one session: what the first one has shown of the store holds for the others.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import prometheus_client
 
 from bkpy.errors import BookKeeperError, CorruptDataError, NoSuchLedgerError, UnauthorizedError
+from bkpy.metadata.ledgers.metadata_probe import ProbeResult
 from bkpy.metadata.store.outcome import Exists, NotDone
 from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 from bkpy.protocol.repair.garbage_collection import (
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
 
     from bkpy.config.bookie import BookieSettings
     from bkpy.metadata.ledgers.catalog import LedgerCatalog
-    from bkpy.metadata.ledgers.metadata_probe import MetadataProbe, ProbeResult
+    from bkpy.metadata.ledgers.metadata_probe import MetadataProbe
     from bkpy.metadata.replication.locks import LedgerLock, LedgerLocks
     from bkpy.runtime.interfaces import Runtime
     from bkpy.storage.engine import LedgerStorage
@@ -77,7 +79,7 @@ class CollectionRun:
     """One run and its results. `dry_run` counts what a run would collect, and deletes nothing.
 
     `kept`: how many of the probed ledgers had to stay, by reason. `failure` is why the run ended early, and
-    `failed` the kind of that reason. Times in seconds, `began` since 1970.
+    `failed` the kind of that reason. Times in seconds, `began` since 1970. `session`: that of its first sure probe.
     """
 
     number: int
@@ -92,6 +94,7 @@ class CollectionRun:
     seconds: float | None = None  # None while it is running
     failed: str = ""
     failure: str = ""
+    session: int = 0
 
     def count(self, ledger_id: int, *, over_replicated: bool) -> None:
         """Count a collected ledger."""
@@ -250,8 +253,8 @@ class Collector:
     async def _collect_all(self, run: CollectionRun) -> None:
         if not may_begin(older=bool(self._older)):
             run.fail("older", self._older)
-        else:
-            await self._look_at_highest(run)
+        elif not await self._look_at_highest(run):
+            return
         after = -1
         while not run.failed:
             held = await self._storage.held_ledgers(after, self._settings.gc_page_ledgers)
@@ -260,17 +263,19 @@ class Collector:
             await self._collect_page(run, held)
             after = held[-1]
 
-    async def _look_at_highest(self, run: CollectionRun) -> None:
+    async def _look_at_highest(self, run: CollectionRun) -> bool:
+        """Whether there is any ledger here. Ends the run if the store is older than that."""
         highest = -1
         while held := await self._storage.held_ledgers(highest, self._settings.gc_page_ledgers):
             highest = held[-1]
         if highest < 0:
-            return
-        seen = await self._look(highest)
+            return False
+        seen = await self._look(run, highest)
         if seen.state is ProbeState.NOT_MADE and (lower := await self._first_with_entries(seen.next_id)) is not None:
-            seen = await self._look(lower)
+            seen = await self._look(run, lower)
         if decide(Step.BEGUN, seen.state, own_lock=False, unchanged=False) is Action.STOP:
             self._end(run, seen)
+        return True
 
     async def _first_with_entries(self, at_least: int) -> int | None:
         """The lowest ledger from that id on with entries here; None if there is none."""
@@ -311,19 +316,23 @@ class Collector:
         unless_failed = takewhile(lambda _: not run.failed, ledger_ids)
         await for_each(unless_failed, examine, at_once=self._settings.gc_ledgers_at_once)
 
-    async def _look(self, ledger_id: int, lock: LedgerLock | None = None) -> ProbeResult:
+    async def _look(self, run: CollectionRun, ledger_id: int, lock: LedgerLock | None = None) -> ProbeResult:
         await self._looks.take_turn(1)
         try:
             empty = not await self._storage.has_entries(ledger_id)
         except CorruptDataError:
             empty = False
-        return await self._probe.look(ledger_id, lock, empty=empty)
+        seen = await self._probe.look(ledger_id, lock, empty=empty)
+        run.session = run.session or seen.session
+        if seen.session not in (0, run.session):  # the store may have been put back to an older state in between
+            return ProbeResult(ProbeState.UNSURE, why="the session with the metadata store has ended during the run")
+        return seen
 
     # --- one ledger ---------------------------------------------------------------------------------------------------
 
     async def _collect_unlisted(self, run: CollectionRun, ledger_id: int) -> None:
         """A ledger that the listing has not: delete it if a probe confirms that it is gone."""
-        seen = await self._look(ledger_id)
+        seen = await self._look(run, ledger_id)
         action = decide(Step.UNLISTED, seen.state, own_lock=False, unchanged=False)
         if action is not Action.DELETE:
             self._keep(run, ledger_id, action, seen, str(seen.state))
@@ -348,7 +357,7 @@ class Collector:
         if probe_state_of(metadata, self._settings.bookie_id) is not ProbeState.OVER_REPLICATED:
             return
         if run.dry_run:
-            seen = await self._look(ledger_id)
+            seen = await self._look(run, ledger_id)
             if decide(Step.LOCKED, seen.state, own_lock=True, unchanged=True) is Action.HIDE:
                 run.count(ledger_id, over_replicated=True)
             return
@@ -366,7 +375,7 @@ class Collector:
             await self._locks.release(lock)
 
     async def _collect_locked(self, run: CollectionRun, lock: LedgerLock) -> None:
-        seen = await self._look(lock.ledger_id, lock)
+        seen = await self._look(run, lock.ledger_id, lock)
         action = decide(Step.LOCKED, seen.state, own_lock=seen.own_lock, unchanged=True)
         if action is not Action.HIDE:
             self._keep(run, lock.ledger_id, action, seen, str(seen.state))
@@ -375,7 +384,7 @@ class Collector:
         if hidden is None:
             return
         try:
-            again = await self._look(lock.ledger_id, lock)
+            again = await self._look(run, lock.ledger_id, lock)
             unchanged = again.version == seen.version
             action = decide(Step.HIDDEN, again.state, own_lock=again.own_lock, unchanged=unchanged)
         except BaseException:

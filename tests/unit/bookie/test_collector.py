@@ -18,6 +18,7 @@ from tests.waiting import eventually
 
 from bkpy.bookie.collector import CHANGED, DAMAGED, LOCK_LOST, LOCKED, STORED_TO, phase
 from bkpy.errors import LedgerFencedError, MetadataUnavailableError, StorageFailedError, UnauthorizedError
+from bkpy.metadata.ledgers.metadata_probe import MetadataProbe
 from bkpy.metadata.replication.locks import LedgerLock, LedgerLocks
 from bkpy.metadata.store.store import Delete, Put
 from bkpy.protocol.ledger.ledger_metadata import Fragment
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from bkpy.bookie.collector import CollectionRun, Collector
     from bkpy.client.client import Client
     from bkpy.client.write.writer import LedgerWriter
+    from bkpy.metadata.ledgers.metadata_probe import ProbeResult
     from bkpy.metadata.store.memory import MemoryStore
     from bkpy.storage.engine import LedgerStorage
 
@@ -305,6 +307,35 @@ async def test_in_a_store_that_was_put_back_nothing_is_collected(
 
 
 @pytest.mark.scenario(51)
+async def test_a_run_that_a_store_is_put_back_under_collects_nothing(cluster: Collecting) -> None:
+    client = await cluster.client()
+    put_back = backup_of(cluster.tree)
+    drawn, newer = await closed_ledger(client, "abcd"), await closed_ledger(client, "abcd")
+    looked = MetadataProbe.look
+    states = []
+
+    async def look(probe: MetadataProbe, ledger_id: int, *arguments: Any, **options: Any) -> ProbeResult:
+        seen = await looked(probe, ledger_id, *arguments, **options)
+        if not states:  # the store was as new as the bookie when the run began
+            put_back()
+            cluster.session.expire()
+            again = await closed_ledger(client, "bcd")
+            assert again == drawn
+            await client.delete_ledger(again)
+        states.append(seen.state)
+        return seen
+
+    with patch.object(MetadataProbe, "look", look):
+        run = await cluster.collect()
+    assert (run.gone, run.failed) == (0, "metadata")
+    assert run.failure.endswith("the session with the metadata store has ended during the run")
+    assert states[0] is ProbeState.NAMED
+    assert ProbeState.NO_LEDGER in states
+    assert await cluster.held() == [drawn, newer]
+    assert (await cluster.collect()).failed == "older"
+
+
+@pytest.mark.scenario(51)
 @pytest.mark.scenario(53)
 async def test_in_another_cluster_nothing_is_collected(cluster: Collecting) -> None:
     client = await cluster.client()
@@ -459,6 +490,15 @@ async def test_what_changes_behind_the_hiding_is_seen(cluster: Collecting) -> No
         await rewrite(client, spare, custom_metadata={"a": b"b"})
 
     run = await hidden_meanwhile(cluster, lambda: cluster.session.expire())
+    assert (run.over_replicated, run.failed, dict(run.kept)) == (0, "metadata", {})
+    assert await ask(client, spare) == THERE
+
+    def unlock() -> None:
+        for node in sorted(cluster.lock_nodes(), key=len, reverse=True):  # the proof is one of them
+            if not cluster.tree.node(node).children:
+                cluster.tree.apply(Delete(node), 0)
+
+    run = await hidden_meanwhile(cluster, unlock)
     assert (run.over_replicated, run.failed, dict(run.kept)) == (0, "", {LOCK_LOST: 1})
     assert await ask(client, spare) == THERE
     run = await hidden_meanwhile(cluster, touch)

@@ -1,7 +1,8 @@
 """Probes a ledger's metadata with enough certainty to delete its entries on a bookie, or to decide whose it is.
 
 Invariant: the result was true in this cluster at one moment after the call: the server had caught up, the instance id
-is that of the bookie's directories, and one session has read all of it. Anything less certain is *unsure*.
+is that of the bookie's directories, and one session has read all of it. Anything less certain is *unsure*. Several
+results with one `session` are of one store: no session outlasts that a store is put back to an older state.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class ProbeResult:
     """The result. `version` is that of the metadata, -1 without any; `why` explains an unsure one.
 
     `ledger_key`: the ledger's key, empty without metadata. `next_id`: the next id of the store, if that was read.
+    `session`: the id of the session that has read it, 0 of an unsure or unreadable one.
     """
 
     state: ProbeState
@@ -35,6 +37,7 @@ class ProbeResult:
     why: str = ""
     ledger_key: bytes = field(default=b"", repr=False)
     next_id: int = -1
+    session: int = 0
 
 
 class MetadataProbe:
@@ -83,12 +86,20 @@ class MetadataProbe:
             state = probe_state_of_nothing(ledger_id, following, held=held, empty=empty)
             why = f"its next ledger id is {following}, and ledger {ledger_id} is here"
             return ProbeResult(
-                state, own_lock=own_lock, why="" if state is ProbeState.NO_LEDGER else why, next_id=following
+                state,
+                own_lock=own_lock,
+                why="" if state is ProbeState.NO_LEDGER else why,
+                next_id=following,
+                session=session,
             )
         try:
             metadata = LedgerMetadata.decode(ledger_id, found[0])
         except (CorruptDataError, UnsupportedVersionError) as error:
             return ProbeResult(ProbeState.UNREADABLE, why=str(error))
         return ProbeResult(
-            probe_state_of(metadata, self._bookie_id), found[1], own_lock, ledger_key=metadata.ledger_key
+            probe_state_of(metadata, self._bookie_id),
+            found[1],
+            own_lock,
+            ledger_key=metadata.ledger_key,
+            session=session,
         )

@@ -10,8 +10,8 @@ here, so it takes the ledger's re-replication lock, and a second look behind the
 
 Neither is true in a metadata store that was put back to an older state: ledgers that were created since are missing
 there, and ensembles that have changed since name others. Such a store gives itself away as long as it would give out an
-id that a ledger with entries here has. So the first look of a run is at the highest ledger, and no run begins once one
-saw that.
+id that a ledger with entries here has. So the first look of a run is at the highest ledger, no run begins once one saw
+that, and no run goes on in another session: sessions don't outlast the going back.
 
 Invariants: nothing is deleted but by a look that was sure, in the cluster that the bookie belongs to; whatever a look
 could not tell keeps the ledger; a bookie that an ensemble names, or that an ensemble in somebody's memory may name (the
