@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from bkpy.runtime.tls import TlsContext
 
 
-@contextlib.asynccontextmanager
-async def metrics_page(
+def metrics_page(
     render: Callable[[], bytes],
     listen: str,
     port: int,
@@ -27,7 +26,7 @@ async def metrics_page(
     *,
     connections_max: int,
     handshake_timeout_s: float | None = None,
-) -> AsyncIterator[int]:
+) -> contextlib.AbstractAsyncContextManager[int]:
     """Serve what `render` makes, in Prometheus' text format, and the routes that `add_to` adds; at that port.
 
     With `tls` it is HTTPS. For one connection more than `connections_max` it closes the oldest. Port 0 is any free
@@ -40,10 +39,10 @@ async def metrics_page(
     app = web.Application()
     app.router.add_get("/metrics", page)
     add_to(app)
-    async with http_server(
+    # Itself no generator: the end of a loop closes two that are nested at the same time, and so neither.
+    return http_server(
         app, listen, port, tls, connections_max=connections_max, handshake_timeout_s=handshake_timeout_s, what="metrics"
-    ) as bound:
-        yield bound
+    )
 
 
 @contextlib.asynccontextmanager

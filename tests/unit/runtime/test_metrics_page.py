@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 import pytest
+import uvloop
 from tests.certificates import Authority
 from tests.in_process import DEADLINE_S
 
@@ -73,3 +74,12 @@ async def test_the_end_of_the_page_is_the_end_of_its_connections() -> None:
         while await reader.read(1 << 16):
             pass
         writer.close()
+
+
+def test_a_page_that_is_left_open_ends_with_its_loop_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    """As when a bookie fails, which closes nothing."""
+    with contextlib.ExitStack() as left, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        page = metrics_page(lambda: b"", "127.0.0.1", 0, connections_max=MOST)
+        left.callback(lambda: page)  # which is referred to until the loop has ended
+        assert runner.run(page.__aenter__()) > 0
+    assert caplog.records == []
