@@ -80,3 +80,12 @@ def test_the_files_that_a_page_names_are_there() -> None:
             if not any((root / name).exists() for root in roots):
                 gone.append((name_of(page), name))
     assert not gone
+
+
+def test_every_page_is_on_the_site_and_in_the_list_of_pages() -> None:
+    pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+    assert pages == set(re.findall(r"(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
+    how_to = (ROOT / "docs" / "how-to" / "README.md").read_text(encoding="utf-8")
+    assert {f"how-to/{name}" for name in re.findall(r"\]\(([\w-]+\.md)\)", how_to)} >= {
+        page for page in pages if page.startswith("how-to/") and not page.endswith("README.md")
+    }
