@@ -29,6 +29,8 @@ def test_the_site_has_all_pages_and_fetches_nothing(tmp_path: Path) -> None:
     assert {page.replace("README", "index") for page in pages} <= built
     for page in site.rglob("*.html"):
         assert not FETCHED.findall(page.read_text(encoding="utf-8")), page
-    assert "--lost" in (site / "reference" / "options.html").read_text(encoding="utf-8")
+    options = (site / "reference" / "options.html").read_text(encoding="utf-8")
+    assert "--lost" in options
+    assert "Sentinel" not in options
     index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
     assert any("under-replication record" in entry["text"] for entry in index["docs"])
