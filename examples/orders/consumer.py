@@ -24,7 +24,9 @@ class Shipments:
         self._file = path.open("ab", buffering=0)
 
     def add(self, entries: list[bkpy.LogEntry]) -> None:
-        lines = (json.dumps([entry.position, entry.data.decode()]) + "\n" for entry in entries)
+        # An order that is no text must not stop those behind it.
+        orders = ([entry.position, entry.data.decode(errors="backslashreplace")] for entry in entries)
+        lines = (json.dumps(order) + "\n" for order in orders)
         self._file.write("".join(lines).encode())
         self.next_position = entries[-1].position + 1
 
@@ -36,6 +38,9 @@ async def main(path: Path) -> None:
         while True:
             try:
                 await ship(client, shipments)
+            except bkpy.NoSuchLogError:
+                print("no service has begun to take orders", flush=True)
+                await asyncio.sleep(1.0)
             except bkpy.BookKeeperError as error:
                 if not error.retriable:
                     raise
