@@ -16,7 +16,7 @@ LOAD ?= 0
 test test-fast test-full flakes coverage mutants: export PYTHONDONTWRITEBYTECODE :=
 PYTEST = $(BIN)/python -m pytest $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS))
 
-.PHONY: help demo test test-fast flakes coverage test-full test-long test-privileged test-containers test-browser test-pythons mutants check docs docs-serve golden scenarios settings sim soak chaos shrink planted ablations bench bench-export bench-housekeeping bench-memory bench-peers bench-streaming bench-tls clean
+.PHONY: help demo test test-fast flakes coverage test-full test-long test-privileged test-containers test-browser test-alarms test-pythons mutants check docs docs-serve golden scenarios settings sim soak chaos shrink planted ablations bench bench-export bench-housekeeping bench-memory bench-peers bench-streaming bench-tls clean
 
 help:
 	@echo "make demo       store a year of flights on a local cluster, read them back, query and stream them with Spark"
@@ -28,6 +28,7 @@ help:
 	@echo "make test-long  what takes longer still, and runs alone: a part of the tests on each other Python"
 	@echo "make test-privileged  the privileged ones that are short: needs root and loop devices"
 	@echo "make test-browser  the dashboard in a real Chromium: needs apt-get install chromium"
+	@echo "make test-alarms  the alarms by a real Prometheus: needs root, apt-get install prometheus"
 	@echo "make test-containers  docker-compose.yml on a Docker daemon of their own: needs root, docker.io, docker-compose, debootstrap"
 	@echo "make test-pythons  unit tests, and a part of those of a cluster, on each other Python 3.11 to 3.14 that is here or, as root with debootstrap, comes from Debian (PYTHONS='/path ...': on these)"
 	@echo "make mutants    defects planted in copies of the code, each of which the tests have to notice (MUTANTS='a name')"
@@ -75,6 +76,9 @@ test-privileged: $(VENV)/.dev
 
 test-containers: $(VENV)/.dev
 	$(BIN)/python -m pytest -m containers
+
+test-alarms: $(VENV)/.dev
+	$(BIN)/python -m pytest -m prometheus
 
 test-browser: $(VENV)/.dev
 	$(BIN)/python -m pytest -m browser
