@@ -113,4 +113,14 @@ MUTANTS: list[Mutant] = [
         "if not loss.absent_at_creation:",
         (_ABSENT + "test_a_writer_takes_back_no_other_reason",),
     ),
+    Mutant(
+        "a repair goes by bookies that came or went during it",
+        "a ledger stays under-replicated though the bookie that misses its entries is back",
+        "        if ended.how is RepairOutcome.STUCK and ended.bookies != bookies:\n",
+        "        if False:\n",
+        (
+            "tests/unit/replication/worker/test_repair_in_place.py"
+            "::test_a_bookie_that_is_away_for_just_that_moment_gets_its_entries",
+        ),
+    ),
 ]

@@ -206,6 +206,9 @@ class Drawing:
         at_s, lasts_s = rng.random() * self.storm_s, (rng.random() * longest_s if longest_s else 0.0)
         self.faults.append(Fault(key, kind, round(at_s, 4), round(lasts_s, 4), options or {}))
 
+    def add_death(self, key: str, at_s: float, lasts_s: float, bookie: int) -> None:
+        self.faults.append(Fault(key, "crash", round(at_s, 4), round(lasts_s, 4), {"bookie": bookie}))
+
     def _add_faults(self) -> None:
         rng = self.stream("faults")
         kinds = [kind for kind in KINDS if self.stream(f"kind-{kind}").random() < 0.5] or [*DEATHS]

@@ -127,5 +127,30 @@ def _clock_rates(drawing: Drawing) -> None:
     drawing.shape["clock_rates"] = {name: rng.choice((0.8, 0.99, 1.0, 1.01, 1.25)) for name in drawing.hosts}
 
 
+@feature("creation while a bookie is away", 0.12)
+def _creation_while_a_bookie_is_away(drawing: Drawing) -> None:
+    """Ledgers on all bookies, each begun when one of them has just died."""
+    if drawing.features & {"drain", "loss of a host"}:  # of which one may never come back
+        return
+    bookies = drawing.shape["bookies"]
+    assert isinstance(bookies, int)
+    for n in range(2):
+        rng = drawing.stream(f"creation-{n}")
+        options: dict[str, JSON] = {
+            "host": drawing.client(rng),
+            "sizes": [bookies, bookies, bookies - 1],
+            "appends": rng.randrange(5, 60),
+            "batch_max": rng.choice((1, 5)),
+            "pause_s": rng.choice((0.05, 0.3)),
+            "end": rng.choice(("close", "close", "leave", "hold")),
+        }
+        writer = drawing.add_actor("writer", rng, options)
+        before_s, lasts_s = rng.uniform(0.01, 0.5), rng.uniform(0.5, 4.0)
+        drawing.add_death(f"away-{n + 1}", max(0.0, writer.at_s - before_s), lasts_s, drawing.bookie(rng))
+        duel = drawing.stream(f"creation-duel-{n}")
+        if duel.random() < 0.4:
+            drawing.add_actor("duel", duel, {"host": drawing.client(duel), "of": writer.key})
+
+
 def draw_plan(seed: int, size: str) -> Plan:
     return Drawing(seed, size, FEATURES).plan()

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from bkpy.metadata.replication.underreplication import UnderreplicationRecord
     from bkpy.metadata.store.outcome import PutOutcome
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
-    from bkpy.protocol.repair.rereplication import RepairedInPlace
+    from bkpy.protocol.repair.rereplication import Bookies, RepairedInPlace
     from bkpy.replication.context import ReplicationContext
     from bkpy.replication.worker.pacing import CopyRate
 
@@ -80,8 +80,8 @@ class Repaired(NamedTuple):
 
     `left`: of the bookies in its scope, the ones that no ensemble names (any more), or that miss no entry any more.
     `waiting_for`: the ones that only the writer of an open ledger can replace, for now. `judged`: the metadata by which
-    the ledger is STUCK or DONE, and their version; None if it is DONE because it was deleted. `record`: the
-    under-replication record by which it was repaired.
+    the ledger is STUCK or DONE, and their version; None if it is DONE because it was deleted. `bookies`: the ones that
+    were registered then. `record`: the under-replication record by which it was repaired.
     """
 
     how: RepairOutcome
@@ -89,6 +89,7 @@ class Repaired(NamedTuple):
     left: frozenset[str] = frozenset()
     waiting_for: frozenset[str] = frozenset()
     judged: tuple[LedgerMetadata, int] | None = None
+    bookies: Bookies | None = None
     record: UnderreplicationRecord | None = None
 
 
@@ -153,6 +154,10 @@ class LedgerRepair:
     async def release_abandoned(self) -> None:
         """Release the locks of repairs that were cancelled in this session."""
         await self._locks.release_abandoned()
+
+    def bookies(self) -> Bookies:
+        """The bookies that are registered now."""
+        return self._context.bookies()
 
     def here(self, bookies: Collection[str]) -> frozenset[str]:
         """Of these bookies, the ones that are registered, and have what they had."""
@@ -290,9 +295,10 @@ class LockedLedger:
 
 
 class _Look(NamedTuple):
-    """The ledger as it is, and what follows from that."""
+    """The ledger and the bookies as they are, and what follows from that."""
 
     found: Found
+    bookies: Bookies
     planned: Plan | None
     possible: Plan | None  # without the copies that have failed
     left: frozenset[str]
@@ -322,9 +328,9 @@ class _Repairing:
     async def _look(self) -> _Look:
         # Never older than the record with the bookies that leave: a ledger that names one later gets a newer record.
         found, self._stored = self._stored or await self._repair.read(self._ledger_id), None
-        scope = self._scope
+        scope, bookies = self._scope, self._repair.bookies()
         if found is None:
-            return _Look(None, None, None, scope.leaving, frozenset(), next_step(None, grace_over=True))
+            return _Look(None, bookies, None, None, scope.leaving, frozenset(), next_step(None, grace_over=True))
         metadata, _ = found
         incomplete = self._repair.here(scope.leaving & scope.incomplete)
         planned = self._repair.plan(metadata, scope, incomplete, self._repaired_in_place)
@@ -339,7 +345,7 @@ class _Repairing:
             all_returned=not waiting_for,
             recovered=self._recovered,
         )
-        return _Look(found, planned, possible, scope.leaving - _named(planned), waiting_for, step)
+        return _Look(found, bookies, planned, possible, scope.leaving - _named(planned), waiting_for, step)
 
     async def _do(self, look: _Look) -> Repaired | None:
         """Take the step; None to look again."""
@@ -407,7 +413,7 @@ class _Repairing:
                 self._failed.clear()  # fragments have other numbers now
                 self._repaired_in_place.clear()
                 return _after(stored, look.left)
-        return self._ended(look.planned, look.left)._replace(judged=look.found)
+        return self._ended(look.planned, look.left)._replace(judged=look.found, bookies=look.bookies)
 
     def _ended(self, planned: Plan | None, left: frozenset[str]) -> Repaired:
         if planned is None or not (planned.copies or planned.stuck or planned.unclosed):

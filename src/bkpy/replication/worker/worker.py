@@ -360,6 +360,9 @@ class ReplicationWorker:
         ended = await self._record_repair.run(
             ledger_id, first_attempt=postponed is None, waited_for=self._waited_for(postponed)
         )
+        if ended.how is RepairOutcome.STUCK and ended.bookies != bookies:
+            # One came or went meanwhile. It may be back by now: nothing would tell that, and the ledger stay as it is.
+            return ended._replace(how=RepairOutcome.LATER), None
         if ended.record is None or ended.judged is None:
             return ended, None
         return ended, _signature(ended.record, *ended.judged, bookies)

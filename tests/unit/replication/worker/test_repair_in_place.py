@@ -123,6 +123,31 @@ async def test_a_bookie_that_takes_no_entries_gets_them_when_it_does(cluster: In
     assert await whole(client, metadata.ledger_id) == metadata
 
 
+async def test_a_bookie_that_is_away_for_just_that_moment_gets_its_entries(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was here when the attempt began, and is here again when it ends: no news of it follows."""
+    client = await cluster.client()
+    metadata, (name,) = await named_without_entries(client)
+    async with healer(cluster) as one:
+        await one.mark(metadata.ledger_id, name, reason=LossReason.CHECK)
+        directory, read, away = replication_context(one.client).directory, LedgerRepair.read, []
+
+        async def read_as_it_goes(self: LedgerRepair, ledger_id: int) -> Any:
+            found = await read(self, ledger_id)
+            if not away:
+                away.append(name)
+                here, directory.bookies = directory.bookies, {k: v for k, v in directory.bookies.items() if k != name}
+                asyncio.get_running_loop().call_soon(setattr, directory, "bookies", here)
+            return found
+
+        monkeypatch.setattr(LedgerRepair, "read", read_as_it_goes)
+        one.start()
+        await one.unmarked()
+        assert away
+    assert await whole(client, metadata.ledger_id) == metadata
+
+
 async def test_the_last_fragment_of_an_open_ledger_is_left_to_its_writer(cluster: InProcess) -> None:
     """It has no end, so that nothing which belongs to it could be said to be there. What has an end is copied."""
     client = await cluster.client()
