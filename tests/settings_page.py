@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bkpy.config.base import GIB, GROUPS, KIB, MIB
 from bkpy.config.bookie import BookieSettings
 from bkpy.config.client import ClientSettings
+from bkpy.config.reloading import reloadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,6 +32,9 @@ bytes, one with `_mb` in MiB.
   `--<name> VALUE`. Later values override earlier ones.
 * **A client** takes its settings as arguments of `bkpy.connect`.
 * **A command** reads a client's settings from variables `BKPY_<NAME>` and from `bkpy --set NAME=VALUE ...`.
+
+A running bookie takes new values of settings with ↻ from its file, at SIGHUP or `bkpy bookie reload`. `bkpy bookie
+config` shows each setting with its value, and where that comes from.
 
 Start with the basic ones. The others have defaults that suit most clusters.
 """
@@ -98,7 +102,8 @@ def _table(group: Group) -> Iterator[str]:
                 assert field.description, name
                 rows.setdefault((name, _default(name, field), field.description), []).append(of)
     for (name, default, text), of in rows.items():
-        yield f"| `{name}` | {', '.join(of)} | {default} | {text.replace('|', chr(92) + '|')} |"
+        mark = " ↻" if name in reloadable(BookieSettings) else ""
+        yield f"| `{name}`{mark} | {', '.join(of)} | {default} | {text.replace('|', chr(92) + '|')} |"
     yield ""
 
 

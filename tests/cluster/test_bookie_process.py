@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.command import PRELOADED, environment, start
+from tests.command import PRELOADED, as_json, environment, start
+from tests.command import bkpy as bkpy_
 from tests.conftest import run_elsewhere
 from tests.hooks import children_started_by
 from tests.waiting import eventually
@@ -94,7 +95,7 @@ async def test_stopping_without_zookeeper_is_a_clean_stop_too(small: LocalCluste
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_bookie_that_waits_for_zookeeper_can_be_stopped(tmp_path: Path, number: signal.Signals) -> None:
-    """And a hangup does nothing, for there is nothing to be read again."""
+    """And a hangup is remembered until the bookie serves."""
     uri = f"--metadata_uri=zk://127.0.0.1:{free_port()}/ledgers"
     directories = [f"--{name}_directories={tmp_path / name}" for name in ("journal", "ledger")]
     words = ["bookie", "run", uri, f"--listen=127.0.0.1:{free_port()}", *directories]
@@ -103,7 +104,7 @@ def test_a_bookie_that_waits_for_zookeeper_can_be_stopped(tmp_path: Path, number
         try:
             assert b"looks for its metadata" in running.stderr.readline()
             running.send_signal(signal.SIGHUP)
-            assert b"SIGHUP: the bookie starts, and reads its files anyway" in running.stderr.readline()
+            assert b"SIGHUP: the bookie starts, and reads its files again when it serves" in running.stderr.readline()
             running.send_signal(number)
             told = running.stderr.read()
             assert running.wait(DEADLINE_S) == 0, told
@@ -117,8 +118,37 @@ async def test_a_hangup_ends_no_bookie(small: LocalCluster) -> None:
     bookie = small.bookies[0]
     assert bookie.pid is not None
     os.kill(bookie.pid, signal.SIGHUP)
-    said = " has no certificate: there is nothing to reload"
+    said = ": no setting has changed"
     await eventually(bookie.log_path.read_text, "the bookie has handled the signal", until=lambda log: said in log)
+    assert bookie.id in await registered(small)
+
+
+async def test_a_bookie_reads_its_settings_again_without_a_restart(small: LocalCluster) -> None:
+    bookie = small.bookies[0]
+    assert bookie.pid is not None
+    before = bookie.config_path.read_text()
+    try:
+        bookie.config_path.write_text('log_level = "debug"\nscrub_bytes_per_s = 7\n' + before)
+        os.kill(bookie.pid, signal.SIGHUP)
+        taken = "reloaded: scrub_bytes_per_s from "
+        await eventually(bookie.log_path.read_text, "the bookie has read it", until=lambda log: taken in log)
+        words = "bookie", "reload", "--bookie", bookie.id
+        bookie.config_path.write_text("scrub_bytes_per_s = 8\nconnections_max = 12345\n" + before)
+        report = await asyncio.to_thread(as_json, *words, uri=small.connect_string)
+        assert {change["setting"] for change in report["changed"]} == {"log_level", "scrub_bytes_per_s"}
+        assert [change["setting"] for change in report["needs_restart"]] == ["connections_max"]
+        shown = await asyncio.to_thread(
+            bkpy_, "bookie", "scrub", "--bookie", bookie.id, "--json", uri=small.connect_string
+        )
+        assert json.loads(shown.stdout)["bytes_per_s"] == 8
+        bookie.config_path.write_text("scrub_bytes_per_s = -1\n" + before)
+        refused = await asyncio.to_thread(bkpy_, *words, uri=small.connect_string, status=1)
+        assert b"scrub_bytes_per_s = -1" in refused.stderr
+        os.kill(bookie.pid, signal.SIGHUP)
+        said = "failed to reload the settings: "
+        await eventually(bookie.log_path.read_text, "the bookie has refused it", until=lambda log: said in log)
+    finally:
+        bookie.config_path.write_text(before)
     assert bookie.id in await registered(small)
 
 

@@ -214,6 +214,10 @@ class Collector:
         if tasks:
             await asyncio.wait(tasks)
 
+    async def _look_slowly(self) -> None:
+        self._looks.per_s = self._settings.gc_looks_per_second  # which may have changed
+        await self._looks.take_turn(1)
+
     def begin(self, *, dry_run: bool = False, over_replicated: bool = True) -> CollectionRun | None:
         """Start a run now; None if one is under way. `over_replicated`: look for over-replicated copies, too."""
         if self.run is not None and self.run.seconds is None:
@@ -317,7 +321,7 @@ class Collector:
         await for_each(unless_failed, examine, at_once=self._settings.gc_ledgers_at_once)
 
     async def _look(self, run: CollectionRun, ledger_id: int, lock: LedgerLock | None = None) -> ProbeResult:
-        await self._looks.take_turn(1)
+        await self._look_slowly()
         try:
             empty = not await self._storage.has_entries(ledger_id)
         except CorruptDataError:
@@ -343,7 +347,7 @@ class Collector:
 
     async def _collect_listed(self, run: CollectionRun, ledger_id: int) -> None:
         """A ledger that exists: delete its copy if it is over-replicated."""
-        await self._looks.take_turn(1)
+        await self._look_slowly()
         try:
             metadata, _ = await self._catalog.read(ledger_id)
         except NoSuchLedgerError:

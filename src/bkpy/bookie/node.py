@@ -27,10 +27,12 @@ from bkpy.bookie.credentials import Credentials
 from bkpy.bookie.drain_watch import DrainWatch
 from bkpy.bookie.membership import Membership
 from bkpy.bookie.metrics import BookieMetrics
+from bkpy.bookie.reloading import SettingsReload, to_json
 from bkpy.bookie.server import BookieServer
 from bkpy.bookie.service import BookieService
 from bkpy.bookie.state_manager import ReadOnlyReason, ReadOnlyReasons, StateManager
 from bkpy.config.address import split_address
+from bkpy.errors import ConfigError
 from bkpy.metadata.bookies.registration import BookieInfo
 from bkpy.metadata.ledgers.metadata_probe import MetadataProbe
 from bkpy.metadata.replication.locks import LedgerLocks
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     )
     from bkpy.bookie.membership import KnownBookie
     from bkpy.config.bookie import BookieSettings
+    from bkpy.config.reloading import Comparison
     from bkpy.metadata.bookies.registration import Registration
     from bkpy.metadata.cluster import Cluster
     from bkpy.runtime.interfaces import DiskRuntime
@@ -207,8 +210,10 @@ class BookieNode:
         integrity_checker: NewIntegrityChecker | None = None,
         *,
         rebuild: bool = False,
+        reloading: SettingsReload | None = None,
     ) -> None:
         self.settings = settings
+        self._reloading = reloading or SettingsReload(settings)
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.address = ""
         self.metrics_port = -1
@@ -317,7 +322,7 @@ class BookieNode:
         # They take a third of the time to load a bookie, and most have no page.
         from bkpy.bookie.admin.pages import AdminPages
 
-        pages = self._enter(AdminPages(self.settings, credentials, self._metrics, self._unready))
+        pages = self._enter(AdminPages(self.settings, self.read_again, credentials, self._metrics, self._unready))
         self.metrics_port = await pages.serve()
         return pages
 
@@ -393,13 +398,33 @@ class BookieNode:
         assert serving is not None
         await serving.state.set_read_only(read_only, reason)
 
-    def reload(self) -> None:
-        """Read certificates and rights again now if they have changed, not after `tls_reload_interval_s`."""
+    def read_again(self) -> dict[str, Any]:
+        """Read settings, certificates and rights again; what has changed, and what needs a restart.
+
+        Raises `ConfigError` for unusable ones. An unusable file of settings changes nothing.
+        """
+        given = self._reloading.read()
         listening = self._phase(Listening)
-        if self.settings.tls_certificate_file is None:
-            log.info("bookie %s has no certificate: there is nothing to reload", self.settings.bookie_id)
-        elif listening is not None:
+        reloaded = [] if listening is None else listening.credentials.reload()
+        return {"reloaded": reloaded, **to_json(self._take_over(given))}
+
+    def _take_over(self, given: BookieSettings | None) -> Comparison:
+        found = self._reloading.apply(given)
+        if (listening := self._phase(Listening)) is not None:
+            listening.service.slow.limit(self.settings.slow_request_ms)
+        return found
+
+    def reload(self) -> None:
+        """SIGHUP: read settings, certificates and rights again, and log an error, that of the latter once."""
+        if (listening := self._phase(Listening)) is not None:
             listening.credentials.look()
+        try:
+            found = self._take_over(self._reloading.read())
+        except ConfigError as e:
+            log.error("failed to reload the settings: %s; the bookie goes on with its former ones", e)
+            return
+        if not found.changed and not found.needs_restart:
+            log.info("bookie %s: no setting has changed", self.settings.bookie_id)
 
     def _unready(self) -> str | None:
         """Why clients can't find the bookie or aren't served; None if it is ready."""

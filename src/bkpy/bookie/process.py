@@ -18,6 +18,7 @@ import uvloop
 from bkpy.bookie.connection.complaint import Complaint
 from bkpy.bookie.files import fit_files
 from bkpy.bookie.node import BookieNode
+from bkpy.bookie.reloading import SettingsReload
 from bkpy.errors import BookKeeperError
 from bkpy.metadata.connect import connect_store
 from bkpy.runtime.logs import log_to_stderr, logs_json
@@ -55,17 +56,20 @@ def run_bookie(
     *,
     rebuild: bool = False,
     notices: Sequence[str] = (),
+    read_again: Callable[[], BookieSettings] | None = None,
 ) -> int:
     """Serve, with a background service and an integrity checker beside the bookie, until SIGTERM or SIGINT.
 
     `rebuild`: the directories may be empty, although the cluster knows the bookie. `notices` about settings are logged.
-    The exit status is 0 after a clean stop, 1 if the bookie had to give up.
+    `read_again` reads the settings once more, for a reload. The exit status is 0 after a clean stop, 1 if the bookie
+    had to give up.
     """
     log_to_stderr(settings.log_level.upper(), settings.log_format, bookie=settings.bookie_id)
     for notice in notices:
         log.warning("%s", notice)
     try:
-        settings = _with_files(settings)
+        given, settings = settings, _with_files(settings)
+        reloading = SettingsReload(settings, read_again, given)
         # A thread that wants to run Python waits this long for one that does. While a flush is under way, each request
         # waits several times: at Python's own 5 ms the slowest appends took 70 ms.
         sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -73,7 +77,7 @@ def run_bookie(
         # thresholds the collector walks them all again and again, which was half of what a flush took.
         gc.set_threshold(500_000, 50, 1000)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(settings, background_service, integrity_checker, rebuild=rebuild))
+            runner.run(_serve(settings, background_service, integrity_checker, rebuild=rebuild, reloading=reloading))
     except (BookKeeperError, OSError) as e:
         if logs_json():
             log.critical("%s", e)
@@ -126,16 +130,28 @@ async def _serve(
     integrity_checker: MakeIntegrityChecker | None,
     *,
     rebuild: bool,
+    reloading: SettingsReload,
 ) -> None:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    loop.add_signal_handler(signal.SIGHUP, log.info, "SIGHUP: the bookie starts, and reads its files anyway")
+    serving: BookieNode | None = None
+    hung_up = False
+
+    def hang_up() -> None:  # one handler for good: a signal that comes as handlers change would go to the former one
+        nonlocal hung_up
+        if serving is None:
+            hung_up = True
+            log.info("SIGHUP: the bookie starts, and reads its files again when it serves")
+        else:
+            serving.reload()
+
+    loop.add_signal_handler(signal.SIGHUP, hang_up)
     runtime = real_runtime()
     stop = asyncio.ensure_future(stopping.wait())
     starting = asyncio.ensure_future(
-        _started(settings, runtime, background_service, integrity_checker, rebuild=rebuild)
+        _started(settings, runtime, background_service, integrity_checker, rebuild=rebuild, reloading=reloading)
     )
     await asyncio.wait((stop, starting), return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
@@ -146,7 +162,9 @@ async def _serve(
         return
     node, store = starting.result()
     try:
-        loop.add_signal_handler(signal.SIGHUP, node.reload)
+        serving = node
+        if hung_up:
+            node.reload()
         runtime.spawn(watch_files(settings, runtime.clock), name="watch on open files")
         gc.freeze()  # modules and settings: nothing of them will ever be garbage
         await asyncio.wait((stop, node.failed), return_when=asyncio.FIRST_COMPLETED)
@@ -165,6 +183,7 @@ async def _started(
     integrity_checker: MakeIntegrityChecker | None,
     *,
     rebuild: bool,
+    reloading: SettingsReload,
 ) -> tuple[BookieNode, MetadataStore]:
     """A bookie that serves, and its session. A call that is cancelled leaves nothing open."""
     # Each step may take long on a busy machine: the log says what the start waits for.
@@ -185,7 +204,9 @@ async def _started(
         repairing = (
             None if integrity_checker is None else functools.partial(integrity_checker, settings, store, root, runtime)
         )
-        node = BookieNode(settings, store, root, runtime, release_free_memory, beside, repairing, rebuild=rebuild)
+        node = BookieNode(
+            settings, store, root, runtime, release_free_memory, beside, repairing, rebuild=rebuild, reloading=reloading
+        )
         await node.start()
     except BaseException:
         await store.close()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from bkpy.errors import ConfigError
 
@@ -22,6 +22,8 @@ MIB = 1024 * KIB
 GIB = 1024 * MIB
 
 SECONDS_MAX = 1e9  # thirty years are as good as never; far more could not be counted in milliseconds
+
+RELOADABLE: Final[dict[str, JsonValue]] = {"reloadable": True}  # extra of a field that a running bookie can change
 
 Seconds = Annotated[float, Field(gt=0, le=SECONDS_MAX, allow_inf_nan=False)]
 SecondsOrZero = Annotated[float, Field(ge=0, le=SECONDS_MAX, allow_inf_nan=False)]

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from bkpy.config.address import id_of, is_wildcard, split_address
-from bkpy.config.base import GIB, KIB, MIB, Group, Seconds, SecondsOrZero, Settings, Size
+from bkpy.config.base import GIB, KIB, MIB, RELOADABLE, Group, Seconds, SecondsOrZero, Settings, Size
 from bkpy.config.memory import MEMORY_BYTES, MEMORY_PARTS, shares_of_memory
 from bkpy.config.recovery import RecoverySettings
 from bkpy.config.tuning.bookie import BookieTuning
@@ -49,7 +49,9 @@ class BookieStorage(Settings):
         "then the bookie stops reading from clients",
     )
     checkpoint_interval_s: Seconds = Field(
-        default=60.0, description="seconds between checkpoints, which bound the journal that a restart replays"
+        json_schema_extra=RELOADABLE,
+        default=60.0,
+        description="seconds between checkpoints, which bound the journal that a restart replays",
     )
     entry_log_max_size_mb: Size = Field(
         default=1024, description="MiB after which the bookie starts a new entry log. Space is reclaimed log by log"
@@ -63,39 +65,47 @@ class BookieStorage(Settings):
     )
     # The content of two memtables, a few journal files and the entries that recoveries write back still fit.
     disk_free_bytes_min: int = Field(
+        json_schema_extra=RELOADABLE,
         default=512 * MIB,
         ge=0,
         description="free bytes in any directory below which the bookie becomes read-only; 0 for never",
     )
     disk_free_bytes_resume: Size = Field(
-        default=GIB, description="free bytes in every directory at which it accepts new entries again"
+        json_schema_extra=RELOADABLE,
+        default=GIB,
+        description="free bytes in every directory at which it accepts new entries again",
     )
     gc_interval_s: SecondsOrZero = Field(
+        json_schema_extra=RELOADABLE,
         default=900.0,
         description="seconds between two searches for deleted ledgers, whose space is then reclaimed; 0 to search only "
         "on request",
     )
     gc_over_replicated_interval_s: SecondsOrZero = Field(
+        json_schema_extra=RELOADABLE,
         default=86400.0,
         description="seconds between two searches for over-replicated copies, which no ensemble names any more. Each "
         "search reads the metadata of every ledger; 0 for never",
     )
     gc_looks_per_second: float = Field(
+        json_schema_extra=RELOADABLE,
         default=500.0,
         gt=0,
         allow_inf_nan=False,
         description="reads of ledger metadata per second by garbage collection, which limits its load on ZooKeeper",
     )
     compaction_minor_living_ratio: float = Field(
+        json_schema_extra=RELOADABLE,
         default=0.2,
         ge=0,
         lt=1,
         description="minor compaction rewrites entry logs of which less than this share is still in use; 0 for never",
     )
     compaction_minor_interval_s: Seconds = Field(
-        default=3600.0, description="seconds between two runs of minor compaction"
+        json_schema_extra=RELOADABLE, default=3600.0, description="seconds between two runs of minor compaction"
     )
     compaction_major_living_ratio: float = Field(
+        json_schema_extra=RELOADABLE,
         default=0.8,
         ge=0,
         lt=1,
@@ -103,23 +113,29 @@ class BookieStorage(Settings):
         "It also runs while less than disk_free_bytes_resume is free",
     )
     compaction_major_interval_s: Seconds = Field(
-        default=86_400.0, description="seconds between two runs of major compaction"
+        json_schema_extra=RELOADABLE, default=86_400.0, description="seconds between two runs of major compaction"
     )
     compaction_bytes_per_s: Size = Field(
-        default=16 * MIB, description="bytes per second that compaction copies at most in each ledger directory"
+        json_schema_extra=RELOADABLE,
+        default=16 * MIB,
+        description="bytes per second that compaction copies at most in each ledger directory",
     )
     compaction_free_bytes_min: int = Field(
+        json_schema_extra=RELOADABLE,
         default=128 * MIB,
         ge=0,
         description="bytes of a ledger directory's disk that compaction leaves free",
     )
     scrub_interval_s: SecondsOrZero = Field(
+        json_schema_extra=RELOADABLE,
         default=604_800.0,
         description="seconds from the end of one scrub, which verifies all stored entries of a ledger directory, to "
         "the next; 0 to scrub only on request",
     )
     scrub_bytes_per_s: Size = Field(
-        default=8 * MIB, description="bytes per second that the scrub reads at most in each ledger directory"
+        json_schema_extra=RELOADABLE,
+        default=8 * MIB,
+        description="bytes per second that the scrub reads at most in each ledger directory",
     )
 
 
@@ -130,7 +146,9 @@ class BookieNetwork(Settings):
         default=10.0, description="seconds without contact after which ZooKeeper ends the session"
     )
     stop_timeout_s: Seconds = Field(
-        default=10.0, description="seconds for which a stopping bookie still answers the requests that it has accepted"
+        json_schema_extra=RELOADABLE,
+        default=10.0,
+        description="seconds for which a stopping bookie still answers the requests that it has accepted",
     )
     connections_max: Size = Field(
         default=1000, description="client connections. A low limit on open files lowers it: see docs/how-to/memory.md"
@@ -215,7 +233,7 @@ class BookieSettings(BookieStorage, BookieNetwork, BookieSecurity, RecoverySetti
         "their ledgers",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="lowest severity of messages to log"
+        json_schema_extra=RELOADABLE, default="info", description="lowest severity of messages to log"
     )
     log_format: Literal["text", "json"] = Field(
         default="text", description="log lines as text, or as one JSON object each: see docs/how-to/watching.md"

@@ -15,6 +15,7 @@ from bkpy.config.base import check_names
 from bkpy.config.bookie import BookieSettings
 from bkpy.config.checking import accepted_names, build, current_names
 from bkpy.config.client import ClientSettings
+from bkpy.config.renamed import RENAMED
 from bkpy.config.toml_file import read_toml
 from bkpy.errors import ConfigError
 
@@ -45,6 +46,16 @@ def load_bookie_settings(
     clients and bookies share a shell, so a variable of a client's setting is no error. `notify` gets a line for each
     name that the next minor version refuses; callers that aren't users may leave it out.
     """
+    return explained_bookie_settings(path, environ, flags, notify)[0]
+
+
+def explained_bookie_settings(
+    path: str | None,
+    environ: Mapping[str, str],
+    flags: Mapping[str, str | Sequence[str]],
+    notify: Callable[[str], object] = lambda notice: None,
+) -> tuple[BookieSettings, dict[str, str]]:
+    """`load_bookie_settings`, and by setting where its value comes from, if it is no default."""
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
 
@@ -62,7 +73,17 @@ def load_bookie_settings(
     for name in ("journal_directories", "ledger_directories"):
         if isinstance(values.get(name), list):
             values[name] = [_absolute(directory) for directory in values[name]]
-    return build(BookieSettings, values, origins)
+    return build(BookieSettings, values, origins), origins
+
+
+def line_of(path: str, name: str) -> int | None:
+    """The line of a TOML file that gives this setting, by its name of today or a former one."""
+    names = {name, *(old for old, new in RENAMED.items() if new == name)}
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            if line.partition("=")[0].strip().strip("\"'") in names:
+                return number
+    return None
 
 
 def _parsed(texts: Mapping[str, str | Sequence[str]], origin: str) -> dict[str, object]:

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from bkpy.config.base import Group, Seconds, Settings, Size, check_user_and_password
+from bkpy.config.base import RELOADABLE, Group, Seconds, Settings, Size, check_user_and_password
 from bkpy.config.tuning.shared import MetadataTuning
 
 
@@ -96,6 +96,7 @@ class SlowRequestLines(Settings):
     group: ClassVar[Group | None] = "network"
 
     slow_request_ms: int = Field(
+        json_schema_extra=RELOADABLE,
         default=1000,
         ge=0,
         description="milliseconds for one request between client and bookie from which on both log it, with the same "

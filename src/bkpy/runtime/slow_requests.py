@@ -26,12 +26,16 @@ class SlowRequests:
     """`over_s`: what takes so long is slow. At most `LINES_MAX` are logged in `INTERVAL_S`, the first ones."""
 
     def __init__(self, log: logging.Logger, clock: Clock, threshold_ms: int) -> None:
-        self.over_s = threshold_ms / 1000 if threshold_ms else float("inf")
+        self.limit(threshold_ms)
         self._log = log
         self._clock = clock
         self._interval_ends = float("-inf")
         self._lines = 0
         self._unlogged = 0
+
+    def limit(self, threshold_ms: int) -> None:
+        """What takes longer from now on is slow; with 0, nothing is."""
+        self.over_s = threshold_ms / 1000 if threshold_ms else float("inf")
 
     def note(
         self, request: str, operation: str, seconds: float, ledgers: Iterable[int], parts: dict[str, float], **who: str

@@ -9,7 +9,7 @@
     POST /scrub       start a round in each directory, unless one is running in all of them (409)
     GET  /integrity   what the bookie has lost, and how much of it is copied from other bookies
     POST /integrity   check all ledgers that name this bookie, unless such a check is running (409)
-    POST /reload      read certificates and rights again, if they have changed; 409 with the reason if they are unusable
+    POST /reload      read settings, certificates and rights again; 409 with the reason if they are unusable
 
 `/healthz` and `/readyz` have the same JSON: `bookie_id`, `live`, `ready`, and `why` it isn't.
 
@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aiohttp import web
 
+from bkpy.config.reloading import reloadable
 from bkpy.errors import ConfigError
 from bkpy.protocol.access import Right, describe_names, names_in
 from bkpy.runtime.http_hosts import host_of, is_address, is_local
@@ -76,12 +77,14 @@ class AdminPages:
     def __init__(
         self,
         settings: BookieSettings,
+        reload: Callable[[], dict[str, Any]],
         credentials: Credentials,
         metrics: BookieMetrics,
         unready: Callable[[], str | None],
     ) -> None:
         self._administered: Administered | None = None
         self._settings = settings
+        self._reload_all = reload
         self._credentials = credentials
         self._metrics = metrics
         self._unready = unready
@@ -125,6 +128,7 @@ class AdminPages:
         post("/scrub", self._guarded(self._begin_scrub))
         get("/integrity", self._guarded(self._integrity))
         post("/integrity", self._guarded(self._begin_integrity))
+        get("/reload", self._guarded(self._reloadable))
         post("/reload", self._guarded(self._reload))
 
     # --- health -----------------------------------------------------------------------------------------------------
@@ -220,9 +224,12 @@ class AdminPages:
             raise AdminRequestError(409, "a check of all ledgers is under way: wait until it has ended")
         return await self._integrity(request, of)
 
+    async def _reloadable(self, request: web.Request, of: Administered) -> dict[str, Any]:
+        return {"reloadable": sorted(reloadable(type(self._settings)))}
+
     async def _reload(self, request: web.Request, of: Administered) -> dict[str, Any]:
         try:
-            return {"reloaded": self._credentials.reload()}
+            return self._reload_all()
         except ConfigError as error:
             raise AdminRequestError(409, str(error)) from None
 

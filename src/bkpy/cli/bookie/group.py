@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from bkpy.replication.integrity import IntegrityCheck, RepairableStorage
     from bkpy.runtime.interfaces import Runtime
 
+Flags = str | tuple[str, ...] | None
+
 _COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("bkpy.cli.bookie.group:run_", "Run a bookie until SIGTERM or Ctrl-C."),
     "init": ("bkpy.cli.bookie.identity:init", "Make a new bookie's directories and register its id."),
@@ -31,6 +33,8 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "health": ("bkpy.cli.bookie.health:health", "Report whether a bookie on this machine lives, or is ready."),
     "check": ("bkpy.cli.bookie.check:check", "Check every checksum and reference in a bookie's directories."),
     "rebuild-index": ("bkpy.cli.bookie.rebuild:rebuild_index", "Rebuild a stopped bookie's index."),
+    "config": ("bkpy.cli.bookie.config:config", "Show each setting, and where its value comes from."),
+    "reload": ("bkpy.cli.bookie.reload:reload", "Have a running bookie read its settings again."),
     "recover": ("bkpy.cli.bookie.recover:recover", "Copy to other bookies what a lost one held."),
     "drain": ("bkpy.cli.bookie.drain:drain", "Drain a bookie: copy what it holds to others."),
     "decommission": ("bkpy.cli.bookie.drain:decommission", "Remove a drained bookie from its cluster for good."),
@@ -109,7 +113,14 @@ def run_(path: str | None, rebuild: bool, **flags: str | tuple[str, ...] | None)
     from bkpy.bookie.process import run_bookie
 
     background_service = _auto_recovery if settings.auto_recovery else None
-    return run_bookie(settings, background_service, _integrity_check, rebuild=rebuild, notices=notices)
+    return run_bookie(
+        settings,
+        background_service,
+        _integrity_check,
+        rebuild=rebuild,
+        notices=notices,
+        read_again=lambda: settings_from(path, flags, lambda notice: None),
+    )
 
 
 def _integrity_check(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bkpy.cli.bookie.group import SettingsCommand, settings_from
+from bkpy.cli.bookie.group import Flags, SettingsCommand, settings_from
 from bkpy.cli.connecting import metadata
 from bkpy.cli.input import confirm
 from bkpy.cli.output.json import json_option, print_json
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from bkpy.runtime.interfaces import Runtime
     from bkpy.storage.cookies import FoundCookie, UpdatePlan
 
-Flags = str | tuple[str, ...] | None
 
 yes_option = click.option("--yes", is_flag=True, help="Don't ask.")
 

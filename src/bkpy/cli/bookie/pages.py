@@ -76,6 +76,11 @@ class BookiePages:
         report: dict[str, Any] | None = await self._ask("POST", self._where, body)
         return report
 
+    async def command(self) -> dict[str, Any]:
+        """Have the page do what it is for, at once. Raises `ConfigError` with the bookie's reason if that fails."""
+        report: dict[str, Any] = await self._ask("POST", self._where, refusals=True)
+        return report
+
     async def find(self, admin: str | None, bookie_id: str | None, uri: str | None) -> None:
         """Find the page's address: the given one, or the one in the bookie's registration."""
         if admin is not None:
@@ -115,8 +120,11 @@ class BookiePages:
             bookie=bookie_id,
         )
 
-    async def _ask(self, method: str, where: str, body: Any = None) -> Any:
-        """The answer, a JSON object; None if the work that the request starts is running already."""
+    async def _ask(self, method: str, where: str, body: Any = None, *, refusals: bool = False) -> Any:
+        """The answer, a JSON object; None if the work that the request starts is running already.
+
+        With `refusals`, that answer is a `ConfigError` with its reason.
+        """
         import aiohttp
 
         url = f"{'http' if self._tls is None else 'https'}://{where}{self._page}"
@@ -134,6 +142,8 @@ class BookiePages:
             why = str(error) or "no answer in time"
             raise BookieUnavailableError(f"no bookie answers at {where}: {why}") from error
         if status == 409:
+            if refusals:
+                raise ConfigError(str(report.get("error", report) if isinstance(report, dict) else report))
             return None
         if status != 200 or not isinstance(report, dict) or "bookie_id" not in report:
             why = report.get("error", report) if isinstance(report, dict) else report

@@ -232,6 +232,7 @@ class Scrubber:
             self._done_bytes += size
             if cursor is not None:
                 await self._advance(cursor)
+            self._pacer.per_s = settings.scrub_bytes_per_s  # which may have changed
             await asyncio.sleep(max(self._pacer.charge(size), settings.index_step_pause_s))
         await self._end_round(under_way, number)
 

@@ -166,6 +166,7 @@ class Compactor:
             if uncommitted >= self._settings.compaction_commit_bytes:
                 await self.commit()
                 uncommitted = 0
+            self._pacer.per_s = self._settings.compaction_bytes_per_s  # which may have changed
             await self._pauses.pause(max(self._pacer.charge(copied), self._settings.index_step_pause_s))
         await self._finish_target()
 

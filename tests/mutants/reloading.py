@@ -1,0 +1,50 @@
+"""A bookie's settings: what a reload may change, and what a secret is."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants import Mutant
+
+_RELOAD: Final = "tests/unit/bookie/test_reloading.py::"
+
+MUTANTS = [
+    Mutant(
+        "a reload takes over settings that need a restart",
+        "a bookie says that it listens elsewhere, and does not",
+        "        take_over(self._live, given, [change.setting for change in found.changed])\n",
+        "        take_over(self._live, given, [change.setting for change in found.changed + found.needs_restart])\n",
+        (_RELOAD + "test_what_may_change_does_and_the_rest_is_named",),
+    ),
+    Mutant(
+        "a reload does not check new values with those that stay",
+        "a bookie's watermarks contradict each other, and it switches to and fro",
+        "    build(type(live), {**values, **{name: getattr(after, name) for name in names}}, {})\n",
+        "",
+        (_RELOAD + "test_values_that_do_not_fit_those_that_stay_change_nothing",),
+    ),
+    Mutant(
+        "a reload shows secrets",
+        "a password is in the log",
+        '        return "none" if value is None else "(secret)"\n',
+        "        return str(value) if value is None else value.get_secret_value()  # type: ignore[attr-defined]\n",
+        (
+            _RELOAD + "test_what_may_change_does_and_the_rest_is_named",
+            _RELOAD + "test_each_setting_is_shown_with_where_it_comes_from",
+        ),
+    ),
+    Mutant(
+        "a reload forgets what it has taken over",
+        "each reload reports, and does, all of it again",
+        "        take_over(self._last, given, [change.setting for change in found.changed])\n",
+        "",
+        (_RELOAD + "test_what_may_change_does_and_the_rest_is_named",),
+    ),
+    Mutant(
+        "a reload leaves the level of log lines",
+        "an operator who wants to see more has to restart",
+        "        logging.getLogger().setLevel(self._live.log_level.upper())\n",
+        "",
+        (_RELOAD + "test_what_may_change_does_and_the_rest_is_named",),
+    ),
+]
