@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -166,6 +167,21 @@ def test_each_alarm_fires_for_what_it_is_about_and_for_nothing_that_is_nearly_th
     file = tmp_path / "cases.yml"
     file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": interval, "tests": tests}))
     done = subprocess.run(["promtool", "test", "rules", str(file)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_prometheus_understands_each_expression_of_the_dashboard(tmp_path: Path) -> None:
+    require()
+    board = json.loads((RULES.parent / "grafana" / "bkpy.json").read_text())
+    found = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
+    assert len(found) > 50
+    records = [
+        {"record": f"dashboard:n{number}", "expr": text.replace("$__rate_interval", "5m").replace("$bookie", ".*")}
+        for number, text in enumerate(found)
+    ]
+    file = tmp_path / "dashboard.yml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": records}]}))
+    done = subprocess.run(["promtool", "check", "rules", str(file)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
