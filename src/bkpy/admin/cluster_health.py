@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 FREE_BYTES_LOW: Final = 2 << 30  # twice what a bookie by default needs to take entries again
 METADATA_SLOW_S: Final = 0.25
+SESSION_LOST_S: Final = 600.0  # for so long a lost session is reported
 SKEW_S: Final = 3.0  # the clocks of pages have whole seconds
 CERTIFICATE_DAYS: Final = 7
 _DAY_S: Final = 86400
@@ -230,6 +231,10 @@ def _of_pages(seen: ClusterView) -> Iterator[HealthFinding]:
                 f"its clock is {abs(page.skew_s):.0f} s {'ahead of' if page.skew_s > 0 else 'behind'} this machine's"
             )
             yield HealthFinding(Severity.WARNING, "clock", bookie_id, message, alarms)
+        lost_s = page.value("bkpy_bookie_session_lost_seconds")
+        if lost_s and (ago_s := seen.now_s + page.skew_s - lost_s) < SESSION_LOST_S:
+            message = f"it lost its session with ZooKeeper {max(0.0, ago_s):,.0f} s ago: it hung, or was cut off"
+            yield HealthFinding(Severity.WARNING, "session-lost", bookie_id, message, alarms)
         if page.value("bkpy_bookie_memory_full"):
             yield HealthFinding(Severity.NOTE, "memory", bookie_id, "writers wait for its disk or memory", alarms)
         yield from _of_certificate(bookie_id, page, seen.now_s)

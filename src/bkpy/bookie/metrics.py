@@ -44,6 +44,8 @@ class BookieMetrics:
     def __init__(self, clock: Clock) -> None:
         self.appended = 0  # frames of clients, not those of recoveries and copies
         self._now = clock.monotonic
+        self._time = clock.time
+        self._session_lost_s = 0.0
         self.registry = CollectorRegistry()
         self._metrics = metrics = MetricSet()
 
@@ -98,6 +100,10 @@ class BookieMetrics:
             lambda: 1, VERSION
         )
 
+        metrics.gauge(
+            "bkpy_bookie_session_lost_seconds",
+            "When the bookie last lost its session with the metadata store, in seconds since 1970; 0 if it never has",
+        ).add(lambda: self._session_lost_s)
         self._connections = metrics.gauge("bkpy_bookie_connections", "Open client connections")
         self._read_only = metrics.gauge("bkpy_bookie_read_only", "1 while no new entries are taken")
         for gauge in (self._connections, self._read_only):
@@ -147,6 +153,10 @@ class BookieMetrics:
             "bkpy_bookie_certificate_end_seconds",
             "When the bookie's certificate ends, in seconds since 1970; 0 if others don't take it now",
         ).add(ends_s)
+
+    def session_lost(self) -> None:
+        """The session with the metadata store has expired."""
+        self._session_lost_s = self._time()
 
     def render(self) -> bytes:
         """The page in Prometheus' text format."""

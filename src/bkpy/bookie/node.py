@@ -121,12 +121,14 @@ class Serving:
         listening: Listening,
         registration: Registration,
         on_death: Callable[[BaseException], None],
+        on_session_lost: Callable[[], None],
     ) -> None:
         self.state = StateManager(
             listening.service, listening.reasons, registration, listening.disk, self.stop_replication
         )
         self._settings = settings
         self._spawn = partial(runtime.spawn, on_death=on_death)
+        self._on_session_lost = on_session_lost
         self._tasks: list[asyncio.Task[Any]] = []
         self._services: list[BackgroundService] = []
         self._replication: list[BackgroundService] = []
@@ -155,7 +157,7 @@ class Serving:
             await _stop_all(self._services)
 
     def _session_changed(self, state: SessionState) -> None:
-        """Log it. The session and the registration recover by themselves, and serving goes on."""
+        """Log and count it. The session and the registration recover by themselves, and serving goes on."""
         bookie_id = self._settings.bookie_id
         if state is SessionState.CONNECTED:
             log.info("bookie %s is connected to the metadata store again", bookie_id)
@@ -166,6 +168,7 @@ class Serving:
                 bookie_id,
             )
         else:
+            self._on_session_lost()
             log.warning(
                 "bookie %s: the session with the metadata store has expired; the bookie will register again", bookie_id
             )
@@ -301,7 +304,9 @@ class BookieNode:
         cookie = await membership.store_address(cookie, self.address, known.cluster.instance_id, storage.cookie)
         info = self._registered_as(listening)
         registration = await membership.register(info, cookie, storage.cookie, self._give_up)
-        serving = self._enter(Serving(settings, store, self._runtime, listening, registration, self._give_up))
+        serving = self._enter(
+            Serving(settings, store, self._runtime, listening, registration, self._give_up, self._metrics.session_lost)
+        )
         collector = self._start_collector(serving, storage, known.cluster, probe)
         integrity_checker = self._start_replication(serving, storage)
         drain_watch = DrainWatch(settings, store, self._root, self._runtime, serving.state.follow_tenure)

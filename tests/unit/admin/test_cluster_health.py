@@ -14,6 +14,7 @@ from bkpy.admin.cluster_health import (
     CERTIFICATE_DAYS,
     FREE_BYTES_LOW,
     METADATA_SLOW_S,
+    SESSION_LOST_S,
     SKEW_S,
     ClusterView,
     Severity,
@@ -60,7 +61,14 @@ WELL = ClusterView(
     frozenset("abc"),
     frozenset(),
     REPLICATION,
-    {name: page(SKEW_S, certificate_end_seconds=NOW_S + CERTIFICATE_DAYS * DAY_S) for name in "abc"},
+    {
+        name: page(
+            SKEW_S,
+            certificate_end_seconds=NOW_S + CERTIFICATE_DAYS * DAY_S,
+            session_lost_seconds=NOW_S + SKEW_S - SESSION_LOST_S,
+        )
+        for name in "abc"
+    },
     METADATA_SLOW_S,
     NOW_S,
 )
@@ -125,6 +133,12 @@ AILMENTS: dict[str, tuple[Callable[[ClusterView], ClusterView], Severity, str, s
         "older than what the bookie has seen",
     ),
     "clock": (with_page(page(-SKEW_S - 1)), Severity.WARNING, "b", "4 s behind"),
+    "session-lost": (
+        with_page(page(-SKEW_S, session_lost_seconds=NOW_S - SKEW_S - SESSION_LOST_S + 1)),
+        Severity.WARNING,
+        "b",
+        "lost its session with ZooKeeper 599 s ago",
+    ),
     "memory": (with_page(page(memory_full=1)), Severity.NOTE, "b", "writers wait"),
     "certificate": (
         with_page(page(certificate_end_seconds=NOW_S + CERTIFICATE_DAYS * DAY_S - 1)),

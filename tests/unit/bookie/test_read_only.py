@@ -236,6 +236,18 @@ async def test_the_metrics_page_says_whether_it_is_read_only(one: One) -> None:
         assert f"bkpy_bookie_read_only {float(read_only)}\n" in service_of(one.node).metrics.render().decode()
 
 
+async def test_the_metrics_page_says_when_a_session_was_lost(one: One) -> None:
+    def lost_s() -> float:
+        text = service_of(one.node).metrics.render().decode()
+        return float(text.partition("\nbkpy_bookie_session_lost_seconds ")[2].split("\n")[0])
+
+    one.session.suspend()
+    one.session.resume()
+    assert lost_s() == 0
+    one.session.expire()
+    assert lost_s() == pytest.approx(real_runtime().clock.time(), abs=60)
+
+
 # --- the order of changes -------------------------------------------------------------------------------------------
 
 
