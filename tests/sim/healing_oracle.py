@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from bkpy.metadata.store.store import Operation
 
-    from .cluster import Cluster
+    from .cluster import Bookie, Cluster
 
 MARKS = f"{ROOT}/{paths.MARKS}/"
 AVAILABLE = f"{ROOT}/{paths.AVAILABLE}/"
@@ -57,12 +57,13 @@ class HealingOracle:
         self._marked_at: dict[int, float] = {}
         self._inside = False
         self._changed_at: dict[str, float] = {}  # when each bookie's registration changed
+        self._in_limbo_at: dict[str, float] = {}  # when a registration of each was replaced that says "in limbo"
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
         """Every write, and every recovery that a worker begins."""
         tree = self._world.metadata
-        apply, apply_all = tree.apply, tree.apply_all
+        apply, apply_all, end_session = tree.apply, tree.apply_all, tree.end_session
         recover = LedgerRepair.recover
 
         def one(operation: Operation, *args: Any) -> Any:
@@ -71,6 +72,13 @@ class HealingOracle:
         def all_of(operations: Sequence[Operation], *args: Any) -> Any:
             return self._judged(operations, lambda: apply_all(operations, *args))
 
+        def ended(session_id: int) -> None:
+            before = {path: tree.node(path).data for path in tree.paths if path.startswith(AVAILABLE)}
+            end_session(session_id)
+            for path, old in before.items():
+                if self.data(path) is None:
+                    self._registration(path, old)
+
         async def watched_recover(repair: LedgerRepair, ledger_id: int) -> None:
             self._recovers(ledger_id)
             await recover(repair, ledger_id)
@@ -78,6 +86,7 @@ class HealingOracle:
         with (
             patch.object(tree, "apply", one),
             patch.object(tree, "apply_all", all_of),
+            patch.object(tree, "end_session", ended),
             patch.object(LedgerRepair, "recover", watched_recover),
         ):
             yield
@@ -96,7 +105,7 @@ class HealingOracle:
         for path, old in zip(written, before, strict=True):
             new = self.data(path)
             if path.startswith(AVAILABLE):
-                self._changed_at[path.rpartition("/")[2]] = self._world.loop.now
+                self._registration(path, old)
             if path.startswith(MARKS):
                 self._mark(path, old, new)
             elif (ledger_id := self._ledger_of(path)) is not None:
@@ -107,6 +116,13 @@ class HealingOracle:
                 else:
                     self._ledger(LedgerMetadata.decode(ledger_id, old), LedgerMetadata.decode(ledger_id, new))
         return result
+
+    def _registration(self, path: str, old: bytes | None) -> None:
+        """The one at `path` is no longer what it was."""
+        name = path.rpartition("/")[2]
+        self._changed_at[name] = self._world.loop.now
+        if _says_limbo(old):
+            self._in_limbo_at[name] = self._world.loop.now
 
     def data(self, path: str) -> bytes | None:
         try:
@@ -169,12 +185,16 @@ class HealingOracle:
                     continue
                 self.swaps += 1
                 wanted = {n for start in share.starts for n in range(start, was.last_entry + 1, share.step)}
-                if incomplete := wanted - bookies[share.bookie_id].promises[new.ledger_id]:
+                if incomplete := wanted - self.had(bookies[share.bookie_id], new.ledger_id, wanted):
                     self._broken(
                         "I7",
                         f"a copy was replaced by a worse one: in fragment {number}, place {place} of ledger "
                         f"{new.ledger_id} {share.bookie_id} lacks {sorted(incomplete)}",
                     )
+
+    def had(self, bookie: Bookie, ledger_id: int, wanted: set[int]) -> set[int]:
+        """What the bookie had when its copy of the entries `wanted` was done."""
+        return bookie.promises[ledger_id]
 
     # --- marks ------------------------------------------------------------------------------------------------------
 
@@ -210,10 +230,10 @@ class HealingOracle:
         marked_at = self._marked_at.get(ledger_id)
         if marked_at is not None and self._world.loop.now < marked_at + self.grace_s:
             self._broken("I10", f"ledger {ledger_id} was recovered, and its writer still had time")
-        if why := self._needless(ledger_id):
+        if why := self.needless(ledger_id):
             self._broken("I10", f"ledger {ledger_id} was recovered, and {why}")
 
-    def _needless(self, ledger_id: int) -> str:
+    def needless(self, ledger_id: int) -> str:
         """Why the end of its writer gains nothing, as the metadata have been for a while: workers see them late."""
         data = self.data(LONG_HIERARCHICAL.path_of(ROOT, ledger_id))
         mark = self._mark_of(ledger_id)
@@ -227,13 +247,19 @@ class HealingOracle:
         named = ensemble & mark.keys()
         if named and all(mark[name] == LossReason.LOST and name in settled for name in named):
             return f"{', '.join(sorted(named))} was back"
-        if any(mark[name] == LossReason.REBUILDING for name in named):
+        if any(mark[name] == LossReason.REBUILDING or self._limbo_seen(name) for name in named):
             return ""  # until the ledger is closed it can't tell what it has lost
         size, quorum = metadata.ensemble_size, metadata.write_quorum
         sets = [{metadata.fragments[-1].bookies[i] for i in write_set(n, size, quorum)} for n in range(size)]
         if not writable - ensemble and all(len(members & settled) >= metadata.ack_quorum for members in sets):
             return "no bookie could take a place"
         return ""
+
+    def _limbo_seen(self, name: str) -> bool:
+        """Whether a worker may see that the bookie is in limbo, before its record says so."""
+        now = self._world.loop.now
+        nodes = (self.data(paths.available(ROOT, name, read_only=read_only)) for read_only in (False, True))
+        return any(map(_says_limbo, nodes)) or now - self._in_limbo_at.get(name, -SEEN_WITHIN_S) < SEEN_WITHIN_S
 
     def _mark_of(self, ledger_id: int) -> dict[str, str] | None:
         """By bookie, why it is marked."""
@@ -255,9 +281,13 @@ class HealingOracle:
             if data is not None:
                 writable.add(name)
             data = data or self.data(paths.available(ROOT, name, read_only=True))
-            if data is not None and not json.loads(data).get("in_limbo"):
+            if data is not None and not _says_limbo(data):
                 settled.add(name)
         return settled, writable
+
+
+def _says_limbo(registration: bytes | None) -> bool:
+    return bool(registration) and bool(json.loads(registration).get("in_limbo"))
 
 
 def _lost(data: bytes | None) -> set[str]:

@@ -180,6 +180,11 @@ class Oracle(HealingOracle):
             forgotten[ledger_id] |= ids
         bookie.promises.clear()
 
+    def had(self, bookie: Bookie, ledger_id: int, wanted: set[int]) -> set[int]:
+        """Nobody can tell a copy that goes with its bookie's disks before the swap from one that goes behind it."""
+        forgotten = self.forgotten[bookie.settings.bookie_id][ledger_id]
+        return forgotten if wanted <= forgotten else super().had(bookie, ledger_id, wanted)
+
     # --- every write of the metadata ----------------------------------------------------------------------------------
 
     def _ledger_of(self, path: str) -> int | None:

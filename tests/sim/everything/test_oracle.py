@@ -1,0 +1,118 @@
+"""The oracle excuses what nobody can know, and no more: each excuse, and what lies just beyond it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from bkpy.metadata import paths
+from bkpy.metadata.ledgers.layout import LONG_HIERARCHICAL
+from bkpy.metadata.replication.underreplication import LossReason, UnderreplicationQueue
+from bkpy.metadata.store.store import Create, Delete, Put, parent_of
+from bkpy.protocol.ledger.ledger_metadata import LEDGER_KEY_BYTES, Fragment, LedgerMetadata, LedgerState
+from tests.sim.cluster import ROOT, Cluster
+from tests.sim.healing_oracle import SEEN_WITHIN_S
+
+from .oracle import Oracle
+
+NAMES = ("bookie-1", "bookie-2", "bookie-3", "bookie-4")
+LEDGER = 1
+ENTRIES = {0, 1, 2}
+
+
+@pytest.fixture
+def oracle() -> Oracle:
+    return Oracle(Cluster(0, bookies=len(NAMES), calm=True))
+
+
+def put(oracle: Oracle, path: str, data: bytes) -> None:
+    tree = oracle.world.metadata
+    if oracle.data(path) is not None:
+        tree.apply(Put(path, data, None), 0)
+        return
+    if path != "/" and oracle.data(parent_of(path)) is None:
+        put(oracle, parent_of(path), b"")
+    tree.apply(Create(path, data), 0)
+
+
+def register(oracle: Oracle, name: str, *, in_limbo: bool = False) -> None:
+    put(oracle, paths.available(ROOT, name, read_only=False), json.dumps({"in_limbo": in_limbo}).encode())
+
+
+def created_without(oracle: Oracle, absent: str) -> None:
+    """A ledger on all bookies, recorded since one of them was absent then."""
+    ledger = LedgerMetadata(LEDGER, LedgerState.OPEN, 4, 3, 2, "crc32c", b"k" * LEDGER_KEY_BYTES, (Fragment(0, NAMES),))
+    put(oracle, LONG_HIERARCHICAL.path_of(ROOT, LEDGER), ledger.encode())
+    runtime = oracle.world.metadata.runtime
+    records = UnderreplicationQueue(oracle.world.metadata.session(), ROOT, runtime)
+    lost = records.absent_now({absent: "its storage"})
+    assert {one.reason for one in lost.values()} == {LossReason.ABSENT}
+    for node in records.nodes_of(LEDGER, lost):
+        put(oracle, node.path, node.data)
+
+
+def pass_time(oracle: Oracle) -> None:
+    oracle.world.loop.run_until_complete(asyncio.sleep(SEEN_WITHIN_S))
+
+
+def test_a_writer_is_ended_for_a_bookie_that_has_lost_its_disks_before_its_record_says_so(oracle: Oracle) -> None:
+    with oracle.watching():
+        for name in NAMES:
+            register(oracle, name)
+        created_without(oracle, NAMES[3])
+        pass_time(oracle)
+        assert "no bookie could take a place" in oracle.needless(LEDGER)
+        register(oracle, NAMES[3], in_limbo=True)
+        pass_time(oracle)
+        assert not oracle.needless(LEDGER)
+        register(oracle, NAMES[3])
+        assert not oracle.needless(LEDGER)  # a worker may not have seen it yet
+        pass_time(oracle)
+        assert oracle.needless(LEDGER)
+
+
+@pytest.mark.parametrize("ends", ["with its session", "by its bookie"])
+def test_what_was_in_limbo_and_is_gone_is_seen_late(oracle: Oracle, ends: str) -> None:
+    tree = oracle.world.metadata
+    node = paths.available(ROOT, NAMES[3], read_only=False)
+    with oracle.watching():
+        for name in NAMES[:3]:
+            register(oracle, name)
+        put(oracle, parent_of(node), b"")
+        tree.apply(Create(node, b'{"in_limbo": true}', ephemeral=True), 7)
+        created_without(oracle, NAMES[3])
+        pass_time(oracle)
+        if ends == "by its bookie":
+            tree.apply(Delete(node, None), 7)
+        else:
+            tree.end_session(7)
+        assert not oracle.needless(LEDGER)
+        pass_time(oracle)
+        assert oracle.needless(LEDGER)
+
+
+def test_a_limbo_of_another_bookie_is_no_reason(oracle: Oracle) -> None:
+    with oracle.watching():
+        for name in NAMES:
+            register(oracle, name, in_limbo=name == NAMES[0])
+        created_without(oracle, NAMES[3])
+        pass_time(oracle)
+        assert oracle.needless(LEDGER)
+
+
+def test_a_copy_that_goes_with_its_disks_before_the_swap_was_whole(oracle: Oracle) -> None:
+    bookie = oracle.bookies[3]
+    bookie.promises[LEDGER] |= ENTRIES
+    assert oracle.had(bookie, LEDGER, ENTRIES) == ENTRIES
+    oracle.loses_disks(bookie)
+    assert oracle.had(bookie, LEDGER, ENTRIES) == ENTRIES
+
+
+def test_a_copy_of_which_the_disks_had_half_is_not_whole(oracle: Oracle) -> None:
+    bookie = oracle.bookies[3]
+    bookie.promises[LEDGER] |= {0, 1}
+    oracle.loses_disks(bookie)
+    bookie.promises[LEDGER].add(2)
+    assert oracle.had(bookie, LEDGER, ENTRIES) == {2}
