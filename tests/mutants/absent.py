@@ -41,6 +41,13 @@ MUTANTS: list[Mutant] = [
         (_ABSENT + "test_the_creating_transaction_checks_the_absent_bookie",),
     ),
     Mutant(
+        "a creation makes one of the nodes above it for each attempt",
+        "the first ledger of a cluster without a bookie is refused where one attempt is allowed",
+        "for _ in range(self._attempts_max * len(above)):",
+        "for _ in range(self._attempts_max):",
+        (_ABSENT + "test_one_attempt_makes_all_that_the_first_such_ledger_needs",),
+    ),
+    Mutant(
         "absent bookies are taken before present ones",
         "a creation fails though enough bookies are there",
         "                avoid = frozenset(absent)\n",

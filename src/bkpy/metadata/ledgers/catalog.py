@@ -191,7 +191,7 @@ class LedgerCatalog:
         # The first ledger of its partition, the first record of its own, and the first draining of the cluster.
         above = (parent_of(ledger.path), marks.partition_of(ledger_id), f"{self._root}/{paths.DRAINING}")
         outcome = await create_certainly(self._store, ledger, *others, attempts_max=self._attempts_max)
-        for _ in range(self._attempts_max):
+        for _ in range(self._attempts_max * len(above)):  # one after the other may be missing
             if not isinstance(outcome, Missing) or (parent := parent_of(outcome.node)) not in above:
                 break
             made = await ensure_path(self._store, parent, attempts_max=self._attempts_max)

@@ -108,6 +108,15 @@ async def test_three_bookies_are_enough_for_a_new_ledger_while_one_is_away(clust
     assert await contents(client, writer.ledger_id) == [payload(i) for i in range(30)]
 
 
+async def test_one_attempt_makes_all_that_the_first_such_ledger_needs(cluster: InProcess) -> None:
+    """The nodes above the ledger, above its record, and above drains: none is there in a new cluster."""
+    client = await without(cluster, "c", metadata_write_attempts_max=1, ledger_id_attempts_max=1)
+    writer = await client.create_ledger()
+    assert writer.absent == {"c"}
+    await append(writer, 1)
+    await writer.close()
+
+
 async def test_a_client_that_never_saw_the_absent_bookie(cluster: InProcess) -> None:
     await cluster.node("c").stop()
     client = await cluster.client(**QUICK)
