@@ -1,0 +1,137 @@
+"""Defects in what is watched: a client's metrics, log lines as JSON, slow requests."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+
+_METRICS = "tests/unit/client/test_metrics.py::"
+_SLOW = "tests/unit/client/test_slow_requests.py::"
+_LOGS = "tests/unit/runtime/test_process_logs.py::"
+_GRAFANA = "tests/unit/bookie/test_grafana.py::"
+
+MUTANTS: list[Mutant] = [
+    Mutant(
+        "what ended writers have appended is forgotten",
+        "a counter falls with each ledger that is closed",
+        "                self._open_logs.end(writing)\n",
+        "                pass\n",
+        (_METRICS + "test_appends_are_counted_with_those_of_ended_writers",),
+    ),
+    Mutant(
+        "an append that changes its ensemble is not observed",
+        "latencies look best when bookies fail",
+        "            batch.sent.acknowledged()\n            self.completed(batch)\n",
+        "            self.completed(batch)\n",
+        (_METRICS + "test_a_change_of_the_ensemble_is_counted_and_its_time_is_in_the_appends",),
+    ),
+    Mutant(
+        "only bookies that were used before are observed",
+        "a client that asks for its metrics at once has none of a bookie",
+        "            if self._observe is not None:\n                self._observe(channel)\n",
+        "",
+        (_METRICS + "test_each_request_is_observed_once_at_each_bookie",),
+    ),
+    Mutant(
+        "the bytes of a log's entries have their stamps",
+        "rates of a log are wrong by a half where entries are small",
+        "bytes_ -= entries * STAMP_SIZES[NUMBERED if LOG_PRODUCER in custom else PLAIN]",
+        "bytes_ -= entries * STAMP_SIZES[PLAIN]",
+        (_METRICS + "test_logs_have_counts_of_their_own",),
+    ),
+    Mutant(
+        "any number of logs is named",
+        "a program that makes a log a customer overwhelms Prometheus",
+        "return name if name in self.traffic or len(self.traffic) < self._logs_max else OTHERS",
+        "return name",
+        (_METRICS + "test_no_more_logs_are_named_than_allowed",),
+    ),
+    Mutant(
+        "the consumers that are least behind are named",
+        "the one that nobody runs is not seen",
+        "key=lambda one: -one[1][-1])",
+        "key=lambda one: one[1][-1])",
+        (_METRICS + "test_the_consumers_furthest_behind_are_named",),
+    ),
+    Mutant(
+        "a lag is measured by the application's reader",
+        "what may be read changes while a program reads",
+        "LogEnd(self._end_at, self.position_at, self.lag_at, self._lag_apart)",
+        "LogEnd(self._end_at, self.position_at, self.lag_at, self.lag_at)",
+        (_METRICS + "test_a_client_measures_its_own_consumers_and_moves_no_reader",),
+    ),
+    Mutant(
+        "a consumer that was closed is measured on",
+        "lags of what is not here any more are exported",
+        "        self._closed = True\n        self._open_logs.consumers.pop(self, None)\n",
+        "        self._closed = True\n",
+        (_METRICS + "test_a_client_measures_its_own_consumers_and_moves_no_reader",),
+    ),
+    Mutant(
+        "one lag that can't be measured ends the measuring",
+        "lags stay away until the program is restarted",
+        "            except BookKeeperError as e:\n"
+        '                log.debug("log %s: failed to measure the lags of its consumers: %s", writer.name, e)\n'
+        "                continue\n",
+        "            except ZeroDivisionError:\n                continue\n",
+        (_METRICS + "test_a_lag_that_cannot_be_measured_is_left_out_until_it_can",),
+    ),
+    Mutant(
+        "a bookie takes its client's address for its id",
+        "the two lines of a slow request can't be found",
+        'return f"{self.client_id or self.address}-{correlation_id}"',
+        'return f"{self.address}-{correlation_id}"',
+        (_SLOW + "test_both_ends_name_the_same_request_and_the_bookie_says_where_the_time_went",),
+    ),
+    Mutant(
+        "a client's id in log lines may be anything",
+        "a stranger writes lines into a bookie's log",
+        'return last if last.isalnum() and last.isascii() and len(last) <= CLIENT_ID_CHARS_MAX else ""',
+        "return last",
+        (_SLOW + "test_an_id_that_a_stranger_has_made_up_is_not_logged",),
+    ),
+    Mutant(
+        "the wait of a frame before it is stored is not counted",
+        "appends that wait for the index are taken for quick",
+        "slow_at = (began if arrived is None else arrived) + self._slow.over_s",
+        "slow_at = began + self._slow.over_s",
+        (_SLOW + "test_a_frame_that_waits_for_the_states_of_its_ledgers_is_queued",),
+    ),
+    Mutant(
+        "long polls are slow requests",
+        "each idle reader fills the log",
+        "        if op == Op.WAIT_LAC:\n            return  # it waits on purpose\n",
+        "",
+        (_SLOW + "test_a_slow_read_is_named_at_both_ends_and_a_long_poll_is_not",),
+    ),
+    Mutant(
+        "lines about slow requests are not bounded",
+        "a slow disk fills the disk of the log",
+        "        if self._lines >= LINES_MAX:\n",
+        "        if False:\n",
+        (_SLOW + "test_the_lines_are_bounded_and_say_how_many_there_were",),
+    ),
+    Mutant(
+        "an argument that doesn't fit its text ends a log line",
+        "an error is not logged where it matters",
+        "    except Exception:  # the arguments don't fit the text, or can't be shown\n",
+        "    except ZeroDivisionError:\n",
+        (_LOGS + "test_what_cannot_be_shown_is_a_line_all_the_same",),
+    ),
+    Mutant(
+        "errors that end a process are no log lines",
+        "a collector of logs never sees why a bookie ended",
+        "        sys.excepthook = _log_uncaught\n",
+        "",
+        (_LOGS + "test_warnings_and_errors_that_nothing_catches_are_lines_too",),
+    ),
+    Mutant(
+        "a metric gets another name",
+        "panels and alarms stay empty, and nobody sees that",
+        '"scrub_damages", "Damages that the scrub knows of"',
+        '"known_damages", "Damages that the scrub knows of"',
+        (
+            _GRAFANA + "test_each_metric_exists_with_the_labels_that_an_expression_names",
+            _GRAFANA + "test_each_metric_of_an_alarm_exists",
+        ),
+    ),
+]
