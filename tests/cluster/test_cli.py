@@ -125,6 +125,29 @@ def test_many_lines(uri: str) -> None:
     assert done.stderr == b""  # no progress bar where there is no terminal
 
 
+def completed(uri: str | None, *words: str) -> list[str]:
+    """What the shell offers for the last word."""
+    variables = {"COMP_WORDS": " ".join(("bkpy", *words)), "COMP_CWORD": str(len(words))}
+    return bkpy(uri=uri, _BKPY_COMPLETE="bash_complete", **variables).stdout.decode().split()
+
+
+def test_names_and_ids_are_completed_and_without_a_cluster_nothing_is(uri: str) -> None:
+    ledger_id = write(uri, b"x\n")
+    bkpy("log", "create", "completed-1", uri=uri)
+    bkpy("log", "create", "completed-2", uri=uri)
+    assert completed(uri, "log", "show", "comp") == ["plain,completed-1", "plain,completed-2"]
+    assert f"plain,{ledger_id}" in completed(uri, "ledger", "show", str(ledger_id))
+    assert f"plain,0-{ledger_id}" in completed(uri, "ledger", "show", f"0-{ledger_id}")
+    assert completed(uri, "ledger", "show", "x") == []
+    assert completed(uri, "bookie", "drain", "bookie-1") == ["plain,bookie-1"]
+    assert completed(uri, "ledger", "list", "--bookie", "bookie-2") == ["plain,bookie-2"]
+    assert completed(None, "log", "show", "comp") == []
+    nowhere = f"zk://127.0.0.1:{free_port()}/ledgers"
+    done = bkpy(uri=nowhere, _BKPY_COMPLETE="bash_complete", COMP_WORDS="bkpy log show c", COMP_CWORD="3")
+    assert (done.stdout.strip(), done.stderr) == (b"", b"")
+    bkpy("log", "delete", "--yes", "completed-1", "completed-2", uri=uri)
+
+
 def test_an_empty_input_makes_an_empty_ledger(uri: str) -> None:
     ledger_id = write(uri, b"")
     assert bkpy("ledger", "read", ledger_id, uri=uri).stdout == b""
@@ -154,6 +177,12 @@ def test_show_list_and_delete(uri: str) -> None:
             None,
         ]
     assert shown in as_json("ledger", "list", "--long", uri=uri)
+    mine = "ledger", "list", "--custom", "app=orders", "--state", "closed", "--since", "1h"
+    assert bkpy(*mine, uri=uri).stdout.split() == [str(ledger_id).encode()]
+    assert [one["ledger_id"] for one in as_json(*mine, uri=uri)] == [ledger_id]
+    assert as_json(*mine, "--bookie", "none", uri=uri) == []
+    assert bkpy("ledger", "list", "--missing-copies", "--custom", "app=orders", uri=uri).stdout == b""
+    assert b"neither a duration" in bkpy("ledger", "list", "--since", "soon", uri=uri, status=2).stderr
     long = bkpy("ledger", "list", "-l", uri=uri).stdout.decode().splitlines()
     assert "2,2,1" in next(line for line in long if line.split()[0] == str(ledger_id))
 

@@ -5,6 +5,7 @@ Invariant: it owns no session, no connection and no task that outlives a call: a
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,11 +14,13 @@ from bkpy.admin.bookie_recovery import BookieRecovery
 from bkpy.admin.cluster_health import assess, seen
 from bkpy.admin.decommission import Decommission, answers
 from bkpy.admin.drain import BookieDrain
+from bkpy.admin.ledger_filter import STATES, LedgerFilter
 from bkpy.admin.rebalance import Rebalancer
 from bkpy.client.arguments import check_ledger_id, check_password, check_position
 from bkpy.client.client import audit_trail, last_entries, log_parts, loop_guard, replication_context
 from bkpy.client.iteration import ResumableIterator, Stepwise, alone
 from bkpy.config.recovery import RecoverySettings
+from bkpy.errors import ConfigError, NoSuchLedgerError
 from bkpy.log.client import NewLog, create_log
 from bkpy.metadata.audit_trail import ActKind
 from bkpy.metadata.logs.consumers import LogConsumers
@@ -34,7 +37,7 @@ from bkpy.replication.context import incomplete_bookies
 from bkpy.replication.overview import auditor_of, overview
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
     from bkpy.admin.bookie_recovery import BookieRecoveryReport, RecoveryProgress
     from bkpy.admin.cluster_health import ClusterHealth
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
     from bkpy.errors import BookKeeperError
     from bkpy.metadata.audit_trail import RecordedAct
     from bkpy.metadata.bookies.naming import ReferencingLedgers
+    from bkpy.metadata.ledgers.catalog import LedgerCatalog
     from bkpy.metadata.logs.consumers import ConsumerState
     from bkpy.metadata.replication.locks import HeldLock
     from bkpy.metadata.replication.underreplication import UnderreplicationRecord
@@ -243,6 +247,61 @@ class AdminClient:
         check_password(password)
         await self._trail.record(ActKind.ACCEPT_LOSS, ledger_id, f"keeps at least the entries up to {last_entry}")
         return await (await self._context.recovery_giving_up(ledger_id, password, last_entry)).run()
+
+    def find_ledgers(
+        self,
+        *,
+        state: str | None = None,
+        since: float | None = None,
+        bookie: str | None = None,
+        custom: Mapping[str, bytes] | None = None,
+        missing_copies: bool = False,
+    ) -> AsyncGenerator[LedgerMetadata, None]:
+        """The metadata of the ledgers that are all of this, by id; without an argument, of all.
+
+        `state` is "OPEN", "IN_RECOVERY" or "CLOSED"; `since`: created since then, in seconds of the epoch; `bookie` is
+        one that any fragment names; `custom`: custom metadata; `missing_copies`: with an under-replication record.
+        Reads one ledger after another: the list may be longer than memory. Ledgers with unreadable metadata raise
+        `CorruptDataError`.
+        """
+        if state is not None and state not in STATES:
+            raise ConfigError(f"state is one of {', '.join(STATES)}, not {state!r}")
+        since_ms = None if since is None else int(since * 1000)
+        wanted = LedgerFilter(state, since_ms, bookie, dict(custom or {}), missing_copies)
+        found = Stepwise(self._found(wanted), self._runtime, name="list of ledgers")
+        return ResumableIterator(found, alone, self._guard)
+
+    async def _found(self, wanted: LedgerFilter) -> AsyncGenerator[LedgerMetadata, None]:
+        catalog, at_once = self._cluster.catalog, self._settings.audit_reads_at_once
+        if wanted.missing_copies:  # far fewer ledgers have a record
+            ids: AsyncGenerator[int, None] = self._under_replicated().list()
+        else:
+            ids = self._client.list_ledgers()
+        async with aclosing(ids):
+            some: list[int] = []
+            async for ledger_id in ids:
+                some.append(ledger_id)
+                if len(some) == at_once:
+                    for metadata in await self._wanted(catalog, some, wanted):
+                        yield metadata
+                    some = []
+            for metadata in await self._wanted(catalog, some, wanted):
+                yield metadata
+
+    async def _wanted(
+        self, catalog: LedgerCatalog, ledger_ids: Sequence[int], wanted: LedgerFilter
+    ) -> list[LedgerMetadata]:
+        found = await asyncio.gather(*(self._if_there(catalog, ledger_id) for ledger_id in ledger_ids))
+        missing = wanted.missing_copies  # each of these has a record
+        return [
+            metadata for metadata in found if metadata is not None and wanted.wants(metadata, missing_copies=missing)
+        ]
+
+    async def _if_there(self, catalog: LedgerCatalog, ledger_id: int) -> LedgerMetadata | None:
+        try:
+            return (await catalog.read(ledger_id))[0]
+        except NoSuchLedgerError:  # deleted meanwhile
+            return None
 
     # --- bookies ------------------------------------------------------------------------------------------------------
 

@@ -342,6 +342,26 @@ class BlockingAdminClient(Blocking[AdminClient]):
         """
         return self._call(self._of.accept_loss, ledger_id, last_entry, password=password)
 
+    def find_ledgers(
+        self,
+        *,
+        state: str | None = None,
+        since: float | None = None,
+        bookie: str | None = None,
+        custom: Mapping[str, bytes] | None = None,
+        missing_copies: bool = False,
+    ) -> BlockingIterator[LedgerMetadata]:
+        """The metadata of the ledgers that are all of this, by id; without an argument, of all.
+
+        `state` is "OPEN", "IN_RECOVERY" or "CLOSED"; `since`: created since then, in seconds of the epoch; `bookie` is
+        one that any fragment names; `custom`: custom metadata; `missing_copies`: with an under-replication record.
+        Reads one ledger after another: the list may be longer than memory. Ledgers with unreadable metadata raise
+        `CorruptDataError`.
+        """
+        return self._iterate(
+            self._of.find_ledgers, state=state, since=since, bookie=bookie, custom=custom, missing_copies=missing_copies
+        )
+
     def is_reachable(self, bookie_id: str) -> bool:
         """Whether the bookie answers at the address that it registered last, even if it is not registered now.
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from bkpy.cli.completion import complete_ledger
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -49,8 +51,10 @@ def _each_once(ctx: click.Context, _: click.Parameter, given: Sequence[str]) -> 
     return tuple(dict.fromkeys(ledger_id for text in given for ledger_id in _ledger_ids(text)))
 
 
-ledger_argument = click.argument("ledger_id", metavar="LEDGER", callback=one_ledger)
-ledgers_argument = click.argument("ledger_ids", nargs=-1, required=True, metavar="LEDGERS...", callback=_each_once)
+ledger_argument = click.argument("ledger_id", metavar="LEDGER", callback=one_ledger, shell_complete=complete_ledger)
+ledgers_argument = click.argument(
+    "ledger_ids", nargs=-1, required=True, metavar="LEDGERS...", callback=_each_once, shell_complete=complete_ledger
+)
 
 
 def parse_since(text: str) -> float:

@@ -11,6 +11,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from bkpy.admin.ledger_description import describe_ledger
+from bkpy.admin.ledger_filter import LedgerFilter
 from bkpy.batching import batched
 from bkpy.dashboard.models import (
     Consumer,
@@ -34,7 +35,7 @@ PAGE_MAX = 200
 EXAMINED_MAX = 2000  # ledgers looked at for one page, if few of them are as wanted
 SEGMENTS_SHOWN = 200
 _AT_ONCE = 32
-_LOG = "bkpy.log"
+LOG = "bkpy.log"
 
 
 class LedgerReading:
@@ -44,25 +45,22 @@ class LedgerReading:
         self._admin = admin
         self._catalog = catalog
 
-    async def page(self, after: int, limit: int, state: str, missing: bool, log: str) -> LedgerPage:
-        """Up to `limit` ledgers with ids above `after` that are as wanted; empty arguments want all."""
+    async def page(self, after: int, limit: int, wanted: LedgerFilter) -> LedgerPage:
+        """Up to `limit` ledgers with ids above `after` that are as wanted."""
         rows: list[LedgerLine] = []
         examined = 0
         last = after
         async for ids in self._ids(after):
             for some in batched(ids, _AT_ONCE):
-                for row in await asyncio.gather(*(self._row(ledger_id) for ledger_id in some)):
+                for found in await asyncio.gather(*(self._row(ledger_id, wanted) for ledger_id in some)):
                     examined += 1
-                    if row is None:
+                    if found is None:
                         continue
+                    row, taken = found
                     if len(rows) == limit:
                         return LedgerPage(ledgers=rows, after=last, examined=examined)
                     last = row.ledger_id
-                    if (
-                        (not state or row.state == state)
-                        and (not missing or row.missing)
-                        and (not log or row.log == log)
-                    ):
+                    if taken:
                         rows.append(row)
                 if examined >= EXAMINED_MAX:
                     return LedgerPage(ledgers=rows, after=last, examined=examined)
@@ -73,7 +71,8 @@ class LedgerReading:
             if wanted := [ledger_id for ledger_id in partition if ledger_id > after]:
                 yield wanted
 
-    async def _row(self, ledger_id: int) -> LedgerLine | None:
+    async def _row(self, ledger_id: int, wanted: LedgerFilter) -> tuple[LedgerLine, bool] | None:
+        """The ledger, and whether it is wanted."""
         try:
             metadata, _ = await self._catalog.read(ledger_id)
             record = await self._admin.under_replication(ledger_id)
@@ -82,12 +81,13 @@ class LedgerReading:
         except BookKeeperError as error:
             if error.retriable:
                 raise
-            return LedgerLine(
+            line = LedgerLine(
                 ledger_id=ledger_id, state="unreadable", last_entry=None, length=None, quorums="", created="",
                 fragments=0, log="", missing=[],
             )  # fmt: skip
+            return line, wanted in (LedgerFilter(), LedgerFilter(state="unreadable"))
         described = describe_ledger(metadata)
-        return LedgerLine(
+        line = LedgerLine(
             ledger_id=ledger_id,
             state=described["state"],
             last_entry=described["last_entry"],
@@ -95,9 +95,10 @@ class LedgerReading:
             quorums=f"{metadata.ensemble_size},{metadata.write_quorum},{metadata.ack_quorum}",
             created=described["created"],
             fragments=len(metadata.fragments),
-            log=metadata.custom_metadata.get(_LOG, b"").decode(errors="replace"),
+            log=metadata.custom_metadata.get(LOG, b"").decode(errors="replace"),
             missing=[] if record is None else sorted(record.lost),
         )
+        return line, wanted.wants(metadata, missing_copies=record is not None)
 
     async def one(self, ledger_id: int) -> LedgerDetail:
         """Raises `NoSuchLedgerError`."""

@@ -21,15 +21,16 @@ from typing import TYPE_CHECKING, Any, Final
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
+from bkpy.admin.ledger_filter import LedgerFilter
 from bkpy.dashboard.actions import ACTIONS, Actions
 from bkpy.dashboard.models import ActionRequest, AuditPage, AuditReport, BookiesReport, Events, Healing
 from bkpy.dashboard.openapi import description
-from bkpy.dashboard.reading import PAGE_MAX, LedgerReading, LogReading
+from bkpy.dashboard.reading import LOG, PAGE_MAX, LedgerReading, LogReading
 from bkpy.errors import BookKeeperError, CallerError, NoSuchLedgerError, NoSuchLogError
 from bkpy.runtime.http_hosts import host_of, is_address, is_local
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from bkpy.dashboard.watching import ClusterWatch
     from bkpy.runtime.tls import TlsContext
@@ -153,9 +154,7 @@ class Dashboard:
         return await self._ledgers.page(
             after=_number(query.get("after", "-1"), "after"),
             limit=min(PAGE_MAX, max(1, _number(query.get("limit", "50"), "limit"))),
-            state=query.get("state", ""),
-            missing=query.get("missing", "") == "true",
-            log=query.get("log", ""),
+            wanted=_wanted(query),
         )
 
     async def _ledger(self, request: web.Request) -> BaseModel:
@@ -220,6 +219,22 @@ def _error(status: int, why: str) -> web.Response:
     response = web.json_response({"error": why}, status=status)
     response.headers.update(_HEADERS)
     return response
+
+
+def _wanted(query: Mapping[str, str]) -> LedgerFilter:
+    custom = {LOG: query["log"].encode()} if query.get("log") else {}
+    if query.get("custom"):
+        key, separator, value = query["custom"].partition("=")
+        if not separator:
+            raise ValueError("custom is KEY=VALUE")
+        custom[key] = value.encode()
+    return LedgerFilter(
+        state=query.get("state") or None,
+        since_ms=_number(query["since_ms"], "since_ms") if query.get("since_ms") else None,
+        bookie=query.get("bookie") or None,
+        custom=custom,
+        missing_copies=query.get("missing", "") == "true",
+    )
 
 
 def _number(text: str, name: str) -> int:

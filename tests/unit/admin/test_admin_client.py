@@ -105,6 +105,37 @@ async def test_missing_copies_are_described_and_unreadable_entries_found(five: I
     assert read[-1] == 5
 
 
+# --- finding ledgers --------------------------------------------------------------------------------------------------
+
+
+async def test_ledgers_are_found_by_what_they_are(five: InProcess) -> None:
+    admin = bkpy.AdminClient(await five.client(), RecoverySettings(**QUICK, audit_reads_at_once=2))
+    client = admin.client
+    red = await client.create_ledger(custom_metadata={"colour": b"red", "size": b"1"})
+    blue = await client.create_ledger(custom_metadata={"colour": b"blue"})
+    some = [await closed(client, 1) for _ in range(3)]
+    await record(client, some[1].ledger_id, "a")
+
+    async def found(**wanted: Any) -> list[int]:
+        return [metadata.ledger_id async for metadata in admin.find_ledgers(**wanted)]
+
+    everything = sorted([red.ledger_id, blue.ledger_id, *(one.ledger_id for one in some)])
+    assert await found() == everything
+    assert await found(state="OPEN") == sorted([red.ledger_id, blue.ledger_id])
+    assert await found(custom={"colour": b"red"}) == [red.ledger_id]
+    assert await found(custom={"colour": b"red", "size": b"2"}) == []
+    assert await found(missing_copies=True) == [some[1].ledger_id]
+    assert await found(missing_copies=True, state="OPEN") == []
+    assert await found(since=blue.metadata.created_ms / 1000 + 1e6) == []
+    assert await found(since=blue.metadata.created_ms / 1000, custom={"colour": b"blue"}) == [blue.ledger_id]
+    assert await found(bookie=red.ensemble[0], custom={"colour": b"red"}) == [red.ledger_id]
+    assert await found(bookie="none") == []
+    with pytest.raises(ConfigError, match="state is one of OPEN, IN_RECOVERY, CLOSED, not 'open'"):
+        admin.find_ledgers(state="open")
+    await red.close()
+    await blue.close()
+
+
 # --- ledgers --------------------------------------------------------------------------------------------------------
 
 

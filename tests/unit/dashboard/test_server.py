@@ -192,6 +192,23 @@ async def test_a_page_of_logs_reads_only_their_lists(dashboard: Shown, monkeypat
     assert pages == [["a", "b"], ["c", "d"], ["e"]]
 
 
+async def test_ledgers_are_listed_by_what_they_are(dashboard: Shown) -> None:
+    writer = await dashboard.client.create_ledger(custom_metadata={"colour": b"red"})
+    named = writer.ensemble[0]
+    await writer.close()
+    for query, there in (
+        ("custom=colour=red", True),
+        ("custom=colour=blue", False),
+        (f"bookie={named}&custom=colour=red", True),
+        ("bookie=none", False),
+        (f"since_ms={writer.metadata.created_ms}&custom=colour=red", True),
+        (f"since_ms={writer.metadata.created_ms + 1}&custom=colour=red", False),
+    ):
+        page = await dashboard.get(f"/api/v1/ledgers?{query}")
+        assert [row["ledger_id"] for row in page["ledgers"]] == [writer.ledger_id] * there, query
+    assert "KEY=VALUE" in (await dashboard.get("/api/v1/ledgers?custom=red", 400))["error"]
+
+
 async def test_what_makes_no_sense_is_refused_with_a_reason(dashboard: Shown) -> None:
     for path, status, why in (
         ("/api/v1/ledgers/77", 404, "there is no such ledger"),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bkpy.cli.completion import complete_bookie
 from bkpy.cli.connecting import connect_admin, connect_option
 from bkpy.cli.input import confirm
 from bkpy.cli.output.json import json_option, print_json
@@ -27,7 +28,7 @@ _SHOWN_MAX = 20
 
 @click.command()
 @connect_option
-@click.argument("bookie_id", metavar="ID")
+@click.argument("bookie_id", metavar="ID", shell_complete=complete_bookie)
 @click.option(
     "--cancel", is_flag=True, help="Stop draining: the bookie stays. What has been copied elsewhere stays there."
 )
@@ -147,7 +148,7 @@ def _why_not(found: DrainProgress) -> str:
 
 @click.command()
 @connect_option
-@click.argument("bookie_id", metavar="ID")
+@click.argument("bookie_id", metavar="ID", shell_complete=complete_bookie)
 @click.option("--lost", is_flag=True, help="The bookie is not running, and will never come back with its data.")
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @json_option

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from bkpy.cli.completion import complete_bookie
 from bkpy.cli.connecting import metadata, settings
 from bkpy.config.address import split_address
 from bkpy.errors import BookieUnavailableError, BookKeeperError, ConfigError
@@ -30,7 +31,11 @@ def pages_options(command: F) -> F:
             "--connect", "uri", metavar="URI", envvar="BKPY_CONNECT", help="The cluster.  [env: BKPY_CONNECT]"
         ),
         click.option(
-            "--bookie", "bookie_id", metavar="ID", help="The bookie, which --connect finds by its registration."
+            "--bookie",
+            "bookie_id",
+            metavar="ID",
+            shell_complete=complete_bookie,
+            help="The bookie, which --connect finds by its registration.",
         ),
         click.option(
             "--admin",

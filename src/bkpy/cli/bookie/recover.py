@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bkpy.cli.bookie.admin_command import AdminCommand, Report
+from bkpy.cli.completion import complete_bookie
 from bkpy.cli.connecting import connect_admin, connect_option
 from bkpy.cli.output.json import json_option
 from bkpy.cli.output.progress import progress
@@ -31,7 +32,7 @@ def _default(name: str) -> Any:
 
 @click.command()
 @connect_option
-@click.argument("bookie_id", metavar="ID")
+@click.argument("bookie_id", metavar="ID", shell_complete=complete_bookie)
 @click.option("--to", "target", metavar="ID", help="Copy to this bookie alone.  [default: chosen for each fragment]")
 @click.option("--dry-run", is_flag=True, help="Only report what would be copied.")
 @click.option(

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bkpy.cli.arguments import ledger_argument, ledgers_argument
-from bkpy.cli.connecting import connect, connect_option
+from bkpy.cli.arguments import ledger_argument, ledgers_argument, since_option
+from bkpy.cli.completion import complete_bookie
+from bkpy.cli.connecting import connect, connect_admin, connect_option
 from bkpy.cli.ledger import describe
 from bkpy.cli.ledger.explain import explain
 from bkpy.cli.output.entries import FORMATS, json_line, payload_line, raw_option
-from bkpy.cli.output.json import json_option, print_json
+from bkpy.cli.output.json import JsonList, json_option, print_json
 from bkpy.cli.output.progress import progress
 from bkpy.cli.output.tables import print_table
 from bkpy.cli.output.text import say
@@ -265,19 +266,26 @@ def _show_recovered(result: dict[str, Any]) -> None:
 @ledger.command("list")
 @connect_option
 @click.option("--long", "-l", "long_", is_flag=True, help="Show the state, size and ensemble of each.")
+@click.option(
+    "--state", type=click.Choice(["OPEN", "IN_RECOVERY", "CLOSED"], case_sensitive=False), help="Of this state."
+)
+@since_option("Ledgers created since then only")
+@click.option("--bookie", metavar="ID", shell_complete=complete_bookie, help="Ledgers that name this bookie only.")
+@click.option(
+    "--custom",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=_custom_metadata,
+    help="Ledgers with this custom metadata only. May be repeated.",
+)
+@click.option("--missing-copies", is_flag=True, help="Ledgers with an under-replication record only.")
 @json_option
-def list_(uri: str, long_: bool, as_json: bool) -> None:
-    """List the ledgers by id."""
-    found = run(_list(uri, long_))
-    if as_json:
-        from bkpy.admin.ledger_description import describe_ledger
+def list_(uri: str, long_: bool, as_json: bool, **wanted: Any) -> None:
+    """List the ledgers by id: all, or the ones that are as all given options say.
 
-        print_json([describe_ledger(m) if m is not None else {"ledger_id": i} for i, m in found])
-    elif long_:
-        columns = ("ledger", "state", "last entry", "bytes", "E,Qw,Qa", "digest", "created", "fragments")
-        print_table(columns, [describe.row(m) for _, m in found if m is not None])
-    else:
-        click.echo("".join(f"{i}\n" for i, _ in found), nl=False)
+    Prints each ledger as it is found.
+    """
+    run(_list(uri, long_, as_json, wanted))
 
 
 @ledger.command(short_help="Delete ledgers, for good.")
@@ -433,15 +441,31 @@ async def _recover(client: Client, ledger_id: int, password: bytes) -> dict[str,
     }
 
 
-async def _list(uri: str, long_: bool) -> list[tuple[int, LedgerMetadata | None]]:
-    import bkpy
+async def _list(uri: str, long_: bool, as_json: bool, wanted: dict[str, Any]) -> None:
+    from bkpy.admin.ledger_description import describe_ledger
 
-    async with connect(uri) as client:
-        found: list[tuple[int, LedgerMetadata | None]] = []
-        async for ledger_id in client.list_ledgers():
-            if not long_:
-                found.append((ledger_id, None))
-                continue
-            with contextlib.suppress(bkpy.NoSuchLedgerError):  # deleted meanwhile
-                found.append((ledger_id, await client.ledger_metadata(ledger_id)))
-        return sorted(found, key=lambda item: item[0])
+    plain = not long_ and not any(wanted.values())
+    if wanted["state"] is not None:
+        wanted["state"] = wanted["state"].upper()
+    rows: list[Any] = []
+    listed = JsonList()
+    async with connect_admin(uri) as admin:
+        if plain:  # no metadata need be read
+            async for ledger_id in admin.client.list_ledgers():
+                if as_json:
+                    listed.add({"ledger_id": ledger_id})
+                else:
+                    click.echo(ledger_id)
+        else:
+            async for metadata in admin.find_ledgers(**wanted):
+                if as_json:
+                    listed.add(describe_ledger(metadata))
+                elif long_:
+                    rows.append(describe.row(metadata))
+                else:
+                    click.echo(metadata.ledger_id)
+    if as_json:
+        listed.end()
+    elif long_:
+        columns = ("ledger", "state", "last entry", "bytes", "E,Qw,Qa", "digest", "created", "fragments")
+        print_table(columns, rows)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bkpy.cli.arguments import duration, seconds, size
+from bkpy.cli.completion import complete_log
 from bkpy.cli.connecting import connect, connect_admin, connect_option
 from bkpy.cli.input import confirm
 from bkpy.cli.ledger.group import creation_arguments, digest_option, password_option, quorums_option
@@ -115,7 +116,7 @@ def log() -> None:
 
 @log.command(short_help="Create a log.")
 @connect_option
-@click.argument("name")
+@click.argument("name", shell_complete=complete_log)
 @creation_options
 @json_option
 def create(uri: str, name: str, as_json: bool, **creation: Any) -> None:
@@ -133,7 +134,7 @@ def create(uri: str, name: str, as_json: bool, **creation: Any) -> None:
 
 @log.command(short_help="Append lines to a log.")
 @connect_option
-@click.argument("name")
+@click.argument("name", shell_complete=complete_log)
 @click.argument("file", default="-", metavar="[FILE]")
 @click.option("--create", is_flag=True, help="Create the log if there is none, as the options below describe.")
 @click.option(
@@ -175,7 +176,7 @@ def write(uri: str, name: str, file: str, as_json: bool, takeover: bool, **openi
 
 @log.command(short_help="Print entries.")
 @connect_option
-@click.argument("name")
+@click.argument("name", shell_complete=complete_log)
 @click.option("--first", type=_POSITION, help="The first position to print.  [default: where the log begins]")
 @click.option("--last", type=_POSITION, help="The last position to print.  [default: the last acknowledged one]")
 @_since_option
@@ -214,7 +215,7 @@ def read(
 
 @log.command(short_help="Print entries as they come.")
 @connect_option
-@click.argument("name")
+@click.argument("name", shell_complete=complete_log)
 @click.option("--first", type=_POSITION, help="The first position to print.  [default: where the log begins]")
 @_since_option
 @click.option("--new", is_flag=True, help="Only what is appended from now on.")
@@ -245,7 +246,7 @@ def tail(
 
 @log.command(short_help="Show a log, its ledgers and its consumers.")
 @connect_option
-@click.argument("name")
+@click.argument("name", shell_complete=complete_log)
 @password_option
 @click.option("--all", "-a", "whole", is_flag=True, help="Show all ledgers of a log that has hundreds, too.")
 @json_option
@@ -287,7 +288,7 @@ def list_(uri: str, long_: bool, as_json: bool) -> None:
 
 @log.command(short_help="Delete the oldest entries of a log, for good.")
 @connect_option
-@click.argument("name")
+@click.argument("name", shell_complete=complete_log)
 @click.argument("before", type=_POSITION)
 @click.option("--ignore-consumers", is_flag=True, help="Also delete what consumers have yet to read.")
 @password_option
@@ -312,7 +313,7 @@ def truncate(
 
 @log.command(short_help="Delete logs, for good.")
 @connect_option
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_log)
 @_yes_option
 def delete(uri: str, names: tuple[str, ...], yes: bool) -> None:
     """Delete logs with all their entries and consumers, for good.
@@ -330,7 +331,7 @@ def delete(uri: str, names: tuple[str, ...], yes: bool) -> None:
 
 @log.command(short_help="List and change consumers: names with the position that each has read to.")
 @connect_option
-@click.argument("name")
+@click.argument("name", shell_complete=complete_log)
 @click.option("--set", "moved", nargs=2, type=(str, _POSITION), help="CONSUMER POSITION: register or move one.")
 @click.option("--delete", "deleted", metavar="CONSUMER", help="Delete one; the log keeps no entries for it any more.")
 @password_option
@@ -370,7 +371,7 @@ def consumers(
 
 @log.command(short_help="List and remove writer ids of Spark jobs.")
 @connect_option
-@click.argument("name")
+@click.argument("name", shell_complete=complete_log)
 @click.option("--delete", "deleted", metavar="WRITER_ID", help="Remove the id of a job that never runs again.")
 @_yes_option
 @json_option
@@ -396,7 +397,7 @@ def sinks(uri: str, name: str, deleted: str | None, yes: bool, as_json: bool) ->
 
 @log.command(short_help="List and remove producers of numbered entries.")
 @connect_option
-@click.argument("name")
+@click.argument("name", shell_complete=complete_log)
 @click.option("--delete", "deleted", metavar="PRODUCER", help="Remove a producer that never comes back.")
 @_yes_option
 @json_option
