@@ -19,8 +19,10 @@ MUTANTS = [
     Mutant(
         "the last ledgers of a list are not looked at",
         "ledgers that miss copies are not shown",
-        "                    some = []\n            for metadata in await self._wanted(catalog, some, wanted):\n",
-        "                    some = []\n            for metadata in ():\n",
+        "                    some = []\n"
+        "            for metadata in await self._wanted(catalog, some, wanted):\n"
+        "                yield metadata\n",
+        "                    some = []\n",
         (_FOUND,),
     ),
     Mutant(
