@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.command import PATIENCE_S, PRELOADED, as_json, environment
+from tests.command import PATIENCE_S, PRELOADED, as_json, bkpy, environment
 
 from bkpy.local.process import free_port
 
@@ -87,6 +87,12 @@ def test_a_bookies_life_by_command(cluster: LocalCluster, tmp_path: Path) -> Non
     ]
     assert one.run("format", "--yes")[0] == "there was nothing to delete\n"
     assert one.json("init")["new"]
+
+    uri = cluster.connect_string
+    here, known = as_json("bookies", "list", uri=uri), as_json("bookies", "list", "--absent", uri=uri)
+    assert [bookie["bookie_id"] for bookie in known if bookie not in here] == ["by-command"]
+    listed = bkpy("bookies", "list", "--absent", uri=uri).stdout.decode().splitlines()
+    assert [line.split()[:2] for line in listed if "absent" in line] == [["by-command", "absent"]]
 
 
 @pytest.mark.scenario(53)

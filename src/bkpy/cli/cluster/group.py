@@ -72,10 +72,11 @@ def bookies() -> None:
 
 @bookies.command("list")
 @connect_option
+@click.option("--absent", is_flag=True, help="Also list bookies that the cluster knows and that are not registered.")
 @json_option
-def list_(uri: str, as_json: bool) -> None:
+def list_(uri: str, absent: bool, as_json: bool) -> None:
     """List the bookies that are registered now."""
-    found = run(_bookies(uri))
+    found = run(_bookies(uri, with_absent=absent))
     if as_json:
         print_json(found)
         return
@@ -86,7 +87,7 @@ def list_(uri: str, as_json: bool) -> None:
             _mode(b),
             b["rack"],
             b["region"],
-            human_bytes(b["free_bytes"]),
+            "" if b.get("absent") else human_bytes(b["free_bytes"]),
             b["version"],
         )
         for b in found
@@ -95,6 +96,8 @@ def list_(uri: str, as_json: bool) -> None:
 
 
 def _mode(bookie: dict[str, Any]) -> str:
+    if bookie.get("absent"):
+        return "absent"
     if not bookie["read_only"]:
         return "writable"
     return f"read-only: {bookie['read_only_reason']}" if bookie["read_only_reason"] else "read-only"
@@ -135,12 +138,19 @@ def _show_cluster(description: dict[str, Any], as_json: bool) -> None:
         print_table(("", ""), [(name.replace("_", " "), str(value)) for name, value in description.items()])
 
 
-async def _bookies(uri: str) -> list[dict[str, Any]]:
+async def _bookies(uri: str, *, with_absent: bool) -> list[dict[str, Any]]:
+    from bkpy.metadata.bookies.cookies import list_cookies
+    from bkpy.metadata.bookies.registration import BookieInfo
     from bkpy.metadata.cluster import open_cluster
 
     async with metadata(uri) as (store, root):
         await open_cluster(store, root)
-        return await _read_bookies(store, root)
+        found = await _read_bookies(store, root)
+        if with_absent:
+            here = {bookie["bookie_id"] for bookie in found}
+            for bookie_id in sorted({*await list_cookies(store, root)} - here):
+                found.append({**dataclasses.asdict(BookieInfo(bookie_id, "")), "absent": True})
+        return found
 
 
 async def _read_bookies(store: MetadataStore, root: str) -> list[dict[str, Any]]:
