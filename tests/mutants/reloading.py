@@ -10,6 +10,13 @@ _RELOAD: Final = "tests/unit/bookie/test_reloading.py::"
 
 MUTANTS = [
     Mutant(
+        "a bookie that was moved leaves its former address in the metadata",
+        "clients that come while it is away look for it where it was",
+        "        if known is not None and known[0] == cookie:\n            return known\n        former",
+        "        if known is not None:\n            return known\n        former",
+        ("tests/unit/bookie/test_new_address.py::test_a_bookie_that_is_started_elsewhere_under_its_id_is_found_there",),
+    ),
+    Mutant(
         "a reload takes over settings that need a restart",
         "a bookie says that it listens elsewhere, and does not",
         "        take_over(self._live, given, [change.setting for change in found.changed])\n",

@@ -19,6 +19,7 @@ from bkpy.metadata.bookies.draining import Drains
 from bkpy.metadata.bookies.registration import TAKEOVER_TIMEOUTS, BookieDirectory, Registration
 from bkpy.metadata.bookies.retired import read_retired
 from bkpy.metadata.cluster import open_cluster
+from bkpy.metadata.stored_record import fields_of
 from bkpy.storage.identity import decode_cookie
 
 if TYPE_CHECKING:
@@ -119,6 +120,9 @@ class Membership:
         cookie = encode_cookie(self._settings.bookie_id, address, instance_id, identity)
         if known is not None and known[0] == cookie:
             return known
+        former = "" if known is None else str(fields_of(known[0]).get("address", ""))
+        if former not in ("", address):
+            log.warning("bookie %s has moved from %s to %s", self._settings.bookie_id, former, address)
         version = await write_cookie(
             self._store,
             self._root,

@@ -237,7 +237,8 @@ class Directories:
         if cookie.bookie_id != self._bookie_id:
             raise IdentityError(
                 f"the directories are those of bookie {cookie.bookie_id}, but bookie_id is {self._bookie_id}; correct "
-                "one or the other",
+                "one or the other. If the bookie was moved to another address, and had the id that its former address "
+                f"gave it: keep that, with bookie_id = {cookie.bookie_id!r}",
                 path=where,
             )
 
