@@ -505,6 +505,8 @@ def test_a_reader_that_goes_away_is_no_error_message(uri: str) -> None:
 
 def test_bookies_and_cluster(uri: str, cluster: LocalCluster) -> None:
     listed = as_json("bookies", "list", uri=uri)
+    assert as_json("bookies", "list", "--state", "writable", uri=uri) == listed
+    assert as_json("bookies", "list", "--state", "read-only", uri=uri) == []
     assert [(b["bookie_id"], b["address"], b["read_only"]) for b in listed] == [
         (b.id, b.address, False) for b in cluster.bookies
     ]

@@ -225,7 +225,8 @@ def test_show_and_list(uri: str, name: str) -> None:
     assert f"{name}\n" in bkpy("log", "list", uri=uri).stdout.decode()
     [row] = [row for row in as_json("log", "list", uri=uri) if row["log"] == name]
     assert (row["first_position"], row["known_end"], row["ledgers"], row["bytes"]) == (0, 3, 2, 11)
-    assert re.search(rf"{name}\s+0\s+3\s+2\s+\d+\s+- ", bkpy("log", "list", "--long", uri=uri).stdout.decode())
+    assert (row["consumers"], row["lag"]) == (1, 2)
+    assert re.search(rf"{name}\s+0\s+3\s+2\s+\d+\s+1\s+2\s+- ", bkpy("log", "list", "--long", uri=uri).stdout.decode())
     assert any("billing" in line for line in on_terminal(120, "log", "show", name, uri=uri))
 
 

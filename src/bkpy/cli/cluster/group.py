@@ -73,10 +73,13 @@ def bookies() -> None:
 @bookies.command("list")
 @connect_option
 @click.option("--absent", is_flag=True, help="Also list bookies that the cluster knows and that are not registered.")
+@click.option("--state", type=click.Choice(["writable", "read-only"]), help="Registered ones of this state only.")
 @json_option
-def list_(uri: str, absent: bool, as_json: bool) -> None:
+def list_(uri: str, absent: bool, state: str | None, as_json: bool) -> None:
     """List the bookies that are registered now."""
     found = run(_bookies(uri, with_absent=absent))
+    if state is not None:
+        found = [b for b in found if _mode(b).partition(":")[0] == state]
     if as_json:
         print_json(found)
         return

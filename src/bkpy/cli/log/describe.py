@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bkpy.protocol.log.log_producers import Producers
 
 
-_SUMMARY = ("log", "first_position", "known_end", "ledgers", "bytes", "writer")
+SUMMARY = ("log", "first_position", "known_end", "ledgers", "bytes", "consumers", "lag", "writer")
 
 
 async def described(uri: str, name: str, password: bytes, *, whole: bool) -> dict[str, Any]:
@@ -80,13 +80,22 @@ async def listed(uri: str) -> list[dict[str, Any]]:
         found = []
         async for name in admin.client.list_logs():
             try:
-                found.append(_summary(name, *await admin.describe_log(name, fresh=False)))
+                log_list, writer = await admin.describe_log(name, fresh=False)
+                consumers = await admin.log_consumers(name)
+                found.append(_summary(name, log_list, writer) | _behind(log_list, consumers) | {"writer": writer})
             except bkpy.NoSuchLogError:  # deleted meanwhile
                 continue
             except (bkpy.CorruptDataError, bkpy.UnauthorizedError, UnsupportedVersionError) as error:
                 say(f"bkpy: failed to read log {name}: {error}")
-                found.append(dict.fromkeys(_SUMMARY, None) | {"log": name})
+                found.append(dict.fromkeys(SUMMARY, None) | {"log": name})
         return found
+
+
+def _behind(log_list: LogList, consumers: Mapping[str, ConsumerState]) -> dict[str, int | None]:
+    """How many consumers there are, and how far the last of them is behind what the metadata know."""
+    end = max(log_list.sealed_end, log_list.first_position)
+    lags = [max(0, end - max(state.position, log_list.first_position)) for state in consumers.values()]
+    return {"consumers": len(lags), "lag": max(lags, default=None)}
 
 
 def _summary(name: str, log_list: LogList, writer: str | None) -> dict[str, Any]:

@@ -279,8 +279,8 @@ def list_(uri: str, long_: bool, as_json: bool) -> None:
             print_json(found)
         else:
             print_table(
-                ("log", "first position", "known end", "ledgers", "bytes", "writer"),
-                [list(row.values()) for row in found],
+                ("log", "first position", "known end", "ledgers", "bytes", "consumers", "lag", "writer"),
+                [[row[name] for name in log_describe.SUMMARY] for row in found],
             )
     else:
         click.echo("".join(f"{name}\n" for name in run(_names(uri))), nl=False)
