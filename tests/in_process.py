@@ -97,6 +97,7 @@ class InProcess:
 
     def __init__(self, directory: Path, *, real_disks: bool = False) -> None:
         self.directory = directory
+        self.root = ROOT
         self.real_disks = real_disks or not virtual()
         self.disks: dict[str, SimDisk] = {}
         self.tree = MemoryStore(runtime_here())
@@ -106,7 +107,7 @@ class InProcess:
         self._ports: dict[str, int] = {}
 
     async def start(self, names: str = "abc", **settings: Any) -> None:
-        await init_cluster(self.tree.session(), ROOT)
+        await init_cluster(self.tree.session(), self.root)
         self.settings = settings
         for name in names:
             await self.start_node(name)
@@ -124,7 +125,7 @@ class InProcess:
         `mending`: with an integrity check; `rebuild`: on directories that may be empty.
         """
         flags = {
-            "metadata_uri": f"zk://127.0.0.1:1{ROOT}",
+            "metadata_uri": f"zk://127.0.0.1:1{self.root}",
             "bookie_id": name,
             "listen": f"127.0.0.1:{self._port(name)}",
             "journal_directories": str(self.directory / name / "journal"),
@@ -135,13 +136,13 @@ class InProcess:
         settings, session, runtime = load_bookie_settings(None, {}, flags), self.tree.session(), self.runtime(name)
 
         def check(losses: Losses, registry: CollectorRegistry) -> IntegrityCheck:
-            return IntegrityCheck(settings, session, ROOT, runtime, name, losses, registry)
+            return IntegrityCheck(settings, session, self.root, runtime, name, losses, registry)
 
         integrity_checker = check if mending else None
         return BookieNode(
             settings,
             session,
-            ROOT,
+            self.root,
             runtime,
             background_service=background_service,
             integrity_checker=integrity_checker,
@@ -172,7 +173,7 @@ class InProcess:
         return self._ports[name]
 
     async def client(self, *, tls: ssl.SSLContext | None = None, **settings: Any) -> Client:
-        client = await open_client(self.tree.session(), ROOT, runtime_here(), client_settings(**settings), tls=tls)
+        client = await open_client(self.tree.session(), self.root, runtime_here(), client_settings(**settings), tls=tls)
         self.clients.append(client)
         return client
 

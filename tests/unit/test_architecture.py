@@ -294,6 +294,7 @@ CONSTANTS = {
     "client/write/batch.py": {"NEVER": A_MARK},
     "admin/bookie_recovery.py": {"_POLL_S": "is how often progress is shown"},
     "admin/decommission.py": {"_ANY_LEDGER": "is any id"},
+    "admin/restore_confirmation.py": {"_NAMED_MAX": OF_A_TEXT},
     "metadata/audit_trail.py": {
         "_READS_AT_ONCE": "is of commands, which no run has",
         "_TIDY_EVERY": "is by how much the trail exceeds audit_acts_max",
@@ -301,6 +302,15 @@ CONSTANTS = {
     },
     "metadata/replication/manual.py": {"_TOKEN_BYTES": "is how unlike others a name is"},
     "metadata/bookies/draining.py": {"_TOKEN_BYTES": "is how unlike others a name is"},
+    "metadata/backup/backup.py": {"_READS_AT_ONCE": "is of commands, which no run has"},
+    "metadata/backup/backup_file.py": {
+        "VERSION": ON_DISK,
+        "_CHUNK_BYTES": OF_MEMORY,
+        "_GZIP": OF_ANOTHER,
+        "_LINE_BYTES_MAX": ON_DISK,
+    },
+    "metadata/backup/restore.py": {"_TRANSACTION_BYTES": OF_ANOTHER},
+    "metadata/restore_record.py": {"_EXAMPLES_MAX": OF_A_TEXT},
     "metadata/cluster.py": {"LAYOUT_VERSION": ON_DISK},
     "metadata/ledgers/layout.py": {"SEQUENCE_BITS": OF_ANOTHER},
     "metadata/replication/election.py": {
@@ -336,6 +346,7 @@ CONSTANTS = {
         "_NAMES_SHOWN": "is how much of an error's text",
         "_NAME_CHARS_SHOWN": "is how much of an error's text",
     },
+    "protocol/restore/restoring.py": {"HIGHS_SKIPPED": ON_DISK, "SEQUENCE_BITS": OF_ANOTHER},
     "protocol/wire/block_scan.py": {
         "_HEADER_BYTES": ON_THE_WIRE,
         "_STORED_AT": ON_THE_WIRE,

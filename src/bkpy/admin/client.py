@@ -29,6 +29,7 @@ from bkpy.metadata.logs.pages import PageMissingError
 from bkpy.metadata.replication.locks import LedgerLocks, held_locks, lock_holder
 from bkpy.metadata.replication.manual import manual_moves
 from bkpy.metadata.replication.underreplication import UnderreplicationQueue
+from bkpy.metadata.restore_record import check_confirmed
 from bkpy.metadata.store.outcome import NotDone, Unknown, to_error
 from bkpy.protocol.log.log_list import checked_name
 from bkpy.protocol.repair.rereplication import plan
@@ -144,6 +145,8 @@ class AdminClient:
         again.
         """
         self._guard.check()
+        if enabled:
+            await check_confirmed(self._store, self._root, "re-replication")
         await self._trail.record(ActKind.RE_REPLICATION, "enable" if enabled else "disable")
         outcome = await self._under_replicated().set_enabled(enabled)
         if isinstance(outcome, NotDone | Unknown):
@@ -245,6 +248,7 @@ class AdminClient:
         self._guard.check()
         check_ledger_id(ledger_id)
         check_password(password)
+        await check_confirmed(self._store, self._root, "accepting a loss")
         await self._trail.record(ActKind.ACCEPT_LOSS, ledger_id, f"keeps at least the entries up to {last_entry}")
         return await (await self._context.recovery_giving_up(ledger_id, password, last_entry)).run()
 
@@ -395,6 +399,7 @@ class AdminClient:
         `lost` and answers; `MetadataConflictError` if the bookie changes meanwhile.
         """
         self._guard.check()
+        await check_confirmed(self._store, self._root, "decommissioning a bookie")
         one = Decommission(self._context, bookie_id, self._settings, lost=lost, trail=self._trail)
         return await one.run(confirm or _ignore, on_scanned or _ignore)
 

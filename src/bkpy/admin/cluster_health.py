@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from bkpy.metadata import paths
 from bkpy.metadata.bookies.cookies import list_cookies
 from bkpy.metadata.bookies.registration import BookieDirectory
+from bkpy.metadata.restore_record import read_restore
+from bkpy.protocol.restore.restoring import is_confirmed
 from bkpy.replication.overview import overview
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from bkpy.config.recovery import RecoverySettings
     from bkpy.metadata.bookies.registration import BookieInfo
     from bkpy.metadata.cluster import Cluster
+    from bkpy.protocol.restore.restoring import Restore
 
 FREE_BYTES_LOW: Final = 2 << 30  # twice what a bookie by default needs to take entries again
 METADATA_SLOW_S: Final = 0.25
@@ -70,6 +73,7 @@ class ClusterView:
     pages: Mapping[str, PageReport | None]
     metadata_s: float  # the slowest of some reads
     now_s: float  # since the epoch
+    restore: Restore | None = None  # that the cluster comes from
 
 
 @dataclass(frozen=True)
@@ -118,6 +122,7 @@ async def seen(cluster: Cluster, settings: RecoverySettings, pages: ClusterPages
         await pages.read(bookies.values()),
         slowest,
         clock.time(),
+        None if (restored := await read_restore(store, root)) is None else restored.restore,
     )
 
 
@@ -190,6 +195,8 @@ def _of_bookies(seen: ClusterView) -> Iterator[HealthFinding]:
             message = f"{state} for {absence['absent_s']:,.0f} s"
         yield HealthFinding(Severity.WARNING, "absent", bookie_id, message, died)
     for bookie_id, info in sorted(seen.bookies.items()):
+        if info.in_limbo and not is_confirmed(seen.restore):
+            continue  # all are, which is said once
         if info.in_limbo:
             message = "it has lost data, and copies it back"
             yield HealthFinding(Severity.WARNING, "limbo", bookie_id, message, f"{_DISKS}#replacing-a-disk")
@@ -256,6 +263,10 @@ def _of_certificate(bookie_id: str, page: PageReport, now_s: float) -> Iterator[
 
 def _of_services(seen: ClusterView) -> Iterator[HealthFinding]:
     replication = seen.replication
+    if not is_confirmed(seen.restore):
+        message = "it was restored from a backup, which isn't confirmed: nothing is written, collected or re-replicated"
+        yield HealthFinding(Severity.RISK, "restore-unconfirmed", "", message, "docs/how-to/backup.md#restore")
+        return  # the others follow from it
     if replication["most_absent"]:
         message = "most bookies are absent, so nothing is re-replicated until more are back"
         yield HealthFinding(Severity.RISK, "most-absent", "", message, f"{_METRICS}#alarms")

@@ -39,6 +39,7 @@ from bkpy.protocol.repair.garbage_collection import (
     probe_state_of,
     unlisted,
 )
+from bkpy.protocol.restore.restoring import is_confirmed, is_kept
 from bkpy.runtime.pacer import Pacer
 from bkpy.runtime.worker_pool import for_each
 from bkpy.storage.space.deletion import hide
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from bkpy.metadata.ledgers.catalog import LedgerCatalog
     from bkpy.metadata.ledgers.metadata_probe import MetadataProbe
     from bkpy.metadata.replication.locks import LedgerLock, LedgerLocks
+    from bkpy.protocol.restore.restoring import Restore
     from bkpy.runtime.interfaces import Runtime
     from bkpy.storage.engine import LedgerStorage
     from bkpy.storage.space.deletion import HiddenLedger
@@ -64,6 +66,9 @@ LOCK_LOST = "the lock was lost"
 CHANGED = "the metadata have changed meanwhile"
 STORED_TO = "something was stored meanwhile"
 DAMAGED = "what the index says of it is damaged"
+LATER = "it may have been created after the backup that was restored"
+
+UNCONFIRMED = "the cluster was restored from a backup, which isn't confirmed yet (`bkpy cluster restore --confirm`)"
 
 _NAMED_MAX = 100
 
@@ -197,6 +202,7 @@ class Collector:
         self._runs = 0
         self._over_replicated_at = float("-inf")  # when a run looked for such copies last
         self._looks = Pacer(runtime.clock, settings.gc_looks_per_second)
+        self._restore: Restore | None = None  # that the cluster comes from, as of the present run
         self._older = ""  # why the metadata store is older than the bookie, once a run has found that
         self._collecting: asyncio.Task[Any] | None = None
         self._waiting: asyncio.Task[Any] | None = None
@@ -255,8 +261,11 @@ class Collector:
             _report(run)
 
     async def _collect_all(self, run: CollectionRun) -> None:
+        self._restore = await self._probe.restore()
         if not may_begin(older=bool(self._older)):
             run.fail("older", self._older)
+        elif not is_confirmed(self._restore):
+            run.fail("unconfirmed", UNCONFIRMED)
         elif not await self._look_at_highest(run):
             return
         after = -1
@@ -336,6 +345,9 @@ class Collector:
 
     async def _collect_unlisted(self, run: CollectionRun, ledger_id: int) -> None:
         """A ledger that the listing has not: delete it if a probe confirms that it is gone."""
+        if is_kept(self._restore, ledger_id):
+            self._kept(run, LATER)
+            return
         seen = await self._look(run, ledger_id)
         action = decide(Step.UNLISTED, seen.state, own_lock=False, unchanged=False)
         if action is not Action.DELETE:

@@ -8,17 +8,19 @@ other process is registered with its id.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.bookie.cookie import encode_cookie, storage_part, with_storage
-from bkpy.errors import IdentityError, MetadataUnavailableError
-from bkpy.metadata.bookies.cookies import read_cookie, write_cookie
+from bkpy.errors import ConfigError, IdentityError, MetadataUnavailableError
+from bkpy.metadata.bookies.cookies import cookie_fields, read_cookie, write_cookie
 from bkpy.metadata.bookies.draining import Drains
 from bkpy.metadata.bookies.registration import TAKEOVER_TIMEOUTS, BookieDirectory, Registration
 from bkpy.metadata.bookies.retired import read_retired
 from bkpy.metadata.cluster import open_cluster
+from bkpy.metadata.restore_record import read_restore
 from bkpy.metadata.stored_record import fields_of
 from bkpy.storage.identity import decode_cookie
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from bkpy.metadata.bookies.registration import BookieInfo
     from bkpy.metadata.cluster import Cluster
     from bkpy.metadata.store.store import MetadataStore
+    from bkpy.protocol.restore.restoring import Restore
     from bkpy.runtime.interfaces import Runtime
 
 log = logging.getLogger("bkpy.bookie")
@@ -69,6 +72,28 @@ class Membership:
             return KnownBookie(cluster, None, limbo_to=-1)
         retired.check_usable()
         return KnownBookie(cluster, None, retired.limbo_to)
+
+    async def restore(self) -> Restore | None:
+        """The restore that the cluster comes from; None if it was never restored from a backup."""
+        found = await read_restore(self._store, self._root)
+        return None if found is None else found.restore
+
+    async def stored_storage_cookie(self) -> bytes | None:
+        """What the metadata store has of the directories' cookie; None if the bookie has no cookie there."""
+        known = await self.cookie()
+        return None if known is None else storage_part(known[0])
+
+    async def join(self, instance_id: str, storage: bytes) -> None:
+        """Store the cookie of a bookie of the former cluster that joins a restored one, where it was before.
+
+        Its address is that in the backup; the start corrects it.
+        """
+        known = await self.cookie()
+        address = self._settings.advertised_address or self._settings.listen
+        if known is not None:
+            with contextlib.suppress(ConfigError):
+                address = cookie_fields(known[0])["address"]
+        await self.store_address(known, address, instance_id, storage)
 
     async def cookie(self) -> VersionedCookie | None:
         """The cookie that the metadata store has now; None if it has none."""

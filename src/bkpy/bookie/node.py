@@ -38,6 +38,7 @@ from bkpy.metadata.ledgers.metadata_probe import MetadataProbe
 from bkpy.metadata.replication.locks import LedgerLocks
 from bkpy.metadata.store.store import MetadataStore, SessionState
 from bkpy.storage import at_risk
+from bkpy.storage.adopt import adopt_storage
 from bkpy.storage.identity import decode_cookie
 from bkpy.storage.losses import Losses
 from bkpy.storage.open import open_storage
@@ -286,6 +287,20 @@ class BookieNode:
             self._metrics.watch_certificate(lambda: credentials.certificate_ends_s)
         pages = await self._serve_pages(credentials)
         membership = self._enter(Membership(settings, store, self._root, self._runtime))
+        restore = await membership.restore()
+        if restore is not None and await adopt_storage(
+            settings,
+            self._runtime,
+            restore,
+            await membership.stored_storage_cookie(),
+            partial(membership.join, restore.instance_id),
+        ):
+            log.warning(
+                "bookie %s joins the cluster %s, which was restored from a backup of %s: all its ledgers are in limbo",
+                settings.bookie_id,
+                restore.instance_id,
+                restore.former,
+            )
         known = await membership.look_up()
         storage = self._enter(await self._open_storage(membership, known))
         storage.failed.add_done_callback(self._storage_failed)
@@ -294,7 +309,14 @@ class BookieNode:
         # Of the cluster that the directories belong to, whatever the metadata store is later.
         instance_id = decode_cookie(storage.cookie, "the storage").instance_id
         layout = known.cluster.catalog.layout
-        probe = MetadataProbe(store, self._root, layout, instance_id=instance_id, bookie_id=settings.bookie_id)
+        probe = MetadataProbe(
+            store,
+            self._root,
+            layout,
+            instance_id=instance_id,
+            bookie_id=settings.bookie_id,
+            restored=restore is not None,
+        )
         service = BookieService(settings, storage, self._runtime, self._metrics, probe)
         listening = self._enter(Listening(service, credentials, self._runtime, known.cluster.instance_id))
         self.failed.add_done_callback(lambda _: listening.server.stop())

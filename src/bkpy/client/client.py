@@ -184,7 +184,9 @@ class Client:
     @property
     def _replication_context(self) -> ReplicationContext:
         by = self._recoveries
-        return ReplicationContext(self._cluster, self._directory, self._parts, by.ended_unread, by.fence, by.giving_up)
+        return ReplicationContext(
+            self._cluster, self._directory, self._parts, by.ended_unread, by.fence, by.giving_up, by.everywhere
+        )
 
     @property
     def _logs(self) -> LogStore:

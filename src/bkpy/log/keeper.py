@@ -22,6 +22,8 @@ from bkpy.metadata.ledgers.all_ledgers import all_ledgers
 from bkpy.metadata.logs.catalog import LogStore
 from bkpy.metadata.logs.deletions import LogDeletions
 from bkpy.metadata.logs.maintenance import LogMaintenance, Swept, log_of
+from bkpy.metadata.restore_record import read_restore
+from bkpy.protocol.restore.restoring import is_confirmed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from bkpy.metadata.cluster import Cluster
     from bkpy.metadata.logs.maintenance import Fence, LogOfLedger
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.restore.restoring import Restore
     from bkpy.runtime.interfaces import Runtime
 
 log = logging.getLogger("bkpy.recovery")
@@ -46,18 +49,28 @@ class LogKeeper:
         self._deletions = LogDeletions(self._logs)
         self._now = runtime.clock.monotonic
         self._settings = settings
+        self._store, self._root = cluster.store, cluster.root
+        self._restore: Restore | None = None  # that the cluster comes from
         self._reached = ""  # the log at which a call of `_maintain_all` was cut short
 
     async def run(self) -> None:
         """Until cancelled. Raises `ClientClosedError` when the metadata store is closed."""
         swept_at = self._now()
         while True:
+            if not await self._tried("maintaining logs", self._read_restore) or not is_confirmed(self._restore):
+                await asyncio.sleep(self._settings.log_retention_interval_s)
+                continue
             await self._tried("maintaining logs", self._maintain_all)
             if self._now() - swept_at >= self._settings.log_orphan_interval_s and await self._tried(
                 "searching for ledgers that no log names", self._sweep
             ):
                 swept_at = self._now()
             await asyncio.sleep(self._settings.log_retention_interval_s)
+
+    async def _read_restore(self) -> None:
+        """Of a cluster that was restored from a backup nothing is deleted before that is confirmed."""
+        found = await read_restore(self._store, self._root)
+        self._restore = None if found is None else found.restore
 
     async def _tried(self, what: str, act: Callable[[], Awaitable[None]]) -> bool:
         """Do it, or report why it has failed. False if the metadata store is away."""
@@ -111,6 +124,8 @@ class LogKeeper:
 
     async def _sweep_one(self, metadata: LedgerMetadata, belongs: LogOfLedger, grace_s: float, found: _Found) -> None:
         ledger_id = metadata.ledger_id
+        if self._restore is not None and not self._restore.collects_later and ledger_id <= self._restore.kept_to:
+            return  # the backup may have the list as it was before the ledger was in it
         try:
             swept = await self._log_maintenance.sweep(metadata, grace_s)
         except BookKeeperError as error:

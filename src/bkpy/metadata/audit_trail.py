@@ -69,6 +69,7 @@ class ActKind(enum.StrEnum):
     ACCEPT_LOSS = "accept-loss"
     RE_REPLICATION = "re-replication"
     PROTECT = "protect"
+    RESTORE = "restore"
 
 
 @dataclass(frozen=True, slots=True)

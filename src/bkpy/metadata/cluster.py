@@ -45,13 +45,8 @@ async def init_cluster(
     """
     attempts_max = settings.metadata_write_attempts_max
     chosen = layout_named(layout)
-    for node in _above(root):
-        if await store.exists(f"{node}/{paths.INSTANCE_ID}"):
-            raise ConfigError(
-                f"{root} lies inside the tree of the cluster under {node or '/'}, whose nodes are its own to name: "
-                "choose another root"
-            )
-    instance_id = _uuid(store.runtime.rng.randbytes(16))
+    await check_root_above(store, root)
+    instance_id = new_instance_id(store)
     above = await ensure_path(store, root, attempts_max=attempts_max)
     if isinstance(above, NotDone):
         raise to_error(above)
@@ -78,6 +73,21 @@ async def init_cluster(
             raise to_error(outcome)
         case _:
             assert_never(outcome)
+
+
+async def check_root_above(store: MetadataStore, root: str) -> None:
+    """Raise `ConfigError` if there is a cluster under a node above `root`."""
+    for node in _above(root):
+        if await store.exists(f"{node}/{paths.INSTANCE_ID}"):
+            raise ConfigError(
+                f"{root} lies inside the tree of the cluster under {node or '/'}, whose nodes are its own to name: "
+                "choose another root"
+            )
+
+
+def new_instance_id(store: MetadataStore) -> str:
+    """An instance id that no other cluster has."""
+    return _uuid(store.runtime.rng.randbytes(16))
 
 
 def _above(root: str) -> Iterator[str]:

@@ -26,6 +26,7 @@ RETIRED = "retired"
 AUDIT_TRAIL = "audit-trail"
 LOGS = "logs"
 LOGS_DELETED = "logs-deleted"
+RESTORE = "RESTORE"
 
 _BOOKIE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:\-]{0,254}")
 

@@ -39,6 +39,7 @@ from bkpy.protocol.ledger.giving_up import length_candidates
 from bkpy.protocol.ledger.ledger_metadata import ENTRY_ID_MAX, LedgerMetadata, LedgerState
 from bkpy.protocol.ledger.quorum import stripe_bookies
 from bkpy.protocol.ledger.recovery import EntryAnswer, EntryStatus, Fencing, Forward, Reply
+from bkpy.protocol.restore.restoring import widened, written_back_to
 from bkpy.protocol.wire import messages as m
 from bkpy.protocol.wire.lac_reply import parse_lac_reply
 from bkpy.protocol.wire.messages import Flags, Op, Status
@@ -78,6 +79,17 @@ class GivingUp(NamedTuple):
     at_least: int = -1
 
 
+class Everywhere(NamedTuple):
+    """Metadata that were restored from a backup: copies may be on any of `bookies`, all of which have to answer.
+
+    Without a copy on any of them an entry is missing, even if they can't tell: all of them are in limbo. `leaves_gap`:
+    the ledger's log may have had later ledgers, so it gets the record of an accepted loss.
+    """
+
+    bookies: tuple[str, ...]
+    leaves_gap: bool
+
+
 class Survey(NamedTuple):
     """What can still be read of a ledger. It would be closed at `last_entry`, with `length` bytes of payload.
 
@@ -110,8 +122,11 @@ class LedgerRecovery:
         on_begun: Callable[[WriteBack], None],
         on_ended: Callable[[WriteBack], None],
         giving_up: GivingUp | None = None,
+        everywhere: Everywhere | None = None,
     ) -> None:
         self._metadata = metadata
+        self._everywhere = everywhere
+        self._acknowledged = -1  # every entry up to here was acknowledged, as some bookie has proved
         self._version = version
         self._codec = codec
         self._catalog = catalog
@@ -147,7 +162,7 @@ class LedgerRecovery:
         try:
             confirmed = await self._fence()
             write_back = WriteBack(
-                self._metadata,
+                self._written_to(),
                 confirmed=confirmed,
                 parts=self._parts,
             )
@@ -211,6 +226,8 @@ class LedgerRecovery:
 
     def _loss(self, confirmed: int, last: int) -> AcceptedLoss | None:
         """The loss to record in the metadata, if anything was given up."""
+        if self._everywhere is not None and self._everywhere.leaves_gap:
+            return AcceptedLoss(int(self._runtime.clock.time() * 1000), self._acknowledged, last, {})
         giving_up = self._giving_up
         if giving_up is None or not self._gave_up:
             return None
@@ -252,11 +269,28 @@ class LedgerRecovery:
         failures = "; ".join(f"{bookie_id}: {text}" for bookie_id, text in sorted(self._answers.items()))
         return LedgerRecoveryError(f"{what} ({failures})", ledger_id=self._ledger_id, entry_id=entry_id)
 
+    def _asked(self) -> LedgerMetadata:
+        """The metadata, with the bookies to ask."""
+        return self._metadata if self._everywhere is None else widened(self._metadata, self._everywhere.bookies)
+
+    def _written_to(self) -> LedgerMetadata:
+        """The metadata, with a last ensemble that gets what is written back: bookies of a restored one may be gone."""
+        if self._everywhere is None:
+            return self._metadata
+        last = self._metadata.fragments[-1]
+        ensemble = written_back_to(last.bookies, self._everywhere.bookies)
+        if ensemble is None:
+            raise self._undecided(f"only {len(self._everywhere.bookies)} bookies are left to write it back to")
+        return self._metadata.new_fragment(last.first_entry, ensemble)
+
     # --- fencing ----------------------------------------------------------------------------------------------------
 
     async def _fence(self) -> int:
-        """Fence the last ensemble. Returns the highest id that is known to be acknowledged."""
-        metadata = self._metadata
+        """Fence the last ensemble. Returns the highest id that is known to be acknowledged, and need not be read.
+
+        With restored metadata that is the one before the last fragment, whose ensemble may have nothing of it.
+        """
+        metadata = self._asked()
         fragment = metadata.fragments[-1]
         fencing = Fencing(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
         confirmed = fragment.first_entry - 1  # a fragment begins right behind an acknowledged entry
@@ -296,7 +330,8 @@ class LedgerRecovery:
         finally:
             for task in tasks:
                 task.cancel()
-        return confirmed
+        self._acknowledged = confirmed
+        return confirmed if self._everywhere is None else fragment.first_entry - 1
 
     def _is_given_up(self, bookie_id: str) -> bool:
         return self._giving_up is not None and bookie_id not in self._giving_up.registered
@@ -344,7 +379,7 @@ class LedgerRecovery:
 
         Asks one bookie of the write set first, for the bytes, and the others when it denies an entry or is late.
         """
-        metadata = self._metadata
+        metadata = self._asked()
         bookies = metadata.fragment_of(first).bookies
         size, quorum = metadata.ensemble_size, metadata.write_quorum
         given_up = None
@@ -392,6 +427,8 @@ class LedgerRecovery:
                 if not forward.is_failed(index):
                     self._answers[bookies[index]] = forward.word(index, forward.next).value
             raise self._undecided("too few bookies can tell whether the entry exists", forward.next)
+        if entry_status is EntryStatus.MISSING and forward.next <= self._acknowledged and self._everywhere is not None:
+            raise self._undecided("the entry was acknowledged, and no bookie has it", forward.next)
         self._gave_up |= entry_status is EntryStatus.GIVEN_UP
         return _RangeEntries(
             [records[i] for i in range(first, forward.next)],
@@ -431,7 +468,7 @@ class LedgerRecovery:
         if answer.examined_to < first:
             raise CorruptDataError("the bookie has examined nothing", ledger_id=self._ledger_id, bookie=bookie_id)
         found: dict[int, RecoveredEntry] = {}
-        unknown = list(answer.unknown)
+        unknown = list(answer.unknown) if self._everywhere is None else []
         view = reply.body
         try:
             for header in walk(view):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from bkpy.protocol.ledger.ledger_metadata import LedgerState
 from bkpy.protocol.wire.records import RecordCodec, digest_key
-from bkpy.recovery.ledger_recovery import GivingUp, LedgerRecovery
+from bkpy.recovery.ledger_recovery import Everywhere, GivingUp, LedgerRecovery
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,6 +56,14 @@ class Recoveries:
         metadata, version = await self._catalog.read(ledger_id, fresh=True)
         return await self._run(metadata, version, RecordCodec(ledger_id))
 
+    async def everywhere(self, ledger_id: int, everywhere: Everywhere) -> LedgerMetadata:
+        """The CLOSED metadata of a ledger of a restored cluster: read from, and fenced on, every bookie."""
+        self._check_open()
+        metadata, version = await self._catalog.read(ledger_id, fresh=True)
+        if metadata.state is LedgerState.CLOSED:
+            return metadata
+        return await self._recovery(metadata, version, RecordCodec(ledger_id), everywhere=everywhere).run()
+
     async def fence(self, ledger_id: int) -> None:
         """Fence the ledger: no append of its writer is acknowledged any more."""
         self._check_open()
@@ -77,7 +85,12 @@ class Recoveries:
         return await self._recovery(metadata, version, codec).run()
 
     def _recovery(
-        self, metadata: LedgerMetadata, version: int, codec: RecordCodec, giving_up: GivingUp | None = None
+        self,
+        metadata: LedgerMetadata,
+        version: int,
+        codec: RecordCodec,
+        giving_up: GivingUp | None = None,
+        everywhere: Everywhere | None = None,
     ) -> LedgerRecovery:
         return LedgerRecovery(
             metadata,
@@ -88,4 +101,5 @@ class Recoveries:
             on_begun=self._on_begun,
             on_ended=self._on_ended,
             giving_up=giving_up,
+            everywhere=everywhere,
         )

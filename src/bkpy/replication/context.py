@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from bkpy.metadata.cluster import Cluster
     from bkpy.metadata.replication.underreplication import UnderreplicationRecord
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
-    from bkpy.recovery.ledger_recovery import LedgerRecovery
+    from bkpy.recovery.ledger_recovery import Everywhere, LedgerRecovery
 
 
 class ReplicationContext(NamedTuple):
@@ -22,7 +22,8 @@ class ReplicationContext(NamedTuple):
     sees to it that nothing is acknowledged to its writer any more.
 
     `recovery_giving_up` prepares one that does without bookies that are gone; it is given the ledger's id and password,
-    and the entry before which the ledger is not to be closed.
+    and the entry before which the ledger is not to be closed. `recover_everywhere` closes a ledger of a restored
+    cluster.
     """
 
     cluster: Cluster
@@ -31,6 +32,7 @@ class ReplicationContext(NamedTuple):
     recover: Callable[[int], Coroutine[Any, Any, LedgerMetadata]]
     fence: Callable[[int], Coroutine[Any, Any, None]]
     recovery_giving_up: Callable[[int, bytes, int], Coroutine[Any, Any, LedgerRecovery]]
+    recover_everywhere: Callable[[int, Everywhere], Coroutine[Any, Any, LedgerMetadata]]
 
     def bookies(self) -> Bookies:
         """The bookies that are registered now."""

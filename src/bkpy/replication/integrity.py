@@ -6,6 +6,9 @@
 It looks through all ledgers when the bookie may have lost any, or when it is asked to; else at those in limbo and those
 in which the scrub has found damage. What to do about a ledger is decided in `protocol/repair/integrity.py`.
 
+In a cluster that was restored from a backup and isn't confirmed it only copies, from any bookie, and reports what it
+misses (`protocol/restore/restoring.py`).
+
 Invariants: a ledger with entries that could not be copied back stays in limbo, is logged, and is tried again; ledgers
 that the bookie has never seen are trusted only after a look at all ledgers, which began after the bookie was started; a
 failure in here harms nothing else in the process.
@@ -14,6 +17,7 @@ failure in here harms nothing else in the process.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -30,9 +34,11 @@ from bkpy.metadata.ledgers.all_ledgers import UNREADABLE, all_ledgers
 from bkpy.metadata.replication.locks import LedgerLock, LedgerLocks
 from bkpy.metadata.replication.underreplication import LossReason, UnderreplicationQueue
 from bkpy.metadata.replication.worker_nodes import REBUILDING, WorkerNode
+from bkpy.metadata.restore_record import read_restore, write_report
 from bkpy.metadata.store.outcome import NotDone
 from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 from bkpy.protocol.repair.integrity import Demand, IntegrityAction, copy_of, demand_of, next_action
+from bkpy.protocol.restore.restoring import copies_here, is_confirmed, widened
 from bkpy.replication.worker.fragment_copy import Copied, CopyCount, FragmentCopy, Unreadable
 from bkpy.replication.worker.pacing import CopyRate
 from bkpy.runtime.worker_pool import for_each
@@ -47,6 +53,7 @@ if TYPE_CHECKING:
     from bkpy.metadata.store.store import MetadataStore
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
     from bkpy.protocol.repair.integrity import MissingRange
+    from bkpy.protocol.restore.restoring import Restore
     from bkpy.runtime.interfaces import Runtime
 
 log = logging.getLogger("bkpy.recovery")
@@ -162,6 +169,7 @@ class IntegrityCheck:
         self._to_recover: set[int] = set()  # open ledgers that may have lost entries before this bookie takes new ones
         self._marked: set[int] = set()  # with records that name this bookie, which go if it misses nothing
         self._asked = False
+        self._was_restored: bool | None = None  # None until that was read
         self._search_at = float("-inf")  # when to look for ledgers in limbo again
         self._woken = asyncio.Event()
         self._tasks: list[asyncio.Task[Any]] = []
@@ -274,6 +282,8 @@ class IntegrityCheck:
     async def _round(self) -> bool:
         """Look at all ledgers, or at the ones in limbo or damaged, and repair them; whether any was repaired."""
         await self._locks.release_abandoned()  # of a look that failed
+        if not is_confirmed(restore := await self._restore_of_cluster()):
+            return await self._copy_for(restore)
         in_doubt = self._losses.all_in_doubt
         whole = in_doubt or self._asked
         some = self._left.keys() | self._waiting.keys()
@@ -285,13 +295,11 @@ class IntegrityCheck:
                 some |= await self._marked_here()
         if not whole and not some:
             return False
-        if self._client is None:
-            shared = {name: getattr(self._settings, name) for name in MetadataSettings.model_fields}
-            self._client = await open_client(self._store, self._root, self._runtime, client_settings(**shared))
+        client = await self._opened()
         self._look = look = IntegrityLook(whole, self._runtime.clock.time())
         try:
             if whole:
-                await self._look_at_all(self._client, look, in_doubt=in_doubt)
+                await self._look_at_all(client, look, in_doubt=in_doubt)
                 self._asked = False
             else:
                 await self._look_at(_each(sorted(some)))
@@ -307,6 +315,68 @@ class IntegrityCheck:
                 self._count.entries,
             )
         return look.repaired > 0
+
+    # --- a cluster that was restored from a backup --------------------------------------------------------------------
+
+    async def _restore_of_cluster(self) -> Restore | None:
+        """The restore that the cluster comes from; no cluster becomes a restored one later."""
+        if self._was_restored is False:
+            return None
+        found = await read_restore(self._store, self._root)
+        self._was_restored = found is not None
+        return None if found is None else found.restore
+
+    async def _copy_for(self, restore: Restore | None) -> bool:
+        """Copy what the restored metadata want of this bookie, from any bookie, and report; no limbo ends before.
+
+        Whether the report is new, so that the next round is soon.
+        """
+        if not copies_here(restore):
+            return True
+        client = await self._opened()
+        await replication_context(client).directory.refresh()
+        self._look = look = IntegrityLook(True, self._runtime.clock.time())
+        self._left.clear()
+        left: list[int] = []
+        try:
+            async for some in batched_async(
+                replication_context(client).cluster.catalog.ids(), self._settings.integrity_flush_ledgers
+            ):
+                await self._each(some, self._copy_from_any)
+                await self._losses.flush()
+                await self._each(some, functools.partial(self._check_copied, left))
+        finally:
+            look.ended_s = self._runtime.clock.time()
+        await write_report(self._store, self._root, self._bookie_id, sorted(left))
+        return True
+
+    async def _copy_from_any(self, ledger_id: int) -> None:
+        metadata = await self._read(ledger_id)
+        if metadata is None or demand_of(metadata, self._bookie_id) is Demand.NOTHING:
+            return
+        missing_ranges = await self._losses.missing_ranges(metadata)
+        if missing_ranges:
+            await self._losses.make_known(metadata)
+            context = replication_context(await self._opened())
+            sources = sorted(context.bookies().readable - {self._bookie_id})
+            if sources:
+                await self._copy(metadata, missing_ranges, widened(metadata, sources))
+
+    async def _check_copied(self, left: list[int], ledger_id: int) -> None:
+        """Note the ledger if entries of it are missing here, by the index on disk, or it isn't closed."""
+        metadata = await self._read(ledger_id)
+        demand = demand_of(metadata, self._bookie_id)
+        if metadata is None or demand is Demand.NOTHING:
+            return
+        if demand is not Demand.CLOSED or await self._losses.missing_ranges(metadata):
+            left.append(ledger_id)
+            self._left.setdefault(ledger_id, "no bookie has all entries that belong here")
+
+    async def _opened(self) -> Client:
+        if self._client is None:
+            shared = {name: getattr(self._settings, name) for name in MetadataSettings.model_fields}
+            self._client = await open_client(self._store, self._root, self._runtime, client_settings(**shared))
+        return self._client
 
     async def _look_at_all(self, client: Client, look: IntegrityLook, *, in_doubt: bool) -> None:
         """Look at every ledger; afterwards trust the ledgers that this bookie has never seen."""
@@ -455,14 +525,19 @@ class IntegrityCheck:
         except NoSuchLedgerError:
             return None
 
-    async def _copy(self, metadata: LedgerMetadata, missing_ranges: list[MissingRange]) -> bool:
-        """Copy from the other bookies to this one, as a worker does; whether all of it is here."""
+    async def _copy(
+        self, metadata: LedgerMetadata, missing_ranges: list[MissingRange], read_as: LedgerMetadata | None = None
+    ) -> bool:
+        """Copy from the other bookies to this one, as a worker does; whether all of it is here.
+
+        `read_as`: other ensembles to read from than those of the metadata.
+        """
         assert self._client is not None
         context = replication_context(self._client)
         others = context.bookies().readable - {self._bookie_id}
         for missing in missing_ranges:
             copied = await FragmentCopy(
-                metadata,
+                read_as or metadata,
                 copy_of(metadata, missing, others),
                 self._bookie_id,
                 context=context,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bkpy.cli.cluster.audit import audit
+from bkpy.cli.cluster.backup import backup, restore
 from bkpy.cli.cluster.check import check
 from bkpy.cli.cluster.health import health
 from bkpy.cli.cluster.protect import protect
@@ -29,10 +30,12 @@ _LAYOUTS = ("flat", "hierarchical", "long-hierarchical")
 
 @click.group()
 def cluster() -> None:
-    """Initialise, show, check, balance and protect a cluster."""
+    """Initialise, show, check, balance, back up and protect a cluster."""
 
 
 cluster.add_command(audit)
+cluster.add_command(backup)
+cluster.add_command(restore)
 cluster.add_command(check)
 cluster.add_command(health)
 cluster.add_command(top)

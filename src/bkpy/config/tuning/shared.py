@@ -42,6 +42,10 @@ class MetadataTuning(Settings):
         default=100, description="acts of each kind that the audit trail keeps, about 500 bytes each"
     )
 
+    restore_nodes_max: Size = Field(
+        default=100, description="nodes that one transaction of a restore makes, of at most 128 KiB"
+    )
+
     # Named logs.
     log_page_rows: int = Field(
         default=128,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError, UnauthorizedError
 from bkpy.metadata import paths
 from bkpy.metadata.ledgers.layout import id_is_held, next_id
+from bkpy.metadata.restore_record import read_restore
 from bkpy.metadata.store.resolve import read_if_there
 from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata, UnsupportedVersionError
 from bkpy.protocol.repair.garbage_collection import ProbeState, probe_state_of, probe_state_of_nothing
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from bkpy.metadata.ledgers.layout import Layout
     from bkpy.metadata.replication.locks import LedgerLock
     from bkpy.metadata.store.store import MetadataStore
+    from bkpy.protocol.restore.restoring import Restore
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +43,37 @@ class ProbeResult:
 
 
 class MetadataProbe:
-    """Looks for the bookie `bookie_id`, whose directories belong to the cluster `instance_id`."""
+    """Looks for the bookie `bookie_id`, whose directories belong to the cluster `instance_id`.
 
-    def __init__(self, store: MetadataStore, root: str, layout: Layout, *, instance_id: str, bookie_id: str) -> None:
+    `restored`: its metadata were restored from a backup, which no cluster becomes later.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        root: str,
+        layout: Layout,
+        *,
+        instance_id: str,
+        bookie_id: str,
+        restored: bool = False,
+    ) -> None:
         self._store = store
         self._root = root
         self._layout = layout
         self._instance_id = instance_id
         self._bookie_id = bookie_id
+        self._restored = restored
+
+    async def restore(self) -> Restore | None:
+        """The restore that the cluster comes from, if any. Raises `BookKeeperError` where that is unknown."""
+        if not self._restored:
+            return None
+        await self._store.sync(self._root)
+        found = await read_restore(self._store, self._root)
+        if found is None:
+            raise CorruptDataError("the record of the restore is gone", path=f"{self._root}/{paths.RESTORE}")
+        return found.restore
 
     async def look(self, ledger_id: int, lock: LedgerLock | None = None, *, empty: bool = False) -> ProbeResult:
         """The ledger as it is now, and whether `lock` is held. `empty`: the bookie has no entry of it.

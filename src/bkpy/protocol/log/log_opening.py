@@ -117,6 +117,19 @@ def settled(log_list: LogList, ends: Mapping[int, SegmentEnd], runs_max: int = R
     )
 
 
+def with_lost_end(log_list: LogList) -> LogList:
+    """The list of a log that may have had later segments, which are lost: none of their positions is given out again.
+
+    Behind open segments that is so once their ledgers' loss is accepted, see `settled`.
+    """
+    if log_list.deleted or log_list.open_segments:
+        return log_list
+    gaps = list(log_list.gaps)
+    _add_gap(gaps, log_list.sealed_end, log_list.sealed_end + LEDGER_ENTRIES_MAX)
+    first = log_list.first_position if log_list.rows else gaps[-1][1]
+    return dataclasses.replace(log_list, gaps=tuple(gaps), first_position=first)
+
+
 def _with_numbers(producers: Producers, segment: Segment, numbering: Numbering | None, runs_max: int) -> Producers:
     """The producers' state with the entries of a segment that is sealed now."""
     if numbering is None or not segment.entries:

@@ -76,7 +76,7 @@ class ShareReader:
 
     async def batches(self) -> AsyncGenerator[list[SentBatch], None]:
         """The share in order, some batches at a time. Raises the `missing_entry_error` of what can't be had."""
-        copy, size = self._copy, self._metadata.ensemble_size
+        copy, size = self._copy, self._share.step
         if not self._share.starts:
             return
         if self._share.step == 1:

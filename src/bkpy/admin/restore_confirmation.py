@@ -1,0 +1,203 @@
+"""Brings a restored cluster to the point where it is like any other (`protocol/restore/restoring.py`).
+
+    every bookie is here --> close every ledger, asking all bookies --> CLOSED --> every bookie reports --> CONFIRMED
+
+Invariants: each state is stored before what it permits begins; a call that was interrupted is completed by the next; an
+operator names the bookies and accepts the losses that the cluster goes on without.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from bkpy.batching import batched_async
+from bkpy.errors import BookKeeperError, ConfigError, LedgerRecoveryError
+from bkpy.metadata import paths
+from bkpy.metadata.audit_trail import ActKind
+from bkpy.metadata.bookies.cookies import list_cookies
+from bkpy.metadata.ledgers.all_ledgers import all_ledgers
+from bkpy.metadata.logs.maintenance import log_of
+from bkpy.metadata.restore_record import read_reports, read_restore, write_restore
+from bkpy.metadata.store.store import Delete
+from bkpy.protocol.ledger.ledger_metadata import LedgerState
+from bkpy.protocol.restore.restoring import Restore, RestoreState, obstacles
+from bkpy.recovery.ledger_recovery import Everywhere
+from bkpy.runtime.worker_pool import for_each
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Collection
+
+    from bkpy.config.recovery import RecoverySettings
+    from bkpy.metadata.audit_trail import AuditTrail
+    from bkpy.metadata.restore_record import StoredRestore
+    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
+    from bkpy.replication.context import ReplicationContext
+
+_NAMED_MAX: Final = 1000  # failed ledgers that are named
+
+
+@dataclass
+class ConfirmationProgress:
+    """How far it is. `not_closed`: ledgers that couldn't be closed, and why; `waiting_for`: what bookies still do."""
+
+    state: RestoreState
+    closed: int = 0
+    not_closed: dict[int, str] = field(default_factory=dict)
+    waiting_for: list[str] = field(default_factory=list)
+
+
+class RestoreConfirmation:
+    """The confirmation of one cluster's restore, in an administrator's session."""
+
+    def __init__(self, context: ReplicationContext, settings: RecoverySettings, trail: AuditTrail | None) -> None:
+        self._context = context
+        self._settings = settings
+        self._trail = trail
+        self._store, self._root = context.cluster.store, context.cluster.root
+
+    async def restore(self) -> Restore | None:
+        """The restore that the cluster comes from; None if it was never restored."""
+        found = await read_restore(self._store, self._root)
+        return None if found is None else found.restore
+
+    async def run(
+        self,
+        *,
+        without: Collection[str] = (),
+        accept_loss: bool = False,
+        collect_later: bool = False,
+        progress: Callable[[ConfirmationProgress], None] = lambda state: None,
+    ) -> Restore:
+        """Confirm the restore, and return it.
+
+        `without`: bookies that never come back. `accept_loss`: confirm although ledgers can't be closed, or bookies
+        miss entries that nobody has. `collect_later`: bookies may delete ledgers that were created after the backup.
+        Raises `ConfigError` and `LedgerRecoveryError` with all that keeps it from going on.
+        """
+        found = await self._found()
+        done = ConfirmationProgress(found.restore.state)
+        if found.restore.state is RestoreState.RESTORED:
+            await self._record(
+                f"without {', '.join(sorted(without)) or 'none'}, losses {'' if accept_loss else 'not '}accepted"
+            )
+            bookies = await self._all_here(without)
+            await self._close_all(bookies, done, progress)
+            if done.not_closed and not accept_loss:
+                raise _not_closed(done.not_closed)
+            found = await self._advance(found)
+            done.state = found.restore.state
+        if found.restore.state is RestoreState.CLOSED:
+            await self._reported(without, done, progress, accept_loss=accept_loss)
+            found = await self._advance(found, collect_later=collect_later)
+        elif collect_later and not found.restore.collects_later:
+            await self._record("ledgers created after the backup may be collected")
+            changed = replace(found.restore, collects_later=True)
+            found = await write_restore(self._store, self._root, changed, found.version)
+        return found.restore
+
+    async def _found(self) -> StoredRestore:
+        await self._store.sync(self._root)
+        found = await read_restore(self._store, self._root)
+        if found is None:
+            raise ConfigError(f"the cluster under {self._root} was not restored from a backup: nothing to confirm")
+        return found
+
+    async def _record(self, details: str) -> None:
+        if self._trail is not None:
+            await self._trail.record(ActKind.RESTORE, self._root, details)
+
+    async def _advance(self, found: StoredRestore, *, collect_later: bool = False) -> StoredRestore:
+        restore = found.restore.advanced()
+        others = []
+        if restore.state is RestoreState.CONFIRMED:
+            restore = replace(restore, collects_later=collect_later)
+            disabled = f"{self._root}/{paths.DISABLED}"
+            if not restore.was_disabled and await self._store.exists(disabled):
+                others = [Delete(disabled)]
+        return await write_restore(self._store, self._root, restore, found.version, others)
+
+    async def _all_here(self, without: Collection[str]) -> tuple[str, ...]:
+        cookies, registered = await self._bookies()
+        if found := obstacles(cookies, registered, without):
+            raise ConfigError("the restore can't be confirmed yet:\n  " + "\n  ".join(found))
+        return tuple(sorted(set(cookies) - set(without)))
+
+    async def _bookies(self) -> tuple[list[str], frozenset[str]]:
+        await self._context.directory.refresh()
+        return await list_cookies(self._store, self._root), self._context.directory.readable
+
+    # --- closing ------------------------------------------------------------------------------------------------------
+
+    async def _close_all(
+        self,
+        bookies: tuple[str, ...],
+        done: ConfirmationProgress,
+        progress: Callable[[ConfirmationProgress], None],
+    ) -> None:
+        """Close every ledger that isn't; what fails is in `done`."""
+
+        async def close(metadata: LedgerMetadata) -> None:
+            everywhere = Everywhere(bookies, leaves_gap=log_of(metadata) is not None)
+            try:
+                await self._context.recover_everywhere(metadata.ledger_id, everywhere)
+                done.closed += 1
+            except BookKeeperError as error:
+                if len(done.not_closed) < _NAMED_MAX:
+                    done.not_closed[metadata.ledger_id] = str(error)
+            progress(done)
+
+        async for some in batched_async(self._open_ledgers(done), self._settings.integrity_flush_ledgers):
+            await for_each(some, close, at_once=self._settings.integrity_ledgers_at_once)
+
+    async def _open_ledgers(self, done: ConfirmationProgress) -> AsyncIterator[LedgerMetadata]:
+        catalog = self._context.cluster.catalog
+        async for some in all_ledgers(catalog, reads_at_once=self._settings.audit_reads_at_once):
+            for ledger_id, metadata in some:
+                if metadata is None:
+                    done.not_closed[ledger_id] = "its metadata can't be read"
+                elif metadata.state is not LedgerState.CLOSED:
+                    yield metadata
+
+    # --- reports ------------------------------------------------------------------------------------------------------
+
+    async def _reported(
+        self,
+        without: Collection[str],
+        done: ConfirmationProgress,
+        progress: Callable[[ConfirmationProgress], None],
+        *,
+        accept_loss: bool,
+    ) -> None:
+        """Wait until each bookie has reported. Raises `ConfigError` if one isn't here, or misses entries."""
+        while True:
+            cookies, registered = await self._bookies()
+            if found := obstacles(cookies, registered, without):
+                raise ConfigError("the restore can't be confirmed yet:\n  " + "\n  ".join(found))
+            reports = await read_reports(self._store, self._root)
+            if set(cookies) - set(without) <= reports.keys():
+                break
+            done.waiting_for = obstacles(cookies, registered, without, reports)
+            progress(done)
+            await asyncio.sleep(self._settings.drain_look_interval_s)
+        missing = obstacles(cookies, registered, without, reports)
+        if missing and not accept_loss:
+            raise ConfigError(
+                "entries that the restored metadata name are on no bookie that is here:\n  "
+                + "\n  ".join(missing)
+                + "\nStart the bookies that have them and run this again in a while; delete ledgers that were deleted "
+                "after the backup (`bkpy ledger delete`); or accept that these entries stay unreadable (--accept-loss)"
+            )
+
+
+def _not_closed(failed: dict[int, str]) -> LedgerRecoveryError:
+    some = [f"ledger {ledger_id}: {why}" for ledger_id, why in sorted(failed.items())[:10]]
+    more = f"\n  and {len(failed) - 10} more" if len(failed) > 10 else ""
+    return LedgerRecoveryError(
+        f"{len(failed)} ledgers can't be closed, for no bookie has what was acknowledged, or not all have answered:\n  "
+        + "\n  ".join(some)
+        + more
+        + "\nRun this again once the bookies are well; or go on (--accept-loss): then they stay IN_RECOVERY, for `bkpy "
+        "ledger recover --accept-loss`"
+    )

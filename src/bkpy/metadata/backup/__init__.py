@@ -1,0 +1,1 @@
+"""Backups of a cluster's metadata, and their restore."""

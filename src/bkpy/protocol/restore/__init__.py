@@ -1,0 +1,1 @@
+"""The decisions of a cluster whose metadata were restored from a backup."""

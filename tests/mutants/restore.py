@@ -1,0 +1,145 @@
+"""A cluster that was restored from a backup: it denies, collects or loses what the bookies still have."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants import Mutant
+
+_RESTORE: Final = "tests/unit/admin/test_restore.py::"
+_BEFORE: Final = (_RESTORE + "test_nothing_is_denied_written_or_collected_before_the_confirmation",)
+_MOVED: Final = (_RESTORE + "test_copies_that_were_moved_come_back_from_wherever_they_are",)
+_CHANGED: Final = (_RESTORE + "test_entries_behind_a_changed_ensemble_are_found_and_written_back",)
+_LATER: Final = (_RESTORE + "test_a_ledger_that_was_created_later_is_kept_until_an_operator_decides",)
+_ORPHAN: Final = (_RESTORE + "test_a_ledger_that_its_log_does_not_name_in_the_backup_is_no_orphan",)
+_ROOT: Final = (_RESTORE + "test_a_root_that_is_not_empty_or_the_former_one_is_refused",)
+_ABSENT: Final = (_RESTORE + "test_an_absent_bookie_keeps_the_restore_unconfirmed_until_it_is_given_up",)
+
+MUTANTS = [
+    Mutant(
+        "a bookie collects before the restore is confirmed",
+        "ledgers and copies that the old metadata don't name are deleted",
+        "        elif not is_confirmed(self._restore):\n",
+        "        elif False:\n",
+        _BEFORE,
+    ),
+    Mutant(
+        "a bookie collects ledgers that were created after the backup",
+        "the only copies of acknowledged entries are deleted",
+        "        if is_kept(self._restore, ledger_id):\n",
+        "        if False:\n",
+        _LATER,
+    ),
+    Mutant(
+        "a bookie joins a restored cluster without limbo",
+        "it denies entries that moved, and recoveries cut ledgers short",
+        "            _put_in_limbo(settings, runtime, directory.path, directory.uuid)\n",
+        "            pass\n",
+        (*_BEFORE, _RESTORE + "test_a_bookie_that_is_interrupted_as_it_joins_is_in_limbo_once_it_has_joined"),
+    ),
+    Mutant(
+        "a bookie has the cookie of a restored cluster before its ledgers are in limbo",
+        "a crash in between leaves a bookie that denies",
+        "    if restore is None or restore.former not in instances:\n",
+        "    if restore is None or restore.former not in instances or restore.instance_id in instances:\n",
+        (_RESTORE + "test_a_bookie_some_of_whose_directories_have_joined_goes_on",),
+    ),
+    Mutant(
+        "limbo ends before the restore is confirmed",
+        "bookies deny, and take entries, while nobody has looked at what was restored",
+        "        if not is_confirmed(restore := await self._restore_of_cluster()):\n",
+        "        if (restore := await self._restore_of_cluster()) is None and restore is not None:\n",
+        _BEFORE,
+    ),
+    Mutant(
+        "a recovery of a restored ledger asks only the bookies that the metadata name",
+        "entries behind a change of the ensemble are lost",
+        "return self._metadata if self._everywhere is None else widened(self._metadata, self._everywhere.bookies)",
+        "return self._metadata",
+        _CHANGED,
+    ),
+    Mutant(
+        "a recovery of a restored ledger writes back only what is not known to be acknowledged",
+        "acknowledged entries of a closed ledger are on too few of the bookies that it names",
+        "        return confirmed if self._everywhere is None else fragment.first_entry - 1\n",
+        "        return confirmed\n",
+        (_RESTORE + "test_a_ledger_is_closed_with_its_entries_on_ack_quorums_of_the_bookies_that_it_names",),
+    ),
+    Mutant(
+        "a restored ledger ends before an acknowledged entry that is nowhere",
+        "a loss is hidden as the end of the ledger",
+        "forward.next <= self._acknowledged and self._everywhere is not None",
+        "False",
+        (_RESTORE + "test_an_acknowledged_entry_that_is_nowhere_keeps_the_ledger_open",),
+    ),
+    Mutant(
+        "bookies copy for a restored cluster only from those that the metadata name",
+        "copies that were moved after the backup are collected, and the entries lost",
+        "await self._copy(metadata, missing_ranges, widened(metadata, sources))",
+        "await self._copy(metadata, missing_ranges)",
+        _MOVED,
+    ),
+    Mutant(
+        "a restore is confirmed though bookies miss entries",
+        "copies that are needed are collected, and nobody has been told",
+        "        if missing and not accept_loss:\n",
+        "        if False:\n",
+        (_RESTORE + "test_a_deleted_ledger_comes_back_unreadable_and_is_named_before_the_restore_ends",),
+    ),
+    Mutant(
+        "a restore is confirmed without an absent bookie",
+        "entries that only it has are lost when open ledgers are closed",
+        "        if bookie_id not in registered:\n            found.append",
+        "        if False:\n            found.append",
+        _ABSENT,
+    ),
+    Mutant(
+        "ids go on where they were in the backup",
+        "a new ledger meets the entries of a former one",
+        "    high = newest_high + HIGHS_SKIPPED\n",
+        "    high = newest_high\n",
+        _LATER,
+    ),
+    Mutant(
+        "a backup is restored under the root that it is of",
+        "a client of before overwrites a closed ledger",
+        "        if root == header.root:\n",
+        "        if False:\n",
+        _ROOT,
+    ),
+    Mutant(
+        "another backup completes a restore that was interrupted",
+        "the metadata are a mixture of two states",
+        "    if found.restore.checksum != checksum:\n",
+        "    if False:\n",
+        _ROOT,
+    ),
+    Mutant(
+        "a restored log goes on at the end that the backup knows",
+        "positions are given out a second time, for other entries",
+        "                return with_lost_end(log_list).encode()\n",
+        "                return node.data\n",
+        (_RESTORE + "test_a_log_without_a_writer_at_the_backup_gives_out_no_position_twice",),
+    ),
+    Mutant(
+        "a restored log goes on behind its open segment",
+        "positions are given out a second time, for other entries",
+        "leaves_gap=log_of(metadata) is not None",
+        "leaves_gap=False",
+        (_RESTORE + "test_a_log_that_rolled_gives_out_no_position_twice",),
+    ),
+    Mutant(
+        "the auditor deletes ledgers that the list in the backup doesn't name",
+        "segments that were added during the backup are lost",
+        "if self._restore is not None and not self._restore.collects_later and ledger_id <= self._restore.kept_to:",
+        "if False:",
+        _ORPHAN,
+    ),
+    Mutant(
+        "the auditor maintains logs before the restore is confirmed",
+        "retention deletes ledgers by metadata that nobody has looked at",
+        'if not await self._tried("maintaining logs", self._read_restore) or not is_confirmed(self._restore):',
+        'if not await self._tried("maintaining logs", self._read_restore):',
+        (_RESTORE + "test_retention_waits_for_the_confirmation",),
+    ),
+]

@@ -1,0 +1,652 @@
+"""A cluster whose metadata were lost, and restored from an older backup: no acknowledged entry is denied or lost."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.hooks import cluster_of, collector_of, storage_of
+from tests.in_process import InProcess, contents, rewrite, runtime_here
+from tests.stepping import naming, run_to
+from tests.unit.replication.repairing import Repairs, held
+from tests.unit.replication.test_integrity import QUICK
+from tests.waiting import eventually
+
+from bkpy.admin.client import AdminClient
+from bkpy.admin.cluster_health import Severity
+from bkpy.admin.restore_confirmation import RestoreConfirmation
+from bkpy.bookie.collector import LATER
+from bkpy.client.client import audit_trail, log_parts, replication_context
+from bkpy.config.recovery import RecoverySettings
+from bkpy.errors import (
+    BookKeeperError,
+    ConfigError,
+    CorruptDataError,
+    IdentityError,
+    LedgerRecoveryError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+)
+from bkpy.log.keeper import LogKeeper
+from bkpy.metadata import paths
+from bkpy.metadata.backup.backup import back_up
+from bkpy.metadata.backup.restore import restore_backup
+from bkpy.metadata.cluster import open_cluster
+from bkpy.metadata.logs.maintenance import LOG_NAME, LOG_UID
+from bkpy.metadata.restore_record import read_reports, read_restore
+from bkpy.protocol.ledger.ledger_metadata import LedgerState
+from bkpy.protocol.restore.restoring import RestoreState
+from bkpy.storage.identity import read_cookie, write_cookie
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Collection
+    from pathlib import Path
+
+    from bkpy.client.client import Client
+    from bkpy.client.write.writer import LedgerWriter
+    from bkpy.metadata.backup.restore import Restored
+    from bkpy.protocol.restore.restoring import Restore
+
+RESTORED = "/restored"
+BEHIND_BACKUP = 10**9
+
+
+class Lost(InProcess):
+    """Bookies a, b, ... whose metadata are lost after a backup."""
+
+    former: Client
+
+    async def begin(self, names: str = "abcd", **settings: Any) -> None:
+        await self.start(names, **{"gc_interval_s": 0.0, **QUICK, **settings})
+        self.former = await self.client()
+
+    @property
+    def file(self) -> str:
+        return str(self.directory / "backup")
+
+    async def back_up(self) -> None:
+        await back_up(cluster_of(self.former), runtime_here().files, self.file)
+
+    async def lose_metadata(self) -> None:
+        """Stop everything, and forget every node."""
+        for node in self.nodes:
+            await node.stop()
+        for client in self.clients:
+            await client.close()
+        self.clients.clear()
+
+    async def restore(self) -> Restored:
+        self.root = RESTORED
+        return await restore_backup(self.tree.session(), RESTORED, runtime_here().files, self.file)
+
+    async def join(self, lost: str = "", absent: str = "", *, mending: bool = True) -> None:
+        """Start the bookies on the restored metadata; `lost` ones on empty disks, all with checks if `mending`."""
+        for node in list(self.nodes):
+            name = node.settings.bookie_id
+            if name in absent:
+                self.nodes.remove(node)
+                continue
+            if name in lost:
+                self.lose_disks(name)
+            await self.start_node(name, mending=mending, rebuild=name in lost)
+
+    async def confirm(self, **options: Any) -> Restore:
+        client = await self.client()
+        return await confirmation(client).run(**options)
+
+    async def again(self, lost: str = "", **options: Any) -> Client:
+        """All of that; a client of the restored cluster, once its bookies take entries."""
+        await self.lose_metadata()
+        await self.restore()
+        await self.join(lost)
+        await self.confirm(**options)
+        await eventually(lambda: not any(storage_of(node).untrusted for node in self.nodes))
+        return await self.client()
+
+
+def confirmation(client: Client) -> RestoreConfirmation:
+    return RestoreConfirmation(
+        replication_context(client), RecoverySettings(drain_look_interval_s=0.05), audit_trail(client)
+    )
+
+
+@pytest.fixture
+async def lost(tmp_path: Path) -> AsyncIterator[Lost]:
+    cluster = Lost(tmp_path)
+    await cluster.begin()
+    yield cluster
+    await cluster.stop()
+
+
+@pytest.fixture
+async def six(tmp_path: Path) -> AsyncIterator[Lost]:
+    cluster = Lost(tmp_path)
+    await cluster.begin("abcdef")
+    yield cluster
+    await cluster.stop()
+
+
+def payloads(first: int, count: int) -> list[bytes]:
+    return [b"%d" % number * 9 for number in range(first, first + count)]
+
+
+async def opened(client: Client, sizes: tuple[int, int, int] = (3, 3, 2)) -> LedgerWriter:
+    size, write_quorum, ack_quorum = sizes
+    return await client.create_ledger(ensemble_size=size, write_quorum=write_quorum, ack_quorum=ack_quorum)
+
+
+async def closed(client: Client, sizes: tuple[int, int, int] = (3, 3, 2), count: int = 20) -> int:
+    writer = await opened(client, sizes)
+    await writer.append_batch(payloads(0, count))
+    await writer.close()
+    return writer.ledger_id
+
+
+async def move(client: Client, ledger_id: int, name: str) -> None:
+    """Move the bookie's copies elsewhere, as a worker does."""
+    repaired = await Repairs(client).run(ledger_id, {name})
+    assert name not in (await client.ledger_metadata(ledger_id)).needed_bookies, repaired
+
+
+async def replaced(cluster: Lost, writer: LedgerWriter, name: str) -> None:
+    """The bookie is gone, and the writer has another one in its place."""
+    await cluster.node(name).stop()
+
+    async def moved_on() -> bool:
+        await writer.append(b"more")
+        return name not in writer.metadata.fragments[-1].bookies
+
+    await eventually(moved_on)
+
+
+async def names_of(client: Client, ledger_id: int) -> Collection[str]:
+    return (await client.ledger_metadata(ledger_id)).needed_bookies
+
+
+# --- what happened after the backup -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sizes", [(3, 3, 2), (3, 2, 2)])
+async def test_copies_that_were_moved_come_back_from_wherever_they_are(six: Lost, sizes: tuple[int, int, int]) -> None:
+    ledger_id = await closed(six.former, sizes)
+    await six.back_up()
+    before = sorted(await names_of(six.former, ledger_id))
+    for name in before:
+        await move(six.former, ledger_id, name)
+    assert not set(before) & set(await names_of(six.former, ledger_id))
+    client = await six.again(lost="".join(before))
+    assert sorted(await names_of(client, ledger_id)) == before
+    assert await contents(client, ledger_id) == payloads(0, 20)
+
+
+async def test_a_ledger_that_was_closed_later_ends_where_it_was_closed(lost: Lost) -> None:
+    writer = await opened(lost.former)
+    await writer.append_batch(payloads(0, 10))
+    await lost.back_up()
+    await writer.append_batch(payloads(10, 20))
+    await writer.close()
+    client = await lost.again()
+    assert (await client.ledger_metadata(writer.ledger_id)).last_entry == 29
+    assert await contents(client, writer.ledger_id) == payloads(0, 30)
+
+
+@pytest.mark.parametrize("sizes", [(3, 3, 2), (3, 2, 2)])
+async def test_entries_behind_a_changed_ensemble_are_found_and_written_back(
+    six: Lost, sizes: tuple[int, int, int]
+) -> None:
+    writer = await opened(six.former, sizes)
+    await writer.append_batch(payloads(0, 10))
+    await six.back_up()
+    before = sorted(writer.metadata.fragments[-1].bookies)
+    for name in before:
+        await replaced(six, writer, name)
+    await writer.append_batch(payloads(10, 30))
+    count = writer.last_add_confirmed + 1
+    assert not set(before) & set(writer.metadata.fragments[-1].bookies)
+    client = await six.again()
+    assert (await client.ledger_metadata(writer.ledger_id)).last_entry == count - 1
+    found = await contents(client, writer.ledger_id)
+    assert (found[:10], found[-30:], len(found)) == (payloads(0, 10), payloads(10, 30), count)
+
+
+async def test_a_ledger_is_closed_with_its_entries_on_ack_quorums_of_the_bookies_that_it_names(six: Lost) -> None:
+    writer = await opened(six.former)
+    await writer.append_batch(payloads(0, 10))
+    await six.back_up()
+    before = sorted(writer.metadata.fragments[-1].bookies)
+    for name in before:
+        await replaced(six, writer, name)
+    await writer.append_batch(payloads(10, 10))
+    last = writer.last_add_confirmed
+    await six.lose_metadata()
+    await six.restore()
+    await six.join(mending=False)  # so that no bookie copies what it misses
+    client = await six.client()
+    confirming = asyncio.create_task(confirmation(client).run())
+    await eventually(lambda: _state(six), until=lambda state: state is RestoreState.CLOSED)
+    confirming.cancel()
+    await asyncio.wait([confirming])
+    metadata = await client.ledger_metadata(writer.ledger_id)
+    assert metadata.last_entry == last
+    copies = [set(await held(client, writer.ledger_id, name, last)) for name in metadata.fragments[-1].bookies]
+    assert all(sum(number in some for some in copies) >= 2 for number in range(last + 1)), copies
+
+
+async def _state(lost: Lost) -> RestoreState | None:
+    found = await read_restore(lost.tree.session(), RESTORED)
+    return None if found is None else found.restore.state
+
+
+async def test_a_bookie_that_came_after_the_backup_has_what_only_it_holds(lost: Lost) -> None:
+    writer = await opened(lost.former, (2, 2, 2))
+    await writer.append_batch(payloads(0, 10))
+    await lost.back_up()
+    for name in "efg":
+        await lost.start_node(name)
+    for name in "abcd":
+        await replaced(lost, writer, name)
+    await writer.append_batch(payloads(50, 10))
+    assert set(writer.metadata.fragments[-1].bookies) <= set("efg")
+    count = writer.last_add_confirmed + 1
+    client = await lost.again()
+    assert (await client.ledger_metadata(writer.ledger_id)).last_entry == count - 1
+    found = await contents(client, writer.ledger_id)
+    assert found[-10:] == payloads(50, 10)
+    assert found[:10] == payloads(0, 10)
+
+
+async def test_a_deleted_ledger_comes_back_unreadable_and_is_named_before_the_restore_ends(lost: Lost) -> None:
+    ledger_id = await closed(lost.former)
+    other = await closed(lost.former)
+    await lost.back_up()
+    await lost.former.delete_ledger(ledger_id)
+    for node in lost.nodes:
+        run = collector_of(node).begin()
+        assert run is not None
+        await eventually(lambda run=run: run.seconds is not None)
+    await lost.lose_metadata()
+    await lost.restore()
+    await lost.join()
+    with pytest.raises(ConfigError, match=f"can't get all entries of 1 ledgers: {ledger_id}"):
+        await lost.confirm()
+    client = await lost.client()
+    with pytest.raises(BookKeeperError) as raised:
+        await contents(client, ledger_id)
+    assert not isinstance(raised.value, NoSuchEntryError)  # never denied
+    await client.delete_ledger(ledger_id)
+    await eventually(lambda: _reported_whole(lost))
+    assert (await lost.confirm()).state is RestoreState.CONFIRMED
+    assert await contents(client, other) == payloads(0, 20)
+
+
+async def _reported_whole(lost: Lost) -> bool:
+    reports = await read_reports(lost.tree.session(), RESTORED)
+    return all(not report.left for report in reports.values())
+
+
+async def test_a_ledger_that_was_created_later_is_kept_until_an_operator_decides(lost: Lost) -> None:
+    await closed(lost.former)
+    await lost.back_up()
+    later = await closed(lost.former)
+    holders = [
+        node.settings.bookie_id for node in lost.nodes if node.settings.bookie_id in await names_of(lost.former, later)
+    ]
+    client = await lost.again()
+    with pytest.raises(NoSuchLedgerError):
+        await client.ledger_metadata(later)
+    new = await opened(client)
+    assert new.ledger_id > BEHIND_BACKUP
+    await new.append(b"new")
+    for name in holders:
+        run = collector_of(lost.node(name)).begin()
+        assert run is not None
+        await eventually(lambda run=run: run.seconds is not None)
+        assert (run.gone, run.failed) == (0, ""), run
+        assert run.kept[LATER] >= 1
+        assert await lost.storage(name).has_entries(later)
+    await lost.confirm(collect_later=True)
+    run = collector_of(lost.node(holders[0])).begin()
+    assert run is not None
+    await eventually(lambda: run.seconds is not None)
+    assert later in run.collected
+    await new.close()
+    assert await contents(client, new.ledger_id) == [b"new"]
+
+
+async def test_a_recovery_that_had_begun_is_ended_where_it_ended(lost: Lost) -> None:
+    writer = await opened(lost.former)
+    await writer.append_batch(payloads(0, 10))
+    await rewrite(lost.former, writer.ledger_id, state=LedgerState.IN_RECOVERY)
+    await lost.back_up()
+    await lost.former.recover_ledger(writer.ledger_id)
+    ended = await lost.former.ledger_metadata(writer.ledger_id)
+    client = await lost.again()
+    assert (await client.ledger_metadata(writer.ledger_id)).last_entry == ended.last_entry == 9
+
+
+async def test_a_log_that_rolled_gives_out_no_position_twice(lost: Lost) -> None:
+    log = await lost.former.open_log("orders", create=True, roll_entries=5)
+    for number in range(12):
+        await log.append(b"%d" % number)
+    await lost.back_up()
+    for number in range(12, 40):
+        await log.append(b"%d" % number)
+    await log.close()
+    client = await lost.again()
+    reader = await client.read_log("orders")
+    found = [(entry.position, entry.data) async for entry in reader.read()]
+    assert found == [(number, b"%d" % number) for number in range(len(found))]
+    assert len(found) >= 12
+    log = await client.open_log("orders")
+    assert await log.append(b"after") >= 40
+    await log.close()
+
+
+async def test_a_log_without_a_writer_at_the_backup_gives_out_no_position_twice(lost: Lost) -> None:
+    async with await lost.former.open_log("orders", create=True) as log:
+        await log.append_batch(payloads(0, 5))
+    async with await lost.former.open_log("empty", create=True):
+        pass
+    await lost.back_up()
+    for name in ("orders", "empty"):
+        async with await lost.former.open_log(name) as log:
+            await log.append_batch(payloads(5, 5))
+    client = await lost.again()
+    for name in ("orders", "empty"):
+        async with await client.open_log(name) as log:
+            assert await log.append(b"after") >= 10
+
+
+async def test_a_ledger_that_its_log_does_not_name_in_the_backup_is_no_orphan(lost: Lost) -> None:
+    log = await lost.former.open_log("orders", create=True)
+    await log.append(b"one")
+    uid = (await log_parts(lost.former).logs.read("orders"))[0].uid
+    await log.close()
+    ledger_id = await closed(lost.former)
+    custom = {LOG_NAME: b"orders", LOG_UID: uid.encode()}  # it was added to the list behind the reading of that
+    await rewrite(lost.former, ledger_id, custom_metadata=custom)
+    await lost.back_up()
+    await lost.lose_metadata()
+    await lost.restore()
+    await lost.join()
+    deleted: list[bool] = []
+    for collect_later in (None, False, True):
+        if collect_later is not None:
+            await lost.confirm(collect_later=collect_later)
+        client = await lost.client()
+        cluster = cluster_of(client)
+        keeper = LogKeeper(
+            cluster,
+            replication_context(client).fence,
+            cluster.store.runtime,
+            RecoverySettings(log_retention_interval_s=0.01, log_orphan_interval_s=0.02, log_orphan_grace_s=0.0),
+        )
+        keeping = asyncio.create_task(keeper.run())
+        await asyncio.sleep(1.0)
+        keeping.cancel()
+        await asyncio.wait([keeping])
+        deleted.append(ledger_id not in [one async for one in cluster.catalog.ids()])
+    assert deleted == [False, False, True]
+
+
+async def test_retention_waits_for_the_confirmation(lost: Lost) -> None:
+    await AdminClient(lost.former).create_log("orders", retention_s=10.0)
+    for number in range(4):
+        async with await lost.former.open_log("orders") as log:
+            await log.append(b"%d" % number)
+    await lost.back_up()
+    await lost.lose_metadata()
+    await asyncio.sleep(20.0)
+    await lost.restore()
+    await lost.join()
+    kept: list[int] = []
+    for confirmed in (False, True):
+        if confirmed:
+            await lost.confirm()
+        client = await lost.client()
+        cluster = cluster_of(client)
+        keeper = LogKeeper(
+            cluster,
+            replication_context(client).fence,
+            cluster.store.runtime,
+            RecoverySettings(log_retention_interval_s=0.01),
+        )
+        keeping = asyncio.create_task(keeper.run())
+        await asyncio.sleep(1.0)
+        keeping.cancel()
+        await asyncio.wait([keeping])
+        kept.append(len([ledger_id async for ledger_id in cluster.catalog.ids()]))
+    assert kept[0] >= 4 > kept[1]
+
+
+async def test_a_bookie_some_of_whose_directories_have_joined_goes_on(lost: Lost) -> None:
+    await closed(lost.former, (4, 4, 3))
+    await lost.back_up()
+    await lost.lose_metadata()
+    restore = (await lost.restore()).restore
+    files = lost.runtime("a").files
+    journal = str(lost.directory / "a" / "journal")
+    cookie = read_cookie(files, journal)
+    assert cookie is not None
+    write_cookie(files, journal, cookie._replace(instance_id=restore.instance_id))
+    node = await lost.start_node("a", mending=True)
+    assert storage_of(node).untrusted
+
+
+# --- before the confirmation ------------------------------------------------------------------------------------------
+
+
+async def test_nothing_is_denied_written_or_collected_before_the_confirmation(lost: Lost) -> None:
+    ledger_id = await closed(lost.former)
+    writer = await opened(lost.former)
+    await writer.append_batch(payloads(0, 5))
+    await lost.back_up()
+    later = await closed(lost.former)
+    await lost.lose_metadata()
+    await lost.restore()
+    await lost.join()
+    client = await lost.client()
+    assert await contents(client, ledger_id) == payloads(0, 20)  # what is there is read
+    with pytest.raises(BookKeeperError, match="bookies"):
+        await opened(client)
+    with pytest.raises(LedgerRecoveryError):  # an ordinary recovery has no denials to end it by
+        await client.recover_ledger(writer.ledger_id)
+    for node in lost.nodes:
+        assert storage_of(node).untrusted
+        run = collector_of(node).begin()
+        assert run is not None
+        await eventually(lambda run=run: run.seconds is not None)
+        assert run.failed == "unconfirmed"
+    await asyncio.sleep(10 * QUICK["integrity_look_interval_s"])  # checks of integrity had the time to trust themselves
+    assert all(storage_of(node).untrusted for node in lost.nodes)
+    assert [later in await storage_of(node).held_ledgers(-1, 100) for node in lost.nodes].count(True) == 3
+    admin = AdminClient(client)
+    for refused in (admin.set_auto_recovery(True), admin.decommission("a", lost=True), admin.accept_loss(ledger_id, 0)):
+        with pytest.raises(ConfigError, match="isn't confirmed yet"):
+            await refused
+    health = await admin.health()
+    assert health.worst is Severity.RISK
+    assert "restore-unconfirmed" in [finding.code for finding in health.findings]
+    await client.delete_ledger(ledger_id)
+    with pytest.raises(ConfigError, match="isn't confirmed"):
+        await back_up(cluster_of(client), runtime_here().files, f"{lost.file}2")
+
+
+async def test_a_client_of_the_former_cluster_is_refused(lost: Lost) -> None:
+    ledger_id = await closed(lost.former)
+    await lost.back_up()
+    for node in lost.nodes:
+        await node.stop()
+    await lost.restore()
+    await lost.join()
+    with pytest.raises(BookKeeperError) as raised:
+        await contents(lost.former, ledger_id)
+    assert not isinstance(raised.value, NoSuchEntryError)
+
+
+async def test_an_absent_bookie_keeps_the_restore_unconfirmed_until_it_is_given_up(lost: Lost) -> None:
+    writer = await opened(lost.former)
+    await writer.append_batch(payloads(0, 10))
+    absent = sorted(writer.metadata.fragments[-1].bookies)[0]
+    await lost.back_up()
+    await lost.lose_metadata()
+    await lost.restore()
+    await lost.join(absent=absent)
+    with pytest.raises(ConfigError, match=f"bookie {absent} isn't here"):
+        await lost.confirm()
+    metadata, _ = await cluster_of(await lost.client()).catalog.read(writer.ledger_id)
+    assert metadata.state is not LedgerState.CLOSED
+    with pytest.raises(ConfigError, match="can't be given up"):
+        await lost.confirm(without={"b" if absent == "a" else "a"})
+    assert (await lost.confirm(without={absent})).state is RestoreState.CONFIRMED
+    assert await contents(await lost.client(), writer.ledger_id) == payloads(0, 10)
+
+
+async def test_an_acknowledged_entry_that_is_nowhere_keeps_the_ledger_open(lost: Lost) -> None:
+    writer = await opened(lost.former, (2, 2, 2))
+    await writer.append_batch(payloads(0, 10))
+    await lost.back_up()
+    first = writer.metadata.fragments[0].bookies
+    await lost.start_node("e")
+    for name in first:  # both are replaced, and later entries prove that those of before were acknowledged
+        await replaced(lost, writer, name)
+    await writer.append_batch(payloads(10, 2))
+    await lost.lose_metadata()
+    await lost.restore()
+    await lost.join(lost="".join(first))
+    with pytest.raises(LedgerRecoveryError, match="was acknowledged, and no bookie has it"):
+        await lost.confirm()
+    metadata, _ = await cluster_of(await lost.client()).catalog.read(writer.ledger_id)
+    assert metadata.state is LedgerState.IN_RECOVERY
+    assert (await lost.confirm(accept_loss=True)).state is RestoreState.CONFIRMED
+
+
+async def test_a_bookie_without_its_disk_joins_only_with_all_its_ledgers_in_limbo(lost: Lost) -> None:
+    ledger_id = await closed(lost.former)
+    await lost.back_up()
+    await lost.lose_metadata()
+    await lost.restore()
+    name = sorted(dataclasses.replace(await _metadata(lost, ledger_id)).needed_bookies)[0]
+    lost.lose_disks(name)
+    with pytest.raises(IdentityError, match="--rebuild"):
+        await lost.start_node(name, mending=True)
+    node = await lost.start_node(name, mending=True, rebuild=True)
+    assert storage_of(node).untrusted
+
+
+async def _metadata(lost: Lost, ledger_id: int) -> Any:
+    return (await (await open_cluster(lost.tree.session(), lost.root)).catalog.read(ledger_id))[0]
+
+
+# --- the file, and the empty root -------------------------------------------------------------------------------------
+
+
+async def test_a_backup_replaces_no_file_and_leaves_none_that_is_not_whole(lost: Lost) -> None:
+    await lost.back_up()
+    with pytest.raises(ConfigError, match="exists"):
+        await lost.back_up()
+    assert [path.name for path in lost.directory.iterdir() if path.is_file()] == ["backup"]
+    assert (lost.directory / "backup").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "behind", "empty"])
+async def test_of_a_damaged_backup_nothing_is_restored(lost: Lost, damage: str) -> None:
+    await closed(lost.former)
+    await lost.back_up()
+    path = lost.directory / "backup"
+    data = bytearray(path.read_bytes())
+    if damage == "flipped":
+        data[len(data) // 2] ^= 1
+    path.write_bytes({"cut": data[:-20], "behind": data + data, "empty": b""}.get(damage, bytes(data)))
+    with pytest.raises(CorruptDataError, match="nothing of it is used"):
+        await lost.restore()
+    assert not [node for node in lost.tree.paths if node.startswith(RESTORED)]
+
+
+async def test_a_root_that_is_not_empty_or_the_former_one_is_refused(lost: Lost) -> None:
+    await lost.back_up()
+    files, session = runtime_here().files, lost.tree.session()
+    with pytest.raises(ConfigError, match="another root"):
+        await restore_backup(session, "/ledgers", files, lost.file)
+    with pytest.raises(ConfigError, match="inside the tree"):
+        await restore_backup(session, "/ledgers/below", files, lost.file)
+    await session.create("/other", b"")
+    await session.create("/other/something", b"")
+    with pytest.raises(ConfigError, match="isn't empty"):
+        await restore_backup(session, "/other", files, lost.file)
+    first = await restore_backup(session, RESTORED, files, lost.file)
+    assert not first.done
+    assert (await restore_backup(session, RESTORED, files, lost.file)).done
+    await closed(lost.former)
+    await back_up(cluster_of(lost.former), files, f"{lost.file}2")
+    with pytest.raises(ConfigError, match="another backup"):
+        await restore_backup(session, RESTORED, files, f"{lost.file}2")
+
+
+async def test_a_restore_that_is_interrupted_at_any_step_is_invisible_and_goes_on(lost: Lost) -> None:
+    await closed(lost.former)
+    async with await lost.former.open_log("orders", create=True) as log:
+        await log.append(b"one")
+    await lost.back_up()
+    files = runtime_here().files
+    whole = await _tree_after(lost, "/whole")
+    for late in (False, True):
+        at = 0
+        while True:
+            root = f"/restored-{at}-{late}"
+            session = lost.tree.session()
+            with naming("restore", at, late):
+                reached = await run_to(restore_backup(session, root, files, lost.file), at, late, None)
+                found = await read_restore(session, root)
+                visible = await session.exists(f"{root}/{paths.INSTANCE_ID}")
+                assert visible == (found is not None and found.restore.state is RestoreState.RESTORED)
+                await restore_backup(session, root, files, lost.file)
+                assert _below(lost, root) == whole
+            await session.close()
+            if not reached:
+                break
+            at += 1 if at < 12 else 7
+
+
+async def _tree_after(lost: Lost, root: str) -> set[str]:
+    await restore_backup(lost.tree.session(), root, runtime_here().files, lost.file)
+    return _below(lost, root)
+
+
+def _below(lost: Lost, root: str) -> set[str]:
+    return {node.removeprefix(root) for node in lost.tree.paths if node.startswith(f"{root}/")}
+
+
+async def test_a_confirmation_that_is_interrupted_at_any_step_goes_on(lost: Lost) -> None:
+    writer = await opened(lost.former)
+    await writer.append_batch(payloads(0, 10))
+    await lost.back_up()
+    await writer.append_batch(payloads(10, 10))
+    await lost.lose_metadata()
+    await lost.restore()
+    await lost.join()
+    for at in (0, 1, 2, 3, 5, 8, 12, 16, 20, 25, 30):
+        client = await lost.client()
+        await run_to(confirmation(client).run(), at, False, None)
+        await client.close()
+        lost.clients.remove(client)
+    assert (await lost.confirm()).state is RestoreState.CONFIRMED
+    assert await contents(await lost.client(), writer.ledger_id) == payloads(0, 20)
+
+
+async def test_a_bookie_that_is_interrupted_as_it_joins_is_in_limbo_once_it_has_joined(lost: Lost) -> None:
+    await closed(lost.former, (4, 4, 3))
+    await lost.back_up()
+    await lost.lose_metadata()
+    await lost.restore()
+    for at in (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 15):
+        node = lost.new_node("a", mending=True)
+        await run_to(node.start(), at, False, None)
+        await node.stop()
+    node = await lost.start_node("a", mending=True)
+    assert storage_of(node).untrusted
+    info = (await storage_of(node).states(tuple(await storage_of(node).held_ledgers(-1, 10)))).values()
+    assert info
+    assert all(state is not None and state.limbo for state in info)

@@ -1,0 +1,101 @@
+"""The file of a backup: what is in it to the byte, and how much memory it takes."""
+
+from __future__ import annotations
+
+import gzip
+import tracemalloc
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.in_process import runtime_here
+
+from bkpy.errors import ConfigError, CorruptDataError
+from bkpy.metadata.backup.backup_file import BackupHeader, BackupNode, reading, verify, writing
+from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HEADER = BackupHeader("0f3a", "long-hierarchical", "/ledgers", 1763800000000, "0.3.0", 41)
+LINES = (
+    b'{"format":"bkpy metadata backup","version":1,"instance_id":"0f3a","layout":"long-hierarchical",'
+    b'"root":"/ledgers","time_ms":1763800000000,"software":"0.3.0","kept_from":41}\n'
+    b'["cookies/b1","e30="]\n'
+    b'["000/0000/0000/0000/L0007",""]\n'
+    b'{"end":{"nodes":2,"ledgers":1,"newest_high":3,'
+    b'"checksum":"CHECKSUM"}}\n'
+)
+
+
+async def written(path: Path, nodes: int = 2, *, size: int = 1) -> None:
+    async with writing(runtime_here().files, str(path)) as writer:
+        await writer.header(HEADER)
+        await writer.node(BackupNode("cookies/b1", b"{}"))
+        for number in range(nodes - 1):
+            await writer.node(BackupNode(f"000/0000/0000/0000/L{7 + number:04}", b"x" * (number % 300 * size)))
+        await writer.end(ledgers=nodes - 1, newest_high=3)
+
+
+async def test_the_lines_are_as_the_page_of_the_format_says(tmp_path: Path) -> None:
+    await written(tmp_path / "backup")
+    lines = gzip.decompress((tmp_path / "backup").read_bytes())
+    async with reading(runtime_here().files, str(tmp_path / "backup")) as reader:
+        assert await reader.header() == HEADER
+        end = await verify(reader)
+    assert lines == LINES.replace(b"CHECKSUM", end.checksum.encode())
+
+
+async def test_memory_does_not_grow_with_the_cluster(tmp_path: Path) -> None:
+    tracemalloc.start()
+    try:
+        await written(tmp_path / "backup", 6000, size=30)  # 36 MB of lines
+        async with reading(runtime_here().files, str(tmp_path / "backup")) as reader:
+            assert (await verify(reader)).nodes == 6000
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+
+
+async def test_an_error_while_it_is_written_leaves_no_file(tmp_path: Path) -> None:
+    with pytest.raises(TypeError):
+        await written(tmp_path / "backup", size="none")  # type: ignore[arg-type]
+    assert runtime_here().files.listdir(str(tmp_path)) == []
+
+
+@pytest.mark.parametrize("at", range(0, 100, 7))
+async def test_each_flipped_or_missing_byte_is_noticed(tmp_path: Path, at: int) -> None:
+    path = tmp_path / "backup"
+    await written(path, 5)
+    data = path.read_bytes()
+    place = 10 + (len(data) - 11) * at // 100  # behind gzip's header, which has a time and a system
+    for damaged in (data[:place] + bytes([data[place] ^ 0x10]) + data[place + 1 :], data[:place]):
+        path.write_bytes(damaged)
+        async with reading(runtime_here().files, str(path)) as reader:
+            with pytest.raises(CorruptDataError, match="nothing of it is used"):
+                await verify(reader)
+
+
+def changed(path: Path, old: bytes, new: bytes) -> None:
+    lines = gzip.decompress(path.read_bytes())
+    assert old in lines
+    path.write_bytes(gzip.compress(lines.replace(old, new)))
+
+
+async def test_a_changed_line_and_a_newer_version_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "backup"
+    await written(path, 5)
+    changed(path, b"cookies/b1", b"cookies/b2")
+    async with reading(runtime_here().files, str(path)) as reader:
+        with pytest.raises(CorruptDataError, match="checksum"):
+            await verify(reader)
+    changed(path, b"cookies/b2", b"../elsewhere")
+    async with reading(runtime_here().files, str(path)) as reader:
+        with pytest.raises(CorruptDataError, match="no path"):
+            await verify(reader)
+    changed(path, b'"version":1', b'"version":2')
+    async with reading(runtime_here().files, str(path)) as reader:
+        with pytest.raises(UnsupportedVersionError, match="upgrade it"):
+            await reader.header()
+    with pytest.raises(ConfigError, match="can't be read"):
+        async with reading(runtime_here().files, str(tmp_path / "none")):
+            pass
