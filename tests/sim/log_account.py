@@ -158,6 +158,11 @@ class Account:
         """An operator has accepted the loss of what these positions may have had."""
         self.losses.append(positions)
 
+    def pass_over(self, position: int) -> None:
+        """What is below the position went unread by the tail, whose consumer had expired."""
+        self.lose(range(self.tailed, position))
+        self.tailed = position
+
     def is_lost(self, position: int) -> bool:
         return any(position in lost for lost in self.losses)
 

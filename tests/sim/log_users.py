@@ -105,6 +105,7 @@ class LogUsers:
         self.account = Account(retention=retention_s is not None)
         self.leases = LeaseAccount()
         self.committed_at = 0.0  # by the tail
+        self.gone_below = 0  # where the log began when the tail's consumer, which had expired, committed something
         self.idle_at: int | None = None  # where the consumer is that never commits anything
         self.healed = False
         rng = world.stream(f"producers of {name}")
@@ -318,6 +319,9 @@ class LogUsers:
                             self.account.read(entry.position, entry.data, entry.time)
                             if entry.position % 5 == 0:
                                 await consumer.commit(self.account.tailed)
+                                if self.tail_expired():  # until now: what it has not read may be gone already
+                                    await reader.refresh()
+                                    self.gone_below = reader.first_position
                                 self.committed_at = asyncio.get_running_loop().time()
                                 self.account.committed = self.account.tailed
                                 if rng.random() < 0.2 and not self.healed:
@@ -325,17 +329,22 @@ class LogUsers:
             except ClientClosedError:
                 raise
             except TruncatedError:
-                idle_s = asyncio.get_running_loop().time() - self.committed_at
-                if reader is None or self.expiry_s is None or idle_s < self.expiry_s:
-                    raise  # nothing that a consumer has not read is deleted while it lives
+                if reader is None:
+                    raise
                 await reader.refresh()
-                self.account.lose(range(self.account.tailed, reader.first_position))
-                self.account.committed = self.account.tailed = reader.first_position
+                if reader.first_position > self.gone_below and not self.tail_expired():
+                    raise  # nothing that a consumer has not read is deleted while it lives
+                self.account.pass_over(reader.first_position)
             except BookKeeperError as error:
                 if isinstance(error, NoSuchLogError):
                     reader = None  # a log may be created again whose first writer found too few bookies
                 host.record("tail failed", type(error).__name__)
                 await asyncio.sleep(0.1)
+
+    def tail_expired(self) -> bool:
+        """Whether retention need not wait for the tail's consumer any longer."""
+        idle_s = asyncio.get_running_loop().time() - self.committed_at
+        return self.expiry_s is not None and idle_s >= self.expiry_s
 
     async def register_idle(self, reader: LogReader) -> None:
         """A consumer that never commits anything: without an expiry the log would keep all for it."""
@@ -411,6 +420,8 @@ class LogUsers:
             assert there == log_list.behind(position), f"position {position} is missing"
             position = there + 1
         assert position == log.next_position
+        if self.account.tailed < reader.first_position and self.tail_expired():  # which it will find out
+            self.account.lose(range(self.account.tailed, reader.first_position))
         self.account.check(found, reader.first_position)
         if self.idle_at is not None and self.idle_at < reader.first_position:
             self.world.marks[CONSUMER_EXPIRED] += 1
