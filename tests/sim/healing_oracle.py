@@ -216,8 +216,16 @@ class HealingOracle:
         metadata = LedgerMetadata.decode(ledger_id, data)
         named = {name for fragment in metadata.fragments for name in fragment.bookies}
         needed = {name for name in taken_off & named if name in self.gone or self._leaves(name)}
+        needed -= {name for name in needed if self._misses_nothing(metadata, name)}
         if needed and metadata.state is LedgerState.CLOSED:
             self._broken("I10", f"a mark is lost: ledger {ledger_id} names {', '.join(sorted(needed))}")
+
+    def _misses_nothing(self, metadata: LedgerMetadata, bookie_id: str) -> bool:
+        """Whether it seems to be there, as one that dies does for a while, and the ledger has no entry for it."""
+        registered = any(self.data(paths.available(ROOT, bookie_id, read_only=one)) for one in (False, True))
+        registered |= self._world.loop.now - self._changed_at.get(bookie_id, -SEEN_WITHIN_S) < SEEN_WITHIN_S
+        shares = [share for held in holdings(metadata) for share in held.shares if share.bookie_id == bookie_id]
+        return registered and not self._leaves(bookie_id) and not any(share.entries for share in shares)
 
     def _leaves(self, bookie_id: str) -> bool:
         return self.data(paths.draining(ROOT, bookie_id)) is not None

@@ -182,23 +182,25 @@ class Logs(Failover):
                 with contextlib.suppress(BookKeeperError):
                     log_list, _ = await log_parts(client).logs.read(NAME, fresh=True)
                     if log_list.open_segments:
-                        losses -= await self.give_up_one(client, log_list, rng.choice(log_list.open_segments), rng)
+                        losses -= await self.give_up_one(client, rng.choice(log_list.open_segments), rng)
                 if not losses:
                     return
                 await asyncio.sleep(rng.random() ** 3 * 0.3)
 
-    async def give_up_one(self, client: Client, log_list: LogList, segment: Segment, rng: Random) -> bool:
+    async def give_up_one(self, client: Client, segment: Segment, rng: Random) -> bool:
         """End the ledger before an entry that was acknowledged, perhaps, as one whose bookies are gone is ended."""
         await replication_context(client).fence(segment.ledger_id)
         catalog = replication_context(client).cluster.catalog
         metadata, version = await catalog.read(segment.ledger_id, fresh=True)
         if metadata.state is LedgerState.CLOSED:
             return False
-        index = log_list.segments.index(segment)
-        behind = segment.first_position + LEDGER_ENTRIES_MAX
-        if index + 1 < len(log_list.segments):
-            behind = log_list.segments[index + 1].first_position
-        there = self.account.acknowledged(segment.first_position, behind)
+        first = segment.first_position
+        there = self.account.acknowledged(first, first + LEDGER_ENTRIES_MAX)
+        # Read behind that: what is acknowledged behind a roll is so when the roll is in the list.
+        log_list, _ = await log_parts(client).logs.read(NAME, fresh=True)
+        following = [other.first_position for other in log_list.segments if other.first_position > first]
+        behind = min(following, default=first + LEDGER_ENTRIES_MAX)
+        there = there[: behind - first]
         left = there[: rng.choice((0, rng.randrange(len(there) + 1)))]
         wanted = dataclasses.replace(
             metadata,
@@ -211,7 +213,7 @@ class Logs(Failover):
         )
         outcome = await catalog.write(wanted, version)
         if isinstance(outcome, Done):
-            self.account.lose(range(segment.first_position + len(left), behind))
+            self.account.lose(range(first + len(left), behind))
             self.world.marks[LOG_LOST] += 1
             self.world.record("event", "a loss was accepted", f"of ledger {segment.ledger_id}, {len(left)} are left")
         return isinstance(outcome, Done)

@@ -41,16 +41,20 @@ def register(oracle: Oracle, name: str, *, in_limbo: bool = False) -> None:
     put(oracle, paths.available(ROOT, name, read_only=False), json.dumps({"in_limbo": in_limbo}).encode())
 
 
-def created_without(oracle: Oracle, absent: str) -> None:
-    """A ledger on all bookies, recorded since one of them was absent then."""
+def created_without(oracle: Oracle, absent: str, *, closed_at: int | None = None) -> list[str]:
+    """A ledger on all bookies, recorded since one of them was absent then; returns the nodes of the record."""
     ledger = LedgerMetadata(LEDGER, LedgerState.OPEN, 4, 3, 2, "crc32c", b"k" * LEDGER_KEY_BYTES, (Fragment(0, NAMES),))
+    if closed_at is not None:
+        ledger = ledger.closed(closed_at, closed_at + 1)
     put(oracle, LONG_HIERARCHICAL.path_of(ROOT, LEDGER), ledger.encode())
     runtime = oracle.world.metadata.runtime
     records = UnderreplicationQueue(oracle.world.metadata.session(), ROOT, runtime)
     lost = records.absent_now({absent: "its storage"})
     assert {one.reason for one in lost.values()} == {LossReason.ABSENT}
-    for node in records.nodes_of(LEDGER, lost):
+    nodes = records.nodes_of(LEDGER, lost)
+    for node in nodes:
         put(oracle, node.path, node.data)
+    return [node.path for node in nodes]
 
 
 def pass_time(oracle: Oracle) -> None:
@@ -100,6 +104,25 @@ def test_a_limbo_of_another_bookie_is_no_reason(oracle: Oracle) -> None:
         created_without(oracle, NAMES[3])
         pass_time(oracle)
         assert oracle.needless(LEDGER)
+
+
+@pytest.mark.parametrize(
+    ("closed_at", "registered", "lost"),
+    [(-1, True, False), (2, True, True), (-1, False, True)],
+    ids=["registered, and there are no entries", "there are entries", "not registered any more"],
+)
+def test_the_record_of_a_bookie_that_is_gone_ends_where_nobody_can_know(
+    oracle: Oracle, closed_at: int, registered: bool, lost: bool
+) -> None:
+    with oracle.watching():
+        if registered:
+            register(oracle, NAMES[3])
+        nodes = created_without(oracle, NAMES[3], closed_at=closed_at)
+        oracle.gone.add(NAMES[3])
+        pass_time(oracle)
+        for path in reversed(nodes):
+            oracle.world.metadata.apply(Delete(path, None), 0)
+    assert oracle.found.done() == lost
 
 
 def test_a_copy_that_goes_with_its_disks_before_the_swap_was_whole(oracle: Oracle) -> None:
