@@ -101,6 +101,10 @@ async def test_a_wiped_tree_is_restored_though_commands_are_killed(tmp_path: Pat
         store, _ = await connect_store(uri, process_runtime(), session_timeout_s=10.0)
         try:
             await wipe(store, f"/{root}")
+            folders = [str(one) for bookie in cluster.bookies for one in cluster.directories_of(bookie)]
+            words = ("inspect", "salvage", *folders, "--to", str(tmp_path / "out"), "--backup", file)
+            salvaged = await asyncio.to_thread(as_json, *words, uri=uri)
+            assert (salvaged["ledgers"], salvaged["entries"], salvaged["damages"]) == (4, 123, 0)
             for step in steps:
                 done = await asyncio.to_thread(killed, script, step, "cluster", "restore", file, uri=restored)
                 if done.returncode == 0:

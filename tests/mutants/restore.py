@@ -13,6 +13,7 @@ _CHANGED: Final = (_RESTORE + "test_entries_behind_a_changed_ensemble_are_found_
 _LATER: Final = (_RESTORE + "test_a_ledger_that_was_created_later_is_kept_until_an_operator_decides",)
 _ORPHAN: Final = (_RESTORE + "test_a_ledger_that_its_log_does_not_name_in_the_backup_is_no_orphan",)
 _ROOT: Final = (_RESTORE + "test_a_root_that_is_not_empty_or_the_former_one_is_refused",)
+_SALVAGE: Final = "tests/unit/storage/tools/test_salvage.py::"
 _ABSENT: Final = (_RESTORE + "test_an_absent_bookie_keeps_the_restore_unconfirmed_until_it_is_given_up",)
 
 MUTANTS = [
@@ -141,5 +142,40 @@ MUTANTS = [
         'if not await self._tried("maintaining logs", self._read_restore) or not is_confirmed(self._restore):',
         'if not await self._tried("maintaining logs", self._read_restore):',
         (_RESTORE + "test_retention_waits_for_the_confirmation",),
+    ),
+    Mutant(
+        "a salvage takes an entry for acknowledged that only follows acknowledged ones",
+        "somebody relies on an entry that a recovery would cut off",
+        "    if entry_id <= acknowledged:\n        return Certainty.ACKNOWLEDGED\n",
+        "    if entry_id <= acknowledged + 1:\n        return Certainty.ACKNOWLEDGED\n",
+        (_SALVAGE + "test_every_acknowledged_entry_is_found_once_with_the_bookies_that_have_it",),
+    ),
+    Mutant(
+        "a salvage writes entries whose checksums are wrong",
+        "damaged bytes are taken for what was stored",
+        "                codec.check(data, header.offset, header.end)\n                yield header\n",
+        "                yield header\n",
+        (_SALVAGE + "test_a_record_that_is_wrong_in_a_sound_block_is_left_out",),
+    ),
+    Mutant(
+        "a salvage reads directories of a running bookie",
+        "logs that are compacted meanwhile are missed",
+        '            held.enter_context(files.lock(f"{directory}/{LOCK_NAME}"))\n',
+        "            pass\n",
+        (_SALVAGE + "test_a_running_bookie_a_file_that_exists_and_other_directories_are_refused",),
+    ),
+    Mutant(
+        "a salvage keeps one of two copies that differ",
+        "the other one, which may be right, is lost",
+        "        for record, bookies in by_bytes.items():\n",
+        "        for record, bookies in list(by_bytes.items())[:1]:\n",
+        (_SALVAGE + "test_copies_that_differ_are_both_written",),
+    ),
+    Mutant(
+        "a backup ends without its checksum being compared",
+        "a damaged backup is restored",
+        "        if end.checksum != checksum or end.nodes != nodes:\n",
+        "        if False:\n",
+        ("tests/unit/metadata/test_backup_file.py::test_a_changed_line_and_a_newer_version_are_refused",),
     ),
 ]

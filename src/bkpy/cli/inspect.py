@@ -12,17 +12,19 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from bkpy.cli.arguments import ledger_argument, one_ledger
-from bkpy.cli.output.json import print_json_line
+from bkpy.cli.output.json import json_option, print_json, print_json_line
 from bkpy.cli.output.text import say
-from bkpy.cli.running import TERMINATED
+from bkpy.cli.running import TERMINATED, interruptible, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from bkpy.protocol.restore.salvaging import LedgerEnd
     from bkpy.runtime.interfaces import Files, OrderedStore
     from bkpy.storage.journal.format import Mark
     from bkpy.storage.tools.inspect.entry_log import Living
     from bkpy.storage.tools.inspect.finding import Finding
+    from bkpy.storage.tools.salvage import Found as Salvaged
 
 _JOURNAL_FILE = ".txn"
 _LOG_FILE = ".log"
@@ -182,6 +184,78 @@ def marks(where: str, limit: int, as_json: bool) -> int:
         yield from inspect_marks(bookie.files, bookie.indexes, target.journals, read_bytes=bookie.read_bytes)
 
     return _tell(target, findings, limit, as_json)
+
+
+@inspect.command()
+@click.argument("directories", metavar="DIR...", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False))
+@click.option("--to", "path", metavar="FILE", required=True, type=click.Path(dir_okay=False), help="The new file.")
+@click.option(
+    "--backup", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="A backup of the cluster's metadata."
+)
+@json_option
+def salvage(directories: tuple[str, ...], path: str, backup: str | None, as_json: bool) -> None:
+    """Write the entries that stopped bookies' directories hold to FILE, with what is certain of each.
+
+    DIR are journal and ledger directories, of as many bookies as there are. Needs no ZooKeeper. A backup tells where
+    closed ledgers end. It makes no cluster of what it finds. See docs/how-to/backup.md.
+    """
+    with interruptible("no file was written"):
+        found = _salvaged([os.path.abspath(one) for one in directories], os.path.abspath(path), backup)
+    if as_json:
+        print_json(found._asdict())
+        return
+    click.echo(f"{path}: {found.entries:,} entries of {found.ledgers:,} ledgers")
+    for certain, count in found.certain.items():
+        click.echo(f"  {count:,} {certain}")
+    if found.differ:
+        click.echo(f"  {found.differ:,} have copies that differ: all are in the file")
+    if found.damages:
+        click.echo(f"  {found.damages:,} places are damaged: they are at the end of the file")
+
+
+def _salvaged(directories: list[str], path: str, backup: str | None) -> Salvaged:
+    import time
+
+    from bkpy.cli.output.progress import progress
+    from bkpy.runtime.ordered_store import LmdbStores
+    from bkpy.runtime.system import RealFiles
+    from bkpy.storage.tools.salvage import salvage as write
+
+    ends: dict[int, LedgerEnd] = {}
+    checksum = ""
+    if backup is not None:
+        ends, checksum = run(_ledgers_in(os.path.abspath(backup)))
+    with progress(unit="files") as bar:
+        task = bar.add_task("salvage", total=None)
+        return write(
+            RealFiles(),
+            LmdbStores(),
+            directories,
+            path,
+            time_ms=int(time.time() * 1000),
+            ends=ends,
+            backup=checksum,
+            progress=lambda _: bar.advance(task),
+        )
+
+
+async def _ledgers_in(path: str) -> tuple[dict[int, LedgerEnd], str]:
+    """The ledgers' ends in a sound backup, and its checksum."""
+    from bkpy.metadata.backup.backup_file import reading
+    from bkpy.metadata.ledgers.layout import layout_named
+    from bkpy.protocol.restore.salvaging import end_in
+    from bkpy.runtime.system import RealFiles
+
+    ends: dict[int, LedgerEnd] = {}
+    async with reading(RealFiles(), path) as reader:
+        layout = layout_named((await reader.header()).layout)
+        async with contextlib.aclosing(reader.nodes()) as nodes:
+            async for node in nodes:
+                ledger_id = layout.id_of(node.path)
+                if ledger_id is not None and (end := end_in(ledger_id, node.data)) is not None:
+                    ends[ledger_id] = end
+        assert reader.end is not None
+        return ends, reader.end.checksum
 
 
 # --- what is inspected ------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from bkpy.admin.restore_confirmation import RestoreConfirmation
 from bkpy.bookie.collector import LATER
 from bkpy.client.client import audit_trail, log_parts, replication_context
 from bkpy.config.recovery import RecoverySettings
+from bkpy.config.shared import MetadataSettings
 from bkpy.errors import (
     BookKeeperError,
     ConfigError,
@@ -583,6 +584,46 @@ async def test_a_root_that_is_not_empty_or_the_former_one_is_refused(lost: Lost)
     await back_up(cluster_of(lost.former), files, f"{lost.file}2")
     with pytest.raises(ConfigError, match="another backup"):
         await restore_backup(session, RESTORED, files, f"{lost.file}2")
+
+
+async def test_ledgers_that_exist_before_a_backup_are_in_it_whatever_is_created_meanwhile(lost: Lost) -> None:
+    before = [await closed(lost.former, count=1) for _ in range(3)]
+    log = await lost.former.open_log("orders", create=True, roll_entries=2)
+    await log.append_batch(payloads(0, 6))
+    stopping = asyncio.Event()
+
+    async def create() -> list[int]:
+        created = []
+        while not stopping.is_set():
+            created.append(await closed(lost.former, count=1))
+            await log.append(b"more")
+        return created
+
+    creating = asyncio.create_task(create())
+    await asyncio.sleep(0.01)
+    await lost.back_up()
+    stopping.set()
+    created = await creating
+    await log.close()
+    client = await lost.again()
+    there = [ledger_id async for ledger_id in client.list_ledgers()]
+    assert set(before) <= set(there)
+    found = await read_restore(lost.tree.session(), RESTORED)
+    assert found is not None
+    assert all(found.restore.kept_from <= ledger_id for ledger_id in set(created) - set(there))
+    positions = [entry.position async for entry in (await client.read_log("orders")).read()]
+    assert positions == list(range(len(positions)))
+    assert len(positions) >= 6
+
+
+async def test_a_restore_in_transactions_of_one_node_is_the_same(lost: Lost) -> None:
+    await closed(lost.former)
+    async with await lost.former.open_log("orders", create=True) as log:
+        await log.append(b"one")
+    await lost.back_up()
+    files, session = runtime_here().files, lost.tree.session()
+    await restore_backup(session, "/one", files, lost.file, settings=MetadataSettings(restore_nodes_max=1))
+    assert _below(lost, "/one") == await _tree_after(lost, "/many")
 
 
 async def test_a_restore_that_is_interrupted_at_any_step_is_invisible_and_goes_on(lost: Lost) -> None:

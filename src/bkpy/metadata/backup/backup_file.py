@@ -11,12 +11,12 @@ import base64
 import binascii
 import contextlib
 import hashlib
-import json
 import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bkpy.errors import ConfigError, CorruptDataError
+from bkpy.metadata.backup.sealed_lines import SealedLines
 from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 from bkpy.stored_json import parsed
 
@@ -66,9 +66,7 @@ class BackupWriter:
     def __init__(self, file: File, worker: Worker) -> None:
         self._file = file
         self._worker = worker
-        self._packer = zlib.compressobj(6, zlib.DEFLATED, _GZIP)
-        self._sum = hashlib.sha256()
-        self._waiting = bytearray()
+        self._lines = SealedLines()
         self._offset = 0
         self.nodes = 0
 
@@ -84,26 +82,24 @@ class BackupWriter:
 
     async def end(self, *, ledgers: int, newest_high: int) -> BackupEnd:
         """The last line. Everything is on disk on return."""
-        end = BackupEnd(self.nodes, ledgers, newest_high, self._sum.hexdigest())
+        end = BackupEnd(self.nodes, ledgers, newest_high, self._lines.checksum)
         await self._line({"end": end._asdict()})
         await self._write(last=True)
         await self._worker.run(self._file.fdatasync)
         return end
 
     async def _line(self, value: Any) -> None:
-        line = json.dumps(value, separators=(",", ":")).encode() + b"\n"
-        self._sum.update(line)
-        self._waiting += line
-        if len(self._waiting) >= _CHUNK_BYTES:
+        self._lines.add(value)
+        if self._lines.waiting_bytes >= _CHUNK_BYTES:
             await self._write()
 
     async def _write(self, *, last: bool = False) -> None:
-        waiting, self._waiting = self._waiting, bytearray()
-        self._offset += await self._worker.run(_write, self._file, self._packer, waiting, last, self._offset)
+        pack = self._lines.finish if last else self._lines.take
+        self._offset += await self._worker.run(_write, self._file, pack, self._offset)
 
 
-def _write(file: File, packer: zlib._Compress, lines: bytearray, last: bool, offset: int) -> int:
-    packed = packer.compress(lines) + (packer.flush() if last else b"")
+def _write(file: File, pack: Callable[[], bytes], offset: int) -> int:
+    packed = pack()
     return file.pwritev([packed], offset) if packed else 0
 
 

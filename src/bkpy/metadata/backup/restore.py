@@ -257,13 +257,10 @@ class _Writer:
                     LONG_HIERARCHICAL.path_of("", segment.ledger_id)[1:] for segment in log_list.open_segments
                 )
                 return with_lost_end(log_list).encode()
-            if node.path in self._log_ends:
-                metadata = LedgerMetadata.decode(_ledger_id(parts), node.data)
+            ledger_id = LONG_HIERARCHICAL.id_of(node.path) if node.path in self._log_ends else None
+            if ledger_id is not None:
+                metadata = LedgerMetadata.decode(ledger_id, node.data)
                 return with_later_loss(metadata, int(self._store.runtime.clock.time() * 1000)).encode()
         except (CorruptDataError, UnsupportedVersionError):
             pass
         return node.data
-
-
-def _ledger_id(parts: Sequence[str]) -> int:
-    return int("".join(parts).replace("L", ""))

@@ -44,6 +44,14 @@ class Layout:
             digits = digits[width:]
         return "/".join([root, *parts[:-1], f"L{parts[-1]}"])
 
+    def id_of(self, path: str) -> int | None:
+        """The ledger whose node is at this path below the root, without a slash in front; None for other nodes."""
+        digits = path.replace("/", "").replace("L", "")
+        if not digits.isascii() or not digits.isdecimal() or len(digits) != sum(self.widths):
+            return None
+        ledger_id = int(digits)
+        return ledger_id if ledger_id <= LEDGER_ID_MAX and self.path_of("", ledger_id)[1:] == path else None
+
     async def partitions(
         self,
         store: MetadataStore,

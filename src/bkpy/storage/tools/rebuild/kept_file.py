@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from bkpy.protocol.wire.messages import AddColumns
     from bkpy.runtime.interfaces import File
-    from bkpy.storage.journal.format import FrameHeader
+    from bkpy.storage.journal.format import FrameHeader, Record
 
 
 class FoundBatch(NamedTuple):
@@ -51,6 +51,16 @@ class KeptFileScan:
         self.damages: list[tuple[int, str]] = []
 
     def __iter__(self) -> Iterator[FoundBatch]:
+        for record, at in self.records():
+            if record.kind == RecordKind.ADD:
+                try:
+                    columns = decode_add(record.head, len(record.body))
+                except ProtocolError:
+                    continue  # no checkpoint could have read it either
+                yield from _of_add(columns, record.body, at)
+
+    def records(self) -> Iterator[tuple[Record, int]]:
+        """All records of sound frames, of every kind, and where the body of each is in the file."""
         header = decode_file_header(self._read(PAGE_BYTES, 0) or b"")
         if header is None:
             self.damages.append(
@@ -63,7 +73,7 @@ class KeptFileScan:
             frame = None if page is None else decode_frame_header(page, 0, header.nonce)
             body = None if frame is None else self._read(frame.body_bytes, offset + FRAME_HEADER_BYTES)
             if frame is not None and body is not None and crc32c(body) == frame.body_checksum:
-                yield from _batches(frame, body, offset + FRAME_HEADER_BYTES)
+                yield from _records(frame, body, offset + FRAME_HEADER_BYTES)
                 offset += frame.frame_bytes
                 continue
             following = self._following(offset + PAGE_BYTES, header.nonce)
@@ -97,18 +107,23 @@ class KeptFileScan:
             return None
 
 
-def _batches(frame: FrameHeader, body: bytes, at: int) -> Iterator[FoundBatch]:
-    """The batches of a frame whose body begins at that offset."""
+def _records(frame: FrameHeader, body: bytes, at: int) -> Iterator[tuple[Record, int]]:
+    """The records of a frame whose body begins at that offset."""
     for record in decode_records(memoryview(body), frame.records):
         data = at + RECORD_HEADER_BYTES + len(record.head)
         at = data + len(record.body)
-        if record.kind != RecordKind.ADD:
-            continue
-        try:
-            columns = decode_add(record.head, len(record.body))
-        except ProtocolError:
-            continue  # no checkpoint could have read it either
-        yield from _of_add(columns, record.body, data)
+        yield record, data
+
+
+def batches_of(record: Record, at: int) -> Iterator[tuple[int, int, int]]:
+    """(ledger, offset, length) of each batch of an add record whose body is at that offset; none of a damaged one."""
+    try:
+        columns = decode_add(record.head, len(record.body))
+    except ProtocolError:
+        return
+    for ledger_id, size in zip(columns.ledger_ids, columns.sizes, strict=True):
+        yield ledger_id, at, size
+        at += size
 
 
 def _of_add(columns: AddColumns, body: memoryview, at: int) -> Iterator[FoundBatch]:
