@@ -48,8 +48,8 @@ MUTANTS = [
     Mutant(
         "limbo ends before the restore is confirmed",
         "bookies deny, and take entries, while nobody has looked at what was restored",
-        "        if not is_confirmed(restore := await self._restore_of_cluster()):\n",
-        "        if (restore := await self._restore_of_cluster()) is None and restore is not None:\n",
+        "        if found is not None and not is_confirmed(found.restore):\n",
+        "        if False:\n",
         _BEFORE,
     ),
     Mutant(
@@ -93,6 +93,27 @@ MUTANTS = [
         "        if bookie_id not in registered:\n            found.append",
         "        if False:\n            found.append",
         _ABSENT,
+    ),
+    Mutant(
+        "nobody takes the places of bookies that are gone",
+        "the copies of bookies that nothing names are collected, and were the last ones",
+        "                metadata = metadata.replace_bookie(number, place, free.pop())\n",
+        "                pass\n",
+        (_RESTORE + "test_entries_are_kept_though_all_bookies_that_the_backup_names_are_gone",),
+    ),
+    Mutant(
+        "reports count that are of before bookies were given up",
+        "nobody copies for the bookies that are gone, and the last copies are collected",
+        "            if of_version == version:\n",
+        "            if of_version <= version:\n",
+        (_RESTORE + "test_bookies_that_are_gone_since_a_former_call_are_replaced_as_well",),
+    ),
+    Mutant(
+        "a new bookie joins before the restore is confirmed",
+        "clients write to a cluster that nobody has looked at",
+        "        if known.storage_cookie is None and not is_confirmed(restore):\n",
+        "        if False:\n",
+        (_RESTORE + "test_a_new_bookie_waits_for_the_confirmation",),
     ),
     Mutant(
         "ids go on where they were in the backup",

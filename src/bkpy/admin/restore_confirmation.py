@@ -13,16 +13,24 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from bkpy.batching import batched_async
-from bkpy.errors import BookKeeperError, ConfigError, LedgerRecoveryError
+from bkpy.errors import (
+    BookKeeperError,
+    ConfigError,
+    LedgerRecoveryError,
+    MetadataConflictError,
+    NoSuchLedgerError,
+)
 from bkpy.metadata import paths
 from bkpy.metadata.audit_trail import ActKind
 from bkpy.metadata.bookies.cookies import list_cookies
 from bkpy.metadata.ledgers.all_ledgers import all_ledgers
 from bkpy.metadata.logs.maintenance import log_of
 from bkpy.metadata.restore_record import read_reports, read_restore, write_restore
+from bkpy.metadata.store.outcome import Done, NotDone, Unknown, to_error
 from bkpy.metadata.store.store import Delete
+from bkpy.protocol.ledger.giving_up import unreadable
 from bkpy.protocol.ledger.ledger_metadata import LedgerState
-from bkpy.protocol.restore.restoring import Restore, RestoreState, obstacles
+from bkpy.protocol.restore.restoring import Restore, RestoreState, obstacles, relocated
 from bkpy.recovery.ledger_recovery import Everywhere
 from bkpy.runtime.worker_pool import for_each
 
@@ -86,10 +94,15 @@ class RestoreConfirmation:
             await self._close_all(bookies, done, progress)
             if done.not_closed and not accept_loss:
                 raise _not_closed(done.not_closed)
+            await self._relocate(set(without), bookies, accept_loss=accept_loss)
             found = await self._advance(found)
             done.state = found.restore.state
+        elif found.restore.state is RestoreState.CLOSED and without:  # since an earlier call: bookies look once more
+            bookies = await self._all_here(without)
+            await self._relocate(set(without), bookies, accept_loss=accept_loss)
+            found = await write_restore(self._store, self._root, found.restore, found.version)
         if found.restore.state is RestoreState.CLOSED:
-            await self._reported(without, done, progress, accept_loss=accept_loss)
+            await self._reported(found.version, without, done, progress, accept_loss=accept_loss)
             found = await self._advance(found, collect_later=collect_later)
         elif collect_later and not found.restore.collects_later:
             await self._record("ledgers created after the backup may be collected")
@@ -160,22 +173,75 @@ class RestoreConfirmation:
                 elif metadata.state is not LedgerState.CLOSED:
                     yield metadata
 
+    # --- bookies that never come back ---------------------------------------------------------------------------------
+
+    async def _relocate(self, gone: set[str], present: tuple[str, ...], *, accept_loss: bool) -> None:
+        """Put present bookies into the places of the ones that are gone. Raises `ConfigError` if too few are left."""
+        if not gone:
+            return
+        short: list[int] = []
+
+        async def relocate(metadata: LedgerMetadata) -> None:
+            moved = await self._moved(metadata.ledger_id, gone, present)
+            if moved is not None and unreadable(moved, moved.last_entry, present):
+                short.append(moved.ledger_id)
+
+        async for some in batched_async(self._ledgers_of(gone), self._settings.integrity_flush_ledgers):
+            await for_each(some, relocate, at_once=self._settings.integrity_ledgers_at_once)
+        if short and not accept_loss:
+            named = ", ".join(map(str, sorted(short)[:10]))
+            raise ConfigError(
+                f"of {len(short)} ledgers ({named}) no bookie that is left could have all entries: start further "
+                "bookies of the former cluster, or go on without these entries (--accept-loss)"
+            )
+
+    async def _moved(self, ledger_id: int, gone: set[str], present: tuple[str, ...]) -> LedgerMetadata | None:
+        """The ledger's metadata afterwards; None if it isn't closed, or gone."""
+        catalog = self._context.cluster.catalog
+        for _ in range(self._settings.metadata_write_attempts_max):
+            try:
+                metadata, version = await catalog.read(ledger_id, fresh=True)
+            except NoSuchLedgerError:
+                return None
+            if metadata.state is not LedgerState.CLOSED:
+                return None
+            moved = relocated(metadata, gone, present)
+            if moved == metadata:
+                return metadata
+            outcome = await catalog.write(moved, version)
+            if isinstance(outcome, Done):
+                return moved
+            if isinstance(outcome, NotDone | Unknown):
+                raise to_error(outcome, ledger_id=ledger_id)
+        raise MetadataConflictError("the ledger's metadata kept changing", ledger_id=ledger_id)
+
+    async def _ledgers_of(self, names: set[str]) -> AsyncIterator[LedgerMetadata]:
+        catalog = self._context.cluster.catalog
+        async for some in all_ledgers(catalog, reads_at_once=self._settings.audit_reads_at_once):
+            for _, metadata in some:
+                if metadata is not None and not names.isdisjoint(metadata.needed_bookies):
+                    yield metadata
+
     # --- reports ------------------------------------------------------------------------------------------------------
 
     async def _reported(
         self,
+        version: int,
         without: Collection[str],
         done: ConfirmationProgress,
         progress: Callable[[ConfirmationProgress], None],
         *,
         accept_loss: bool,
     ) -> None:
-        """Wait until each bookie has reported. Raises `ConfigError` if one isn't here, or misses entries."""
+        """Wait until each bookie has reported of a look that began when the record had this version.
+
+        Raises `ConfigError` if one isn't here, or misses entries.
+        """
         while True:
             cookies, registered = await self._bookies()
             if found := obstacles(cookies, registered, without):
                 raise ConfigError("the restore can't be confirmed yet:\n  " + "\n  ".join(found))
-            reports = await read_reports(self._store, self._root)
+            reports = await read_reports(self._store, self._root, version)
             if set(cookies) - set(without) <= reports.keys():
                 break
             done.waiting_for = obstacles(cookies, registered, without, reports)

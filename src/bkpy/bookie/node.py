@@ -32,11 +32,12 @@ from bkpy.bookie.server import BookieServer
 from bkpy.bookie.service import BookieService
 from bkpy.bookie.state_manager import ReadOnlyReason, ReadOnlyReasons, StateManager
 from bkpy.config.address import split_address
-from bkpy.errors import ConfigError
+from bkpy.errors import ConfigError, IdentityError
 from bkpy.metadata.bookies.registration import BookieInfo
 from bkpy.metadata.ledgers.metadata_probe import MetadataProbe
 from bkpy.metadata.replication.locks import LedgerLocks
 from bkpy.metadata.store.store import MetadataStore, SessionState
+from bkpy.protocol.restore.restoring import is_confirmed
 from bkpy.storage import at_risk
 from bkpy.storage.adopt import adopt_storage
 from bkpy.storage.identity import decode_cookie
@@ -302,6 +303,11 @@ class BookieNode:
                 restore.former,
             )
         known = await membership.look_up()
+        if known.storage_cookie is None and not is_confirmed(restore):
+            raise IdentityError(
+                "a new bookie can't join a restored cluster before that is confirmed: `bkpy cluster restore --confirm`",
+                bookie=settings.bookie_id,
+            )
         storage = self._enter(await self._open_storage(membership, known))
         storage.failed.add_done_callback(self._storage_failed)
         cookie = await membership.cookie()  # opening may have changed it

@@ -12,7 +12,13 @@ from bkpy.config.shared import MetadataSettings
 from bkpy.errors import ConfigError, MetadataConflictError
 from bkpy.metadata import paths
 from bkpy.metadata.store.outcome import Done, NotDone, Unknown, to_error
-from bkpy.metadata.store.resolve import children_if_there, create_certainly, put_certainly, read_certainly
+from bkpy.metadata.store.resolve import (
+    children_if_there,
+    create_certainly,
+    delete_certainly,
+    put_certainly,
+    read_certainly,
+)
 from bkpy.metadata.store.store import Create, Delete
 from bkpy.metadata.stored_record import StoredRecord, take
 from bkpy.protocol.restore.restoring import BookieReport, Restore, RestoreState, is_confirmed
@@ -87,10 +93,13 @@ async def write_restore(
 # --- reports ----------------------------------------------------------------------------------------------------------
 
 
-async def write_report(store: MetadataStore, root: str, bookie_id: str, left: Sequence[int]) -> None:
-    """Report for a bookie that it misses entries of these ledgers. Raises `MetadataUnavailableError`."""
+async def write_report(store: MetadataStore, root: str, bookie_id: str, version: int, left: Sequence[int]) -> None:
+    """Report for a bookie that it misses entries of these ledgers, by a look that began at this version of the record.
+
+    Raises `MetadataUnavailableError`.
+    """
     path = f"{root}/{paths.RESTORE}/{paths.checked_bookie_id(bookie_id)}"
-    value = _REPORT.encode({"left": len(left), "examples": list(left[:_EXAMPLES_MAX])})
+    value = _REPORT.encode({"of_version": version, "left": len(left), "examples": list(left[:_EXAMPLES_MAX])})
     found = await read_certainly(store, path)
     attempts_max = _DEFAULTS.metadata_write_attempts_max
     outcome: CreateOutcome | PutOutcome
@@ -105,19 +114,31 @@ async def write_report(store: MetadataStore, root: str, bookie_id: str, left: Se
     # Whatever else: a process of the same bookie was faster, and looks again itself.
 
 
-async def read_reports(store: MetadataStore, root: str) -> dict[str, BookieReport]:
-    """What bookies have reported, by their ids."""
+async def withdraw_report(store: MetadataStore, root: str, bookie_id: str) -> None:
+    """Withdraw what an earlier process of the bookie has reported. Raises `MetadataUnavailableError`."""
+    path = f"{root}/{paths.RESTORE}/{paths.checked_bookie_id(bookie_id)}"
+    outcome = await delete_certainly(store, path, attempts_max=_DEFAULTS.metadata_write_attempts_max)
+    if isinstance(outcome, NotDone | Unknown):
+        raise to_error(outcome, bookie=bookie_id)
+
+
+async def read_reports(store: MetadataStore, root: str, version: int) -> dict[str, BookieReport]:
+    """What bookies have reported, by their ids, of looks that began at this version of the record."""
     folder = f"{root}/{paths.RESTORE}"
     reports = {}
     for bookie_id in await children_if_there(store, folder):
         found = await read_certainly(store, f"{folder}/{bookie_id}")
         if found is not None:
-            reports[bookie_id] = _REPORT.decode(found[0], _report)
+            of_version, report = _REPORT.decode(found[0], _report)
+            if of_version == version:
+                reports[bookie_id] = report
     return reports
 
 
-def _report(fields: dict[str, Any]) -> BookieReport:
-    return BookieReport(take(fields, "left", int), tuple(int(one) for one in take(fields, "examples", list)))
+def _report(fields: dict[str, Any]) -> tuple[int, BookieReport]:
+    return take(fields, "of_version", int), BookieReport(
+        take(fields, "left", int), tuple(int(one) for one in take(fields, "examples", list))
+    )
 
 
 # --- the stored form --------------------------------------------------------------------------------------------------

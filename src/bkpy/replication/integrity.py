@@ -34,7 +34,7 @@ from bkpy.metadata.ledgers.all_ledgers import UNREADABLE, all_ledgers
 from bkpy.metadata.replication.locks import LedgerLock, LedgerLocks
 from bkpy.metadata.replication.underreplication import LossReason, UnderreplicationQueue
 from bkpy.metadata.replication.worker_nodes import REBUILDING, WorkerNode
-from bkpy.metadata.restore_record import read_restore, write_report
+from bkpy.metadata.restore_record import read_restore, withdraw_report, write_report
 from bkpy.metadata.store.outcome import NotDone
 from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 from bkpy.protocol.repair.integrity import Demand, IntegrityAction, copy_of, demand_of, next_action
@@ -50,10 +50,10 @@ if TYPE_CHECKING:
 
     from bkpy.config.recovery import RecoverySettings
     from bkpy.metadata.replication.underreplication import UnderreplicationRecord
+    from bkpy.metadata.restore_record import StoredRestore
     from bkpy.metadata.store.store import MetadataStore
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
     from bkpy.protocol.repair.integrity import MissingRange
-    from bkpy.protocol.restore.restoring import Restore
     from bkpy.runtime.interfaces import Runtime
 
 log = logging.getLogger("bkpy.recovery")
@@ -170,6 +170,8 @@ class IntegrityCheck:
         self._marked: set[int] = set()  # with records that name this bookie, which go if it misses nothing
         self._asked = False
         self._was_restored: bool | None = None  # None until that was read
+        self._reported_of: int | None = None  # the version of the restore's record; None: as an earlier process left it
+        self._restore_left: list[int] = []  # ledgers reported as incomplete
         self._search_at = float("-inf")  # when to look for ledgers in limbo again
         self._woken = asyncio.Event()
         self._tasks: list[asyncio.Task[Any]] = []
@@ -282,8 +284,9 @@ class IntegrityCheck:
     async def _round(self) -> bool:
         """Look at all ledgers, or at the ones in limbo or damaged, and repair them; whether any was repaired."""
         await self._locks.release_abandoned()  # of a look that failed
-        if not is_confirmed(restore := await self._restore_of_cluster()):
-            return await self._copy_for(restore)
+        found = await self._restore_of_cluster()
+        if found is not None and not is_confirmed(found.restore):
+            return await self._copy_for(found)
         in_doubt = self._losses.all_in_doubt
         whole = in_doubt or self._asked
         some = self._left.keys() | self._waiting.keys()
@@ -318,36 +321,42 @@ class IntegrityCheck:
 
     # --- a cluster that was restored from a backup --------------------------------------------------------------------
 
-    async def _restore_of_cluster(self) -> Restore | None:
+    async def _restore_of_cluster(self) -> StoredRestore | None:
         """The restore that the cluster comes from; no cluster becomes a restored one later."""
         if self._was_restored is False:
             return None
         found = await read_restore(self._store, self._root)
         self._was_restored = found is not None
-        return None if found is None else found.restore
+        return found
 
-    async def _copy_for(self, restore: Restore | None) -> bool:
+    async def _copy_for(self, found: StoredRestore) -> bool:
         """Copy what the restored metadata want of this bookie, from any bookie, and report; no limbo ends before.
 
-        Whether the report is new, so that the next round is soon.
+        Looks at all ledgers, then again and again at those of which entries are missing. Always True: the next round is
+        soon.
         """
-        if not copies_here(restore):
+        if self._reported_of is None:
+            await withdraw_report(self._store, self._root, self._bookie_id)  # its disks may be others now
+            self._reported_of = -1
+        again = found.version == self._reported_of
+        if not copies_here(found.restore) or (again and not self._restore_left):
             return True
         client = await self._opened()
         await replication_context(client).directory.refresh()
         self._look = look = IntegrityLook(True, self._runtime.clock.time())
         self._left.clear()
         left: list[int] = []
+        catalog = replication_context(client).cluster.catalog
+        ledger_ids = _each(self._restore_left) if again else catalog.ids()
         try:
-            async for some in batched_async(
-                replication_context(client).cluster.catalog.ids(), self._settings.integrity_flush_ledgers
-            ):
+            async for some in batched_async(ledger_ids, self._settings.integrity_flush_ledgers):
                 await self._each(some, self._copy_from_any)
                 await self._losses.flush()
                 await self._each(some, functools.partial(self._check_copied, left))
         finally:
             look.ended_s = self._runtime.clock.time()
-        await write_report(self._store, self._root, self._bookie_id, sorted(left))
+        await write_report(self._store, self._root, self._bookie_id, found.version, sorted(left))
+        self._reported_of, self._restore_left = found.version, sorted(left)
         return True
 
     async def _copy_from_any(self, ledger_id: int) -> None:

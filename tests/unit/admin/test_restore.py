@@ -36,7 +36,7 @@ from bkpy.metadata.backup.backup import back_up
 from bkpy.metadata.backup.restore import restore_backup
 from bkpy.metadata.cluster import open_cluster
 from bkpy.metadata.logs.maintenance import LOG_NAME, LOG_UID
-from bkpy.metadata.restore_record import read_reports, read_restore
+from bkpy.metadata.restore_record import read_reports, read_restore, write_report
 from bkpy.protocol.ledger.ledger_metadata import LedgerState
 from bkpy.protocol.restore.restoring import RestoreState
 from bkpy.storage.identity import read_cookie, write_cookie
@@ -282,9 +282,11 @@ async def test_a_deleted_ledger_comes_back_unreadable_and_is_named_before_the_re
     assert await contents(client, other) == payloads(0, 20)
 
 
-async def _reported_whole(lost: Lost) -> bool:
-    reports = await read_reports(lost.tree.session(), RESTORED)
-    return all(not report.left for report in reports.values())
+async def _reported_whole(lost: Lost, bookies: int = 1) -> bool:
+    session = lost.tree.session()
+    found = await read_restore(session, RESTORED)
+    reports = {} if found is None else await read_reports(session, RESTORED, found.version)
+    return len(reports) >= bookies and all(not report.left for report in reports.values())
 
 
 async def test_a_ledger_that_was_created_later_is_kept_until_an_operator_decides(lost: Lost) -> None:
@@ -503,6 +505,89 @@ async def test_an_absent_bookie_keeps_the_restore_unconfirmed_until_it_is_given_
         await lost.confirm(without={"b" if absent == "a" else "a"})
     assert (await lost.confirm(without={absent})).state is RestoreState.CONFIRMED
     assert await contents(await lost.client(), writer.ledger_id) == payloads(0, 10)
+
+
+@pytest.mark.parametrize("sizes", [(3, 3, 2), (3, 2, 2)])
+async def test_entries_are_kept_though_all_bookies_that_the_backup_names_are_gone(
+    six: Lost, sizes: tuple[int, int, int]
+) -> None:
+    ledger_id = await closed(six.former, sizes)
+    await six.back_up()
+    before = sorted(await names_of(six.former, ledger_id))
+    for name in before:
+        await move(six.former, ledger_id, name)
+    await six.lose_metadata()
+    await six.restore()
+    await six.join(absent="".join(before))
+    await six.confirm(without=set(before))
+    await eventually(lambda: not any(storage_of(node).untrusted for node in six.nodes))
+    for node in six.nodes:
+        run = collector_of(node).begin()
+        assert run is not None
+        await eventually(lambda run=run: run.seconds is not None)
+    client = await six.client()
+    assert not set(before) & set(await names_of(client, ledger_id))
+    assert await contents(client, ledger_id) == payloads(0, 20)
+
+
+async def test_bookies_that_are_gone_since_a_former_call_are_replaced_as_well(lost: Lost) -> None:
+    ledger_id = await closed(lost.former, (1, 1, 1))
+    await lost.back_up()
+    (gone,) = await names_of(lost.former, ledger_id)
+    others = sorted(set("abcd") - {gone})
+    # Another one than takes the place.
+    await Repairs(lost.former, target=others[ledger_id % 3]).run(ledger_id, {gone})
+    assert gone not in await names_of(lost.former, ledger_id)
+    await lost.lose_metadata()
+    lost.lose_disks(gone)
+    await lost.restore()
+    await lost.join(absent=gone)
+    client = await lost.client()
+    node = await lost.start_node(gone, rebuild=True)  # without a check: it never reports
+    confirming = asyncio.create_task(confirmation(client).run())
+    await eventually(lambda: _state(lost), until=lambda state: state is RestoreState.CLOSED)
+    await eventually(lambda: _reported_whole(lost, 3))
+    confirming.cancel()
+    await asyncio.wait([confirming])
+    await node.stop()
+    lost.nodes.remove(node)
+    await lost.confirm(without={gone})
+    assert not {gone, others[ledger_id % 3]} & set(await names_of(await lost.client(), ledger_id))
+    await eventually(lambda: not any(storage_of(node).untrusted for node in lost.nodes))
+    assert await contents(await lost.client(), ledger_id) == payloads(0, 20)
+
+
+async def test_entries_without_a_place_are_named_before_they_are_given_up(lost: Lost) -> None:
+    ledger_id = await closed(lost.former, (4, 1, 1))
+    await lost.back_up()
+    await lost.lose_metadata()
+    await lost.restore()
+    await lost.join(absent="a")
+    with pytest.raises(ConfigError, match=rf"of 1 ledgers \({ledger_id}\) no bookie that is left"):
+        await lost.confirm(without={"a"})
+    assert (await lost.confirm(without={"a"}, accept_loss=True)).state is RestoreState.CONFIRMED
+
+
+async def test_a_new_bookie_waits_for_the_confirmation(lost: Lost) -> None:
+    await lost.back_up()
+    await lost.lose_metadata()
+    await lost.restore()
+    with pytest.raises(IdentityError, match="before that is confirmed"):
+        await lost.start_node("x")
+    await lost.join()
+    await lost.confirm()
+    assert not storage_of(await lost.start_node("x")).untrusted
+
+
+async def test_a_bookie_that_starts_again_withdraws_its_report(lost: Lost) -> None:
+    await lost.back_up()
+    await lost.lose_metadata()
+    await lost.restore()
+    session = lost.tree.session()
+    for name in "ab":
+        await write_report(session, RESTORED, name, 1, [])
+    await lost.start_node("a", mending=True)
+    await eventually(lambda: read_reports(session, RESTORED, 1), until=lambda reports: set(reports) == {"b"})
 
 
 async def test_an_acknowledged_entry_that_is_nowhere_keeps_the_ledger_open(lost: Lost) -> None:

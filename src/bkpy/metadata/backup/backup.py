@@ -1,6 +1,8 @@
-"""Backs up the metadata of a running cluster: everything that outlives sessions, but for under-replication records.
+"""Backs up the metadata of a running cluster: what outlives sessions, without under-replication records and drains.
 
-    logs, with their pages and consumers --> cookies, released ids, drains, the audit trail --> ledgers, by partition
+    logs, with their pages and consumers --> cookies, released ids, the audit trail --> ledgers, by partition
+
+A draining bookie would refuse what a restore copies to it; to begin the draining again is a command.
 
 Logs come first: a log's list names no ledger that is created later, so each ledger of a list is in the backup unless
 it was deleted meanwhile. Ledgers that may have been created since the first id was read are counted by that id.
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from bkpy.runtime.interfaces import Files
 
 _READS_AT_ONCE: Final = 64
-_TREES: Final = (paths.COOKIES, paths.RETIRED, paths.DRAINING, paths.LOGS_DELETED, paths.AUDIT_TRAIL)
+_TREES: Final = (paths.COOKIES, paths.RETIRED, paths.LOGS_DELETED, paths.AUDIT_TRAIL)
 _LEASE: Final = "lease"  # of a log, or of a consumer: nodes of a session
 
 

@@ -14,6 +14,7 @@ joins it by putting all its ledgers in limbo first: from then on it denies nothi
     ensemble changed          an open ledger, the old ensemble    the recovery reads from every bookie (`widened`)
     closed                    an open ledger                      the same: the end lies behind every copy found
     deleted                   a ledger without entries            it reads as unknown, until somebody deletes it again
+    bookies lost for good     them                                others take their places, and copy (`relocated`)
     created                   nothing                             its entries stay, and are not collected (`is_kept`)
 
 Invariants: before CONFIRMED nothing is collected, deleted for retention or re-replicated, and no limbo ends; an open
@@ -154,6 +155,24 @@ def with_later_loss(metadata: LedgerMetadata, at_ms: int) -> LedgerMetadata:
         return metadata
     last = metadata.last_entry
     return dataclasses.replace(metadata, accepted_loss=AcceptedLoss(at_ms, last, last, {}))
+
+
+def relocated(metadata: LedgerMetadata, gone: Collection[str], present: Collection[str]) -> LedgerMetadata:
+    """A closed ledger with present bookies in the places of the ones that are gone, as far as there are free ones.
+
+    All bookies are in limbo, so a new one denies nothing until it has copied its share from whatever bookie has it.
+    Otherwise a copy that no ensemble names would be collected, though all bookies that are named are gone.
+    """
+    for number, fragment in enumerate(metadata.fragments):
+        if metadata.is_hole(number):
+            continue
+        free = sorted(set(present) - set(fragment.bookies))
+        turn = metadata.ledger_id % max(1, len(free))
+        free = free[turn:] + free[:turn]
+        for place, name in enumerate(fragment.bookies):
+            if name in gone and free:
+                metadata = metadata.replace_bookie(number, place, free.pop())
+    return metadata
 
 
 def written_back_to(named: Sequence[str], answering: Collection[str]) -> tuple[str, ...] | None:
