@@ -35,13 +35,17 @@ MUTANTS: list[Mutant] = [
         (f"{_CONSUMERS}::test_of_two_that_want_the_lease_one_gets_it",),
     ),
     Mutant(
+        "a lease whose end fails is kept",
+        "a process that goes on locks itself out of its consumer for good",
+        "    except (BookKeeperError, asyncio.CancelledError):\n        _give_up_later(consumers, name, shared)\n",
+        "    except (BookKeeperError, asyncio.CancelledError):\n",
+        (f"{_LEASE}::test_an_end_of_a_lease_that_does_not_come_through_is_tried_again",),
+    ),
+    Mutant(
         "a lease that was taken in vain is kept",
         "nobody can work until the session of a client that works no longer has ended",
-        """            unlocking = _unlock(consumers, name)
-            if isinstance(error, BookKeeperError):
-                await unlocking
-            else:
-                parts.shared.runtime.spawn(unlocking, name=f"end of the lease of consumer {name}")
+        """            with contextlib.suppress(BookKeeperError):
+                await _give_up(consumers, name, parts.shared)
             raise
 """,
         "            raise\n",

@@ -868,7 +868,8 @@ class BlockingLogConsumer(BlockingContext[LogConsumer]):
     def close(self) -> None:
         """Give up the lease, if it has one; the consumer stays. Raises `MetadataUnavailableError`, and can be repeated.
 
-        Without this, or if it is cancelled, the lease ends with the client's session.
+        A call that fails or is cancelled goes on in the background until the lease has ended. Without this it ends with
+        the client's session.
         """
         self._call(self._of.close)
 

@@ -5,6 +5,8 @@ Invariant: the position is replaced only from a state that this object knows or 
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -17,6 +19,7 @@ from bkpy.protocol.ledger.ledger_metadata import ENTRY_ID_MAX
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from bkpy.client.write.interfaces import ReplicationParts
     from bkpy.errors import ClientInfo
     from bkpy.log.parts import LogParts
     from bkpy.log.traffic import OpenLogs
@@ -86,8 +89,10 @@ class LogConsumer:
         end: LogEnd,
         guard: LoopGuard,
         open_logs: OpenLogs,
+        shared: ReplicationParts,
     ) -> None:
         self._guard = guard
+        self._shared = shared
         self._consumers = consumers
         self._log = log
         self._name = name
@@ -144,13 +149,14 @@ class LogConsumer:
     async def close(self) -> None:
         """Give up the lease, if it has one; the consumer stays. Raises `MetadataUnavailableError`, and can be repeated.
 
-        Without this, or if it is cancelled, the lease ends with the client's session.
+        A call that fails or is cancelled goes on in the background until the lease has ended. Without this it ends with
+        the client's session.
         """
         self._guard.check()
         self._closed = True
         self._open_logs.consumers.pop(self, None)
         if self._consumers.leased:
-            await self._consumers.unlock(self._name)
+            await _give_up(self._consumers, self._name, self._shared)
 
     def _check_open(self) -> None:
         self._guard.check()
@@ -186,24 +192,30 @@ async def opened(
     if lease:
         try:
             state = await consumers.lock(name, parts.label)
-        except BaseException as error:
-            # It may have been taken, and nobody else would give it up before the session ends.
-            unlocking = _unlock(consumers, name)
-            if isinstance(error, BookKeeperError):
-                await unlocking
-            else:
-                parts.shared.runtime.spawn(unlocking, name=f"end of the lease of consumer {name}")
+        except BookKeeperError:  # it may have been taken
+            with contextlib.suppress(BookKeeperError):
+                await _give_up(consumers, name, parts.shared)
             raise
-    consumer = LogConsumer(consumers, log, name, state, end, parts.shared.pool.guard, parts.open_logs)
+        except asyncio.CancelledError:
+            _give_up_later(consumers, name, parts.shared)
+            raise
+    consumer = LogConsumer(consumers, log, name, state, end, parts.shared.pool.guard, parts.open_logs, parts.shared)
     parts.open_logs.consumers[consumer] = end.lag_apart
     return consumer
 
 
-async def _unlock(consumers: LogConsumers, name: str) -> None:
+async def _give_up(consumers: LogConsumers, name: str, shared: ReplicationParts) -> None:
+    """End the lease now. If that fails, go on in the background: nobody else would end it before the session does."""
     try:
         await consumers.unlock(name)
-    except BookKeeperError:
-        return  # it ends with the session
+    except (BookKeeperError, asyncio.CancelledError):
+        _give_up_later(consumers, name, shared)
+        raise
+
+
+def _give_up_later(consumers: LogConsumers, name: str, shared: ReplicationParts) -> None:
+    unlocking = consumers.unlock_at_last(name, shared.settings.tail_poll_s)
+    shared.runtime.spawn(unlocking, name=f"end of the lease of consumer {name}")
 
 
 def check_begin(position: int | str | datetime | None) -> None:

@@ -216,6 +216,40 @@ async def test_a_lease_is_for_one_client_until_it_is_closed(cluster: InProcess) 
     assert await reader.consumers() == []
 
 
+@pytest.mark.parametrize("how", ["fails", "is cancelled"])
+async def test_an_end_of_a_lease_that_does_not_come_through_is_tried_again(cluster: InProcess, how: str) -> None:
+    """Else the process locks itself out for as long as its session lives."""
+    client = await cluster.client(**FAST)
+    reader = await with_log(client)
+    billing = await reader.consumer("billing", create=True, lease=True)
+    session_of(client).suspend()
+    closing = asyncio.ensure_future(billing.close())
+    if how == "fails":
+        with pytest.raises(MetadataUnavailableError):
+            await closing
+    else:
+        await asyncio.sleep(0.1)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+    await asyncio.sleep(5.0)
+    session_of(client).resume()
+    await eventually(lambda: not [task for task in left_running(client) if task.startswith("end of")])
+    async with await reader.consumer("billing", lease=True) as again:
+        await again.commit(1)
+
+
+async def test_an_end_of_a_lease_is_not_tried_when_its_session_is_closed(cluster: InProcess) -> None:
+    client = await cluster.client(**FAST)
+    reader = await with_log(client)
+    billing = await reader.consumer("billing", create=True, lease=True)
+    session_of(client).suspend()
+    with pytest.raises(MetadataUnavailableError):
+        await billing.close()
+    await session_of(client).close()
+    await eventually(lambda: not [task for task in left_running(client) if task.startswith("end of")])
+
+
 async def test_a_lost_session_ends_the_lease_and_the_commits(cluster: InProcess) -> None:
     first, second = await cluster.client(), await cluster.client(client_name="billing-2")
     reader, other = await with_log(first), await second.read_log("orders")

@@ -22,9 +22,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from bkpy.errors import (
+    BookKeeperError,
     ConfigError,
     ConsumerLockedError,
     MetadataConflictError,
+    MetadataUnavailableError,
     NoSuchConsumerError,
     NoSuchLogError,
     TruncatedError,
@@ -222,6 +224,18 @@ class LogConsumers:
         outcome = await delete_certainly(self._store, path, attempts_max=attempts_max)
         if isinstance(outcome, NotDone | Unknown):
             raise to_error(outcome)
+
+    async def unlock_at_last(self, consumer: str, pause_s: float) -> None:
+        """Give up the lease, however long the store is away."""
+        while True:
+            try:
+                await self.unlock(consumer)
+            except MetadataUnavailableError:
+                await asyncio.sleep(pause_s)
+            except BookKeeperError:
+                return  # the session is closed, and the lease with it
+            else:
+                return
 
     async def holder(self, consumer: str) -> ClientInfo | None:
         """The client that holds the lease of the consumer; None if nobody does."""
