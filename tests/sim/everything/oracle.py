@@ -342,6 +342,7 @@ class Oracle(HealingOracle):
             held = None
             unknown: set[int] = set()
             for _ in range(HIDDEN_MAX):
+                unknown.clear()
                 promised = set(bookie.promises[ledger_id])  # it may promise more meanwhile
                 last = max(promised | {story.stored.last_entry})
                 try:
@@ -351,9 +352,11 @@ class Oracle(HealingOracle):
                 except BookKeeperError:
                     await asyncio.sleep(0.1)  # a connection of the storm, or too much at once
                     continue
-                if held is not None:
+                if held is not None and not unknown & promised - self.rot[name][ledger_id]:
                     break
                 if bookie.true_sight(ledger_id) is not ProbeState.OVER_REPLICATED:
+                    if held is not None:
+                        break
                     self.violate("I9", f"{name} can't tell what it has of ledger {ledger_id}")
                     return found
                 await asyncio.sleep(0.1)  # it is hidden while the bookie makes sure that nobody needs it
