@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.command import PRELOADED, as_json, environment
+from tests.command import bkpy as command
 from tests.waiting import eventually
 
 import bkpy
+from bkpy.errors import UnauthorizedError
 from bkpy.local import LocalCluster
 from bkpy.metadata.connect import connect_store
 from bkpy.metadata.store.resolve import children_if_there
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     import subprocess
     from pathlib import Path
 
+    from bkpy.local.zookeeper import ZooKeeperServer
     from bkpy.metadata.store.store import MetadataStore
 
 SETTINGS: dict[str, Any] = {
@@ -49,7 +52,8 @@ store.ZooKeeperStore.multi = counted
 from bkpy.cli import main
 main(sys.argv[2:])
 """
-STEPS = [pytest.param(range(1, 9, 3), id="some"), pytest.param(range(1, 60), id="all", marks=pytest.mark.exhaustive)]
+ONE_BY_ONE = ("--set", "restore_nodes_max=1")
+STEPS = [pytest.param(range(1, 40, 13), id="some"), pytest.param(range(1, 60), id="all", marks=pytest.mark.exhaustive)]
 
 
 class Moved(LocalCluster):
@@ -106,7 +110,9 @@ async def test_a_wiped_tree_is_restored_though_commands_are_killed(tmp_path: Pat
             salvaged = await asyncio.to_thread(as_json, *words, uri=uri)
             assert (salvaged["ledgers"], salvaged["entries"], salvaged["damages"]) == (4, 123, 0)
             for step in steps:
-                done = await asyncio.to_thread(killed, script, step, "cluster", "restore", file, uri=restored)
+                done = await asyncio.to_thread(
+                    killed, script, step, *ONE_BY_ONE, "cluster", "restore", file, uri=restored
+                )
                 if done.returncode == 0:
                     break
             found = await asyncio.to_thread(as_json, "cluster", "restore", file, uri=restored)
@@ -139,3 +145,21 @@ async def test_a_wiped_tree_is_restored_though_commands_are_killed(tmp_path: Pat
                     assert await log.append(b"three") > 2
         finally:
             await store.close()
+
+
+async def test_restored_nodes_get_the_access_lists_of_the_settings(zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
+    uri, restored = (f"zk://{zookeeper.connect_string}/{name}" for name in ("open-cluster", "closed-cluster"))
+    file = str(tmp_path / "backup")
+    for words, where, variables in (
+        (("init",), uri, {}),
+        (("backup", file), uri, {}),
+        (("restore", file), restored, {"BKPY_ZOOKEEPER_AUTH": "bkpy:very-secret"}),
+    ):
+        await asyncio.to_thread(command, "cluster", *words, uri=where, **variables)
+    store, root = await connect_store(restored, process_runtime(), session_timeout_s=10.0)
+    try:
+        for path in ("RESTORE", "LAYOUT", "INSTANCEID", "cookies", "underreplication/disable"):
+            with pytest.raises(UnauthorizedError):
+                await store.get(f"{root}/{path}")
+    finally:
+        await store.close()

@@ -109,6 +109,13 @@ MUTANTS = [
         (_RESTORE + "test_bookies_that_are_gone_since_a_former_call_are_replaced_as_well",),
     ),
     Mutant(
+        "a backup leaves out whatever is named like a lease",
+        "the cookie of a bookie, or the position of a consumer, is not restored",
+        "    if top != paths.LOGS:\n        return False\n    match rest:",
+        '    if rest and rest[-1].startswith("lease"):\n        return True\n    match rest:',
+        (_RESTORE + "test_all_nodes_that_outlive_sessions_are_in_a_backup_whatever_their_names_are",),
+    ),
+    Mutant(
         "a new bookie joins before the restore is confirmed",
         "clients write to a cluster that nobody has looked at",
         "        if known.storage_cookie is None and not is_confirmed(restore):\n",

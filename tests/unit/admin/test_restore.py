@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,7 @@ from bkpy.metadata.backup.restore import restore_backup
 from bkpy.metadata.cluster import open_cluster
 from bkpy.metadata.logs.maintenance import LOG_NAME, LOG_UID
 from bkpy.metadata.restore_record import read_reports, read_restore, write_report
+from bkpy.metadata.store.store import NodeExists
 from bkpy.protocol.ledger.ledger_metadata import LedgerState
 from bkpy.protocol.restore.restoring import RestoreState
 from bkpy.storage.identity import read_cookie, write_cookie
@@ -699,6 +701,31 @@ async def test_ledgers_that_exist_before_a_backup_are_in_it_whatever_is_created_
     positions = [entry.position async for entry in (await client.read_log("orders")).read()]
     assert positions == list(range(len(positions)))
     assert len(positions) >= 6
+
+
+async def test_all_nodes_that_outlive_sessions_are_in_a_backup_whatever_their_names_are(lost: Lost) -> None:
+    session = lost.tree.session()
+    async with await lost.former.open_log("lease-1", create=True) as log:
+        await log.append(b"one")
+        uid = (await log_parts(lost.former).logs.read("lease-1"))[0].uid
+        below = f"/ledgers/logs/lease-1/{uid}"
+        kept = ["cookies/lease", "cookies/lease-2", "retired/lease-3", "logs-deleted/lease-4"]
+        with contextlib.suppress(NodeExists):
+            await session.create("/ledgers/retired", b"")
+        with contextlib.suppress(NodeExists):
+            await session.create("/ledgers/logs-deleted", b"")
+        await session.create(f"{below}/consumers/lease-5", b"{}")
+        await session.create(f"{below}/consumers/lease-5/lease-0123", b"", ephemeral=True)
+        for path in kept:
+            await session.create(f"/ledgers/{path}", b"{}")
+        assert await session.exists(f"{below}/lease")  # the writer's
+        await lost.back_up()
+    await restore_backup(session, RESTORED, runtime_here().files, lost.file)
+    there = _below(lost, RESTORED)
+    assert {f"/{path}" for path in kept} <= there
+    ours = {path for path in there if path.startswith(f"/logs/lease-1/{uid}/")}
+    assert f"/logs/lease-1/{uid}/consumers/lease-5" in ours
+    assert not [path for path in ours if path.endswith(("/lease", "lease-0123"))]
 
 
 async def test_a_restore_in_transactions_of_one_node_is_the_same(lost: Lost) -> None:

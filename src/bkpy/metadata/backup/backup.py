@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 _READS_AT_ONCE: Final = 64
 _TREES: Final = (paths.COOKIES, paths.RETIRED, paths.LOGS_DELETED, paths.AUDIT_TRAIL)
-_LEASE: Final = "lease"  # of a log, or of a consumer: nodes of a session
 
 
 class BackedUp(NamedTuple):
@@ -104,7 +103,8 @@ class _Backup:
         """All nodes below this one, parents first."""
         names = await children_if_there(self._store, f"{self._root}/{path}")
         for start in range(0, len(names), _READS_AT_ONCE):
-            some = [f"{path}/{name}" for name in names[start : start + _READS_AT_ONCE] if not _of_session(name)]
+            some = [f"{path}/{name}" for name in names[start : start + _READS_AT_ONCE]]
+            some = [one for one in some if not _is_lease(one)]
             values = await asyncio.gather(*(read_certainly(self._store, f"{self._root}/{one}") for one in some))
             for one, found in zip(some, values, strict=True):
                 if found is not None:
@@ -142,6 +142,14 @@ class _Backup:
         self._wrote(self._writer.nodes)
 
 
-def _of_session(name: str) -> bool:
-    """Whether a node goes with the session that made it."""
-    return name == _LEASE or name.startswith(f"{_LEASE}-")
+def _is_lease(path: str) -> bool:
+    """Whether it is the lease of a log or of a consumer, which goes with the session that made it."""
+    top, *rest = path.split("/")
+    if top != paths.LOGS:
+        return False
+    match rest:  # name, uid
+        case [_, _, "lease"]:
+            return True
+        case [_, _, "consumers", _, name]:
+            return name.startswith("lease-")
+    return False
