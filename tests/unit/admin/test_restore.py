@@ -440,6 +440,35 @@ async def test_a_bookie_some_of_whose_directories_have_joined_goes_on(lost: Lost
     assert storage_of(node).untrusted
 
 
+async def test_a_restored_cluster_is_backed_up_and_restored_again(lost: Lost) -> None:
+    first = await closed(lost.former)
+    await lost.back_up()
+    later = await closed(lost.former)
+    client = await lost.again()
+    second = await closed(client)
+    files, file = runtime_here().files, f"{lost.file}2"
+    await back_up(cluster_of(client), files, file)
+    third = await opened(client)
+    await third.append(b"third")
+    await lost.lose_metadata()
+    lost.root = "/restored-again"
+    restored = await restore_backup(lost.tree.session(), lost.root, files, file)
+    assert restored.restore.kept_from <= later  # still what may be the only copies
+    await lost.join()
+    await lost.confirm()
+    await eventually(lambda: not any(storage_of(node).untrusted for node in lost.nodes))
+    client = await lost.client()
+    for ledger_id in (first, second):
+        assert await contents(client, ledger_id) == payloads(0, 20)
+    new = await opened(client)
+    assert new.ledger_id > third.ledger_id > second > BEHIND_BACKUP
+    for node in lost.nodes:
+        run = collector_of(node).begin()
+        assert run is not None
+        await eventually(lambda run=run: run.seconds is not None)
+        assert (run.gone, run.failed) == (0, ""), run
+
+
 # --- before the confirmation ------------------------------------------------------------------------------------------
 
 

@@ -85,7 +85,10 @@ async def restore_backup(
         resumed = found is not None
         await check_root_above(store, root)
         if found is None:
-            ids = ids_after(end.newest_high, header.kept_from)
+            try:
+                ids = ids_after(end.newest_high, header.kept_from)
+            except ValueError as error:
+                raise ConfigError(f"{path} can't be restored: {error}") from error
             new = Restore(
                 RestoreState.WRITING,
                 new_instance_id(store),
