@@ -253,6 +253,7 @@ CLIENT: Mapping[str, Bound] = {
 
 # Numbers that bound nothing that a run can reach, each with the reason.
 NOT_DRAWN: Mapping[str, str] = {
+    "restore_nodes_max": "of a command on a cluster without clients: tests/unit/admin/test_restore.py has it at one",
     "log_orphan_grace_s": "patience with writers that are about to add a ledger, which runs choose",
     "log_producer_idle_s": "runs choose when producers are forgotten",
     "audit_acts_max": "clients of a world record no acts",
