@@ -93,6 +93,20 @@ def noting_pages(marks: Counter[str]) -> Iterator[None]:
         yield
 
 
+async def read_whole(reader: LogReader) -> list[LogEntry]:
+    """All that the log has, from where it begins when that was read: retention goes on, and may overtake the reader."""
+    while True:
+        first = reader.first_position
+        try:
+            found = [entry async for entry in reader.read()]
+        except TruncatedError:
+            await reader.refresh()
+            if reader.first_position <= first:
+                raise  # nothing was truncated meanwhile
+        else:
+            return [entry for entry in found if entry.position >= reader.first_position]
+
+
 class LogUsers:
     """The users of the log `name`. `healed` is set when the faults have ended."""
 
@@ -412,7 +426,7 @@ class LogUsers:
         await self.check_pages(client, log_list)
         reader = await client.read_log(self.name, password=PASSWORD)
         found = {}
-        async for entry in reader.read():
+        for entry in await read_whole(reader):
             self.account.check_number(entry)
             found[entry.position] = entry.data, entry.time
         position = reader.first_position
