@@ -12,9 +12,11 @@ from bkpy.metadata.ledgers.layout import LONG_HIERARCHICAL
 from bkpy.metadata.replication.underreplication import LossReason, UnderreplicationQueue
 from bkpy.metadata.store.store import Create, Delete, Put, parent_of
 from bkpy.protocol.ledger.ledger_metadata import LEDGER_KEY_BYTES, Fragment, LedgerMetadata, LedgerState
+from bkpy.storage.tools.check.defects import OTHER_COPIES, Defect
 from tests.sim.cluster import ROOT, Cluster
 from tests.sim.healing_oracle import SEEN_WITHIN_S
 
+from .left_over import is_torn
 from .oracle import Oracle
 
 NAMES = ("bookie-1", "bookie-2", "bookie-3", "bookie-4")
@@ -139,3 +141,21 @@ def test_a_copy_of_which_the_disks_had_half_is_not_whole(oracle: Oracle) -> None
     oracle.loses_disks(bookie)
     bookie.promises[LEDGER].add(2)
     assert oracle.had(bookie, LEDGER, ENTRIES) == {2}
+
+
+@pytest.mark.parametrize(
+    ("path", "offset", "what", "torn"),
+    [
+        ("a.log", 100, "25 bytes: no sound block is here", True),
+        ("a.log", 99, "25 bytes: no sound block is here", False),  # a row names a block there, or behind it
+        ("a.log", 0, "the header of an entry log doesn't match its checksum", False),
+        ("b.log", 0, "the header of an entry log doesn't match its checksum", True),
+        ("b.log", 0, "the log has another log's header", False),
+        ("a.log", 100, "the footer names another block here", False),
+        ("b.log", None, "25 bytes: no sound block is here", False),
+    ],
+)
+def test_only_what_lies_behind_all_that_rows_name_was_cut_by_a_crash(
+    path: str, offset: int | None, what: str, torn: bool
+) -> None:
+    assert is_torn(Defect(path, offset, None, what, OTHER_COPIES), {"a.log": 100}) is torn
