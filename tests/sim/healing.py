@@ -430,7 +430,7 @@ class Healing:
                     wanted = {n for start in share.starts for n in range(start, held.last_entry + 1, share.step)}
                     if has is None or not wanted <= has:
                         missing_ranges = sorted(wanted - (has or set()))
-                        return f"{share.bookie_id} lacks {missing_ranges} of ledger {metadata.ledger_id}"
+                        return f"{share.bookie_id} misses {missing_ranges} of ledger {metadata.ledger_id}"
         except BookKeeperError as error:
             return f"ledger {metadata.ledger_id}: {error}"
         finally:
