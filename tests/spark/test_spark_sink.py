@@ -84,7 +84,7 @@ class Written:
         return asyncio.run(read())
 
     def unlisted(self) -> set[int]:
-        """Ledgers of the log that its list doesn't name."""
+        """Ledgers of the log that neither its list nor a page of that names."""
         log_list = self.list()
 
         async def find() -> set[int]:
@@ -94,9 +94,10 @@ class Written:
                     metadata = await client.ledger_metadata(ledger_id)
                     if metadata.custom_metadata.get(LOG_UID) == log_list.uid.encode():
                         found.add(ledger_id)
-                return found
+                segments = log_parts(client).logs.pages.segments(self.name, log_list)
+                return found - {segment.ledger_id async for segment in segments}
 
-        return asyncio.run(find()) - {segment.ledger_id for segment in log_list.segments}
+        return asyncio.run(find())
 
 
 def batches(*payloads: bytes | None) -> Iterator[pa.RecordBatch]:
