@@ -156,15 +156,15 @@ def test_an_empty_input_makes_an_empty_ledger(uri: str) -> None:
 
 
 def test_show_list_and_delete(uri: str) -> None:
-    ledger_id = as_json("ledger", "create", "--ensemble", "2,2,1", "--metadata", "app=orders", uri=uri)["ledger_id"]
+    ledger_id = as_json("ledger", "create", "--ensemble", "2,2,1", "--metadata", "app=listed", uri=uri)["ledger_id"]
     shown = as_json("ledger", "show", ledger_id, uri=uri)
-    assert shown["custom_metadata"] == {"app": "orders"}
+    assert shown["custom_metadata"] == {"app": "listed"}
     assert (shown["ensemble_size"], shown["write_quorum"], shown["ack_quorum"]) == (2, 2, 1)
     assert len(shown["fragments"][0]["bookies"]) == 2
     assert "key" not in json.dumps(shown)  # who has a ledger's key can read and write it
     table = bkpy("ledger", "show", ledger_id, uri=uri).stdout.decode()
     assert "custom app" in table
-    assert "orders" in table
+    assert "listed" in table
 
     other = write(uri, b"x\n")
     assert {ledger_id, other} <= set(map(int, bkpy("ledger", "list", uri=uri).stdout.split()))
@@ -177,11 +177,11 @@ def test_show_list_and_delete(uri: str) -> None:
             None,
         ]
     assert shown in as_json("ledger", "list", "--long", uri=uri)
-    mine = "ledger", "list", "--custom", "app=orders", "--state", "closed", "--since", "1h"
+    mine = "ledger", "list", "--custom", "app=listed", "--state", "closed", "--since", "1h"
     assert bkpy(*mine, uri=uri).stdout.split() == [str(ledger_id).encode()]
     assert [one["ledger_id"] for one in as_json(*mine, uri=uri)] == [ledger_id]
     assert as_json(*mine, "--bookie", "none", uri=uri) == []
-    assert bkpy("ledger", "list", "--missing-copies", "--custom", "app=orders", uri=uri).stdout == b""
+    assert bkpy("ledger", "list", "--missing-copies", "--custom", "app=listed", uri=uri).stdout == b""
     assert b"neither a duration" in bkpy("ledger", "list", "--since", "soon", uri=uri, status=2).stderr
     long = bkpy("ledger", "list", "-l", uri=uri).stdout.decode().splitlines()
     assert "2,2,1" in next(line for line in long if line.split()[0] == str(ledger_id))

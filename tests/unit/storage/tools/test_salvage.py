@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 
     from bkpy.client.client import Client
 
+ALL: dict[str, Any] = {
+    "ensemble_size": 3,
+    "write_quorum": 3,
+    "ack_quorum": 3,
+}  # what is acknowledged is on every bookie
+
 
 @pytest.fixture
 async def local(tmp_path: Path) -> AsyncIterator[InProcess]:
@@ -162,7 +168,7 @@ async def test_copies_that_differ_are_both_written(local: InProcess, tmp_path: P
     await other.start("abc")
     ids = []
     for one, payload in ((local, b"one"), (other, b"two")):
-        writer = await (await one.client()).create_ledger()
+        writer = await (await one.client()).create_ledger(**ALL)
         await writer.append(payload)
         await writer.append(b"same")
         ids.append(writer.ledger_id)
