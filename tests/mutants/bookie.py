@@ -181,6 +181,13 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     Mutant(
+        "a change of the interval of collections is reported, and not gone by",
+        "an operator whose disks fill up believes that bookies collect each minute",
+        "            await asyncio.sleep(self._settings.gc_interval_s)\n",
+        "            await asyncio.sleep(50.0)\n",
+        (f"{_COLLECTOR}::test_its_interval_may_change_while_it_runs",),
+    ),
+    Mutant(
         "a run goes by probes of several sessions",
         "ZooKeeper is restored from a backup while a bookie collects, which deletes what is newer",
         "if seen.session not in (0, run.session):",

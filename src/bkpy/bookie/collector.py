@@ -236,15 +236,14 @@ class Collector:
         return self.run
 
     async def _collect_forever(self) -> None:
-        interval_s = self._settings.gc_interval_s
         # Bookies that are started together don't all list the metadata together.
-        await asyncio.sleep(interval_s * phase(self._settings.bookie_id))
-        while True:
+        await asyncio.sleep(self._settings.gc_interval_s * phase(self._settings.bookie_id))
+        while self._settings.gc_interval_s:  # which a reload may change, also to 0
             now = self._runtime.clock.monotonic()
             self.begin(over_replicated=now - self._over_replicated_at >= self._settings.gc_over_replicated_interval_s)
             assert self._collecting is not None
             await asyncio.wait([self._collecting])
-            await asyncio.sleep(interval_s)
+            await asyncio.sleep(self._settings.gc_interval_s)
 
     # --- a run --------------------------------------------------------------------------------------------------------
 

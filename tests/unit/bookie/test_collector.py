@@ -17,6 +17,7 @@ from tests.unit.metadata.store.troubled import AWAY, Troubled
 from tests.waiting import eventually
 
 from bkpy.bookie.collector import CHANGED, DAMAGED, LOCK_LOST, LOCKED, STORED_TO, phase
+from bkpy.config.reloading import take_over
 from bkpy.errors import LedgerFencedError, MetadataUnavailableError, StorageFailedError, UnauthorizedError
 from bkpy.metadata.ledgers.metadata_probe import MetadataProbe
 from bkpy.metadata.replication.locks import LedgerLock, LedgerLocks
@@ -673,6 +674,29 @@ async def test_it_runs_by_itself(tmp_path: Path) -> None:
             while {gone, spare} & set(await local.held()):
                 await asyncio.sleep(0.01)
         assert await local.held("b") == [spare] or gone in await local.held("b")
+    finally:
+        await local.stop()
+
+
+async def test_its_interval_may_change_while_it_runs(tmp_path: Path) -> None:
+    local = Collecting(tmp_path)
+    await local.start_all("a", gc_interval_s=50.0)
+    try:
+        collector, settings = local.collector(), local.node("a").settings
+
+        def runs(wanted: int) -> Callable[[], bool]:
+            return lambda: collector.run is not None and collector.run.number == wanted
+
+        def every(interval_s: float) -> None:
+            take_over(settings, settings.model_copy(update={"gc_interval_s": interval_s}), ["gc_interval_s"])
+
+        await eventually(runs(1))
+        every(1.0)
+        await eventually(runs(3))
+        every(0.0)
+        await asyncio.sleep(200)
+        assert collector.run is not None
+        assert collector.run.number == 3
     finally:
         await local.stop()
 
