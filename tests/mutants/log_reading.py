@@ -10,6 +10,24 @@ _READING = "tests/unit/protocol/log/test_log_reading.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(
+        "the average of an open ledger's entries stays that of the first length that was told",
+        "a stream's batch that is bounded in bytes has many times as many",
+        "self._measured = max(self._measured, confirmed.measured)",
+        "self._measured = self._measured if self._measured[0] >= 0 else confirmed.measured",
+        (
+            f"{_READER}::test_what_an_open_ledger_has_goes_by_the_entries_themselves",
+            "tests/unit/client/read/test_last_add_confirmed.py"
+            "::test_what_entries_have_on_average_follows_the_entries_themselves",
+        ),
+    ),
+    Mutant(
+        "the bytes up to an entry are taken for those up to what it confirms",
+        "a ledger's entries seem larger than they are",
+        "measured = max(measured, (confirmed if is_explicit else header.entry_id, header.length))",
+        "measured = max(measured, (confirmed, header.length))",
+        ("tests/unit/protocol/wire/test_lac_reply.py::test_what_verifies_is_proven_to_both",),
+    ),
+    Mutant(
         "a segment is read though the one before it ended short",
         "readers are given entries that are no part of the log, at positions that others will get",
         "if following is None or following.first_position != log_list.behind(end):",

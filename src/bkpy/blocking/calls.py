@@ -1022,6 +1022,10 @@ class BlockingLedgerReader(BlockingContext[LedgerReader]):
         """Whether the ledger was CLOSED when its metadata were read last: then it never grows again."""
         return self._of.closed
 
+    def bytes_of(self, entries: int) -> int:
+        """The approximate payload size of `entries` entries, from the average so far; 0 before any size is known."""
+        return self._of.bytes_of(entries)
+
     def close(self) -> None:
         """End the reader and its tails. Doesn't touch the ledger."""
         self._call(self._of.close)

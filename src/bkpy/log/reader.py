@@ -264,9 +264,9 @@ class LogReader:
     def _measured(self, part: SegmentRange) -> SegmentRange:
         """With the size of what lies in a segment that isn't sealed, as far as its ledger's reader can tell."""
         reader = self._readers.get(part.ledger_id)
-        if part.payload_bytes or reader is None or reader.last_add_confirmed < 0:
+        if part.payload_bytes or reader is None:
             return part
-        return part._replace(payload_bytes=reader.length * part.entries // (reader.last_add_confirmed + 1))
+        return part._replace(payload_bytes=reader.bytes_of(part.entries))
 
     def read(self, first: int | None = None, last: int | None = None) -> AsyncGenerator[LogEntry, None]:
         """The entries at positions first..last in order; all of them without bounds.

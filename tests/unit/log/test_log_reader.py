@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.hooks import cluster_of, tasks_of
+from tests.hooks import cluster_of, codec_of, tasks_of
 from tests.unit.log.stepwise_log import StepwiseLog, all_of, check, numbers, stamped
 
 import bkpy
@@ -69,6 +69,22 @@ async def test_every_range_crosses_segments(client: Client) -> None:
     assert [e.entry_id for e in await all_of(reader.read(2, 5))] == [2, 0, 0, 1]
     assert len({e.ledger_id for e in await all_of(reader.read(2, 5))}) == 3
     assert readings(client) == []
+
+
+async def test_what_an_open_ledger_has_goes_by_the_entries_themselves(cluster: InProcess) -> None:
+    """By a length that was published long before, a bound in bytes would let many times as many entries through."""
+    client = await cluster.client(explicit_lac_interval_s=0)
+    log = await StepwiseLog(client).make()
+    writer = await log.begin()
+    await log.append(2)
+    for bookie in "abc":
+        await cluster.storage(bookie).set_explicit_lac(writer.ledger_id, codec_of(writer).explicit_lac(1, 18))
+    async with await client.read_log("orders") as reader:
+        for _ in range(8):
+            await log.append(1)
+        await reader.refresh()
+        (part,) = reader.ranges()
+        assert (part.entries, part.payload_bytes) == (9, 81)
 
 
 async def test_blocks_have_positions_times_and_payloads_without_stamps(client: Client) -> None:

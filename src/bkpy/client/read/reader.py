@@ -99,6 +99,10 @@ class LedgerReader:
         """Whether the ledger was CLOSED when its metadata were read last: then it never grows again."""
         return self._snapshot.closed
 
+    def bytes_of(self, entries: int) -> int:
+        """The approximate payload size of `entries` entries, from the average so far; 0 before any size is known."""
+        return self._snapshot.bytes_of(entries)
+
     def __repr__(self) -> str:
         return (
             f"<LedgerReader ledger={self.ledger_id} last_add_confirmed={self.last_add_confirmed} closed={self.closed}>"

@@ -22,6 +22,7 @@ class LedgerSnapshot:
         self.metadata = metadata
         self.confirmed = metadata.last_entry if metadata.state is LedgerState.CLOSED else -1
         self.length = metadata.length
+        self._measured = (-1, 0)  # an entry, and the payload bytes up to it
         self._version = -1  # of `metadata`, once this object has read it
 
     @property
@@ -31,6 +32,11 @@ class LedgerSnapshot:
     @property
     def closed(self) -> bool:
         return self.metadata.state is LedgerState.CLOSED
+
+    def bytes_of(self, entries: int) -> int:
+        """About how many payload bytes so many entries have, by those whose length is known; 0 while it is of none."""
+        entry_id, length = (self.confirmed, self.length) if self.closed else self._measured
+        return length * entries // (entry_id + 1) if entry_id >= 0 else 0
 
     async def refresh(self, catalog: LedgerCatalog, *, fresh: bool = False) -> None:
         """Read the metadata again, `fresh` if no earlier write may be missed.
@@ -48,6 +54,7 @@ class LedgerSnapshot:
 
     def advance(self, confirmed: LastAddConfirmed) -> None:
         """Take over what a bookie proved. Only the metadata says where a closed ledger ends."""
+        self._measured = max(self._measured, confirmed.measured)
         if confirmed.entry_id > self.confirmed and not self.closed:
             self.confirmed = confirmed.entry_id
             if confirmed.length is not None:

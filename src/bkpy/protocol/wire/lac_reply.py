@@ -30,11 +30,15 @@ if TYPE_CHECKING:
 
 
 class LastAddConfirmed(NamedTuple):
-    """What a bookie proved. `length` is None where it isn't known exactly; -1 and 0 where it has no record at all."""
+    """What a bookie proved. `length` is None where it isn't known exactly; -1 and 0 where it has no record at all.
+
+    `measured` is an entry, perhaps an unconfirmed one, and the payload bytes up to it: what entries have on average.
+    """
 
     entry_id: int
     length: int | None
     fenced: bool
+    measured: tuple[int, int] = (-1, 0)
 
 
 class LacReply(NamedTuple):
@@ -57,7 +61,7 @@ def parse_lac_reply(codec: RecordCodec, reply: wire.Frame, ledger_id: int, booki
     if status == Status.UNKNOWN and not len(reply.body):
         flaw = CorruptDataError("the bookie can't tell", ledger_id=ledger_id, bookie=bookie_id)
     best: LastAddConfirmed | None = None
-    last_entry = -1
+    last_entry, measured = -1, (-1, 0)
     try:
         for header in walk(reply.body):
             codec.check(reply.body, header.offset, header.end)
@@ -67,12 +71,14 @@ def parse_lac_reply(codec: RecordCodec, reply: wire.Frame, ledger_id: int, booki
                 explicit = max(explicit, (confirmed, header.length))
             else:
                 last_entry = max(last_entry, header.entry_id)
+            measured = max(measured, (confirmed if is_explicit else header.entry_id, header.length))
             if best is None or confirmed > best.entry_id:
                 # An entry carries the length up to itself; what its last add confirmed had is at most that.
                 best = LastAddConfirmed(confirmed, header.length if is_explicit else None, fenced)
     except (CorruptDataError, DigestMismatchError) as e:
         flaw = e
-    return LacReply(best or LastAddConfirmed(-1, 0, fenced), explicit, flaw, last_entry)
+    best = best or LastAddConfirmed(-1, 0, fenced)
+    return LacReply(best._replace(measured=measured), explicit, flaw, last_entry)
 
 
 def proven_to_reader(codec: RecordCodec, reply: wire.Frame, ledger_id: int, bookie_id: str) -> LastAddConfirmed:

@@ -79,3 +79,24 @@ async def test_a_damaged_last_add_confirmed_proves_nothing(
         await reader.read_last_add_confirmed()
     assert reader.last_add_confirmed == 0
     writer.abandon()
+
+
+async def test_what_entries_have_on_average_follows_the_entries_themselves(cluster: InProcess) -> None:
+    """A length that the writer published once says nothing of what was confirmed since."""
+    client = await cluster.client(explicit_lac_interval_s=0)
+    writer = await client.create_ledger()
+    reader = await client.open_ledger(writer.ledger_id)
+    assert reader.bytes_of(10) == 0
+    for _ in range(2):
+        await writer.append(b"x" * 100)
+    for bookie in "abc":
+        await cluster.storage(bookie).set_explicit_lac(writer.ledger_id, codec_of(writer).explicit_lac(1, 200))
+    await reader.read_last_add_confirmed()
+    assert (reader.last_add_confirmed, reader.length, reader.bytes_of(2)) == (1, 200, 200)
+    for _ in range(8):
+        await writer.append(b"x" * 50)
+    await reader.read_last_add_confirmed()
+    assert (reader.last_add_confirmed, reader.bytes_of(9)) == (8, 540)
+    await writer.close()
+    await reader.read_last_add_confirmed()
+    assert (reader.last_add_confirmed, reader.length, reader.bytes_of(10)) == (9, 600, 600)

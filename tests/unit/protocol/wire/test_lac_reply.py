@@ -35,23 +35,29 @@ def damaged(whole: bytes) -> bytes:
 
 @pytest.mark.parametrize("fenced", [False, True])
 @pytest.mark.parametrize(
-    ("answer", "proven", "explicit"),
+    ("answer", "proven", "explicit", "measured"),
     [
-        ({"status": Status.NO_SUCH_LEDGER}, (-1, 0), NOTHING_EXPLICIT),
-        ({"entry": record(5, 3, 60)}, (3, None), NOTHING_EXPLICIT),  # 60 is the length up to entry 5, not up to 3
-        ({"explicit": CODEC.explicit_lac(5, 60)}, (5, 60), (5, 60)),
-        ({"entry": record(5, 3, 60), "explicit": CODEC.explicit_lac(5, 60)}, (5, 60), (5, 60)),
-        ({"entry": record(9, 8, 100), "explicit": CODEC.explicit_lac(5, 60)}, (8, None), (5, 60)),
-        ({"entry": record(6, 5, 70), "explicit": CODEC.explicit_lac(5, 60)}, (5, None), (5, 60)),  # the first stays
-        ({"explicit": CODEC.explicit_lac(5, 60) + CODEC.explicit_lac(4, 50)}, (5, 60), (5, 60)),
-        ({"status": Status.UNKNOWN, "entry": record(5, 3, 60)}, (3, None), NOTHING_EXPLICIT),
+        ({"status": Status.NO_SUCH_LEDGER}, (-1, 0), NOTHING_EXPLICIT, (-1, 0)),
+        # 60 is the length up to entry 5, not up to 3
+        ({"entry": record(5, 3, 60)}, (3, None), NOTHING_EXPLICIT, (5, 60)),
+        ({"explicit": CODEC.explicit_lac(5, 60)}, (5, 60), (5, 60), (5, 60)),
+        ({"entry": record(5, 3, 60), "explicit": CODEC.explicit_lac(5, 60)}, (5, 60), (5, 60), (5, 60)),
+        ({"entry": record(9, 8, 100), "explicit": CODEC.explicit_lac(5, 60)}, (8, None), (5, 60), (9, 100)),
+        # the first stays
+        ({"entry": record(6, 5, 70), "explicit": CODEC.explicit_lac(5, 60)}, (5, None), (5, 60), (6, 70)),
+        ({"explicit": CODEC.explicit_lac(5, 60) + CODEC.explicit_lac(4, 50)}, (5, 60), (5, 60), (5, 60)),
+        ({"status": Status.UNKNOWN, "entry": record(5, 3, 60)}, (3, None), NOTHING_EXPLICIT, (5, 60)),
     ],
 )
 def test_what_verifies_is_proven_to_both(
-    answer: dict[str, Any], proven: tuple[int, int | None], explicit: tuple[int, int], fenced: bool
+    answer: dict[str, Any],
+    proven: tuple[int, int | None],
+    explicit: tuple[int, int],
+    measured: tuple[int, int],
+    fenced: bool,
 ) -> None:
     frame = reply(**answer, fenced=fenced)
-    expected = LastAddConfirmed(*proven, fenced)
+    expected = LastAddConfirmed(*proven, fenced, measured)
     last_entry = max((header.entry_id for header in walk(answer.get("entry", b""))), default=-1)
     assert parse_lac_reply(CODEC, frame, LEDGER, "b1") == (expected, explicit, None, last_entry)
     assert proven_to_reader(CODEC, frame, LEDGER, "b1") == expected
@@ -70,7 +76,7 @@ def test_a_flawed_reply_tells_a_recovery_of_the_fence_and_a_reader_nothing(
     answer: dict[str, Any], error: type[Exception], proven: tuple[int, int | None]
 ) -> None:
     parsed = parse_lac_reply(CODEC, reply(**answer), LEDGER, "b1")
-    assert parsed.proven == LastAddConfirmed(*proven, True)
+    assert parsed.proven[:3] == (*proven, True)
     assert type(parsed.flaw) is error
     with pytest.raises(error):
         proven_to_reader(CODEC, reply(**answer), LEDGER, "b1")
