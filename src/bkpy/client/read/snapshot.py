@@ -34,7 +34,7 @@ class LedgerSnapshot:
         return self.metadata.state is LedgerState.CLOSED
 
     def bytes_of(self, entries: int) -> int:
-        """About how many payload bytes so many entries have, by those whose length is known; 0 while it is of none."""
+        """The approximate payload size of `entries` entries, from the average so far; 0 before any size is known."""
         entry_id, length = (self.confirmed, self.length) if self.closed else self._measured
         return length * entries // (entry_id + 1) if entry_id >= 0 else 0
 
