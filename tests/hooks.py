@@ -282,6 +282,11 @@ def mender_of(node: BookieNode) -> IntegrityCheck:
     return next(each for each in _phase_of(node, Serving)._replication if isinstance(each, IntegrityCheck))
 
 
+def added_to(node: BookieNode) -> Callable[[], tuple[float, float]]:
+    """Counts the entries and bytes that the bookie has accepted."""
+    return node._metrics.added
+
+
 def storage_of(node: BookieNode) -> LedgerStorage:
     """The storage of a bookie that was started."""
     return _phase_of(node, LedgerStorage)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.browser, pytest.mark.exhaustive]
 
+DEADLINE_S = 300.0  # beside other work, a cluster heals and a browser draws slowly
 TOKEN = "a token of sixteen"
 VIEWS = ("overview", "bookies", "ledgers", "logs", "healing", "events")
 SETTINGS: dict[str, Any] = {
@@ -64,7 +65,9 @@ class Browser:
             text = await self.text()
             return [one for one in wanted if one not in text]
 
-        await eventually(there, f"the page shows {wanted}", until=lambda missing: not missing, pause_s=0.1)
+        await eventually(
+            there, f"the page shows {wanted}", until=lambda missing: not missing, pause_s=0.1, deadline_s=DEADLINE_S
+        )
 
     async def open(self, view: str) -> None:
         await self.page.keyboard.press(str(VIEWS.index(view) + 1))
@@ -78,6 +81,7 @@ async def browsing(where: str) -> AsyncIterator[Browser]:
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = await browser.new_page(viewport={"width": 1200, "height": 800}, color_scheme="light")
+        page.set_default_timeout(DEADLINE_S * 1000)
         try:
             yield Browser(page, where)
         finally:
@@ -117,6 +121,7 @@ async def test_a_bookie_is_killed_and_healed_in_view(tmp_path: Path) -> None:
             assert await page.title() != "owned"
 
             await browser.open("overview")
+            await browser.shows("Busiest ledgers", "Busiest logs")
             victim = cluster.bookies[1]
             await victim.kill()
             await browser.shows(victim.id, "3 of 4")

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 from tests.command import environment, on_terminal, start_real
 from tests.waiting import eventually_here
 
+import bkpy
 from bkpy.local import LocalCluster
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def played(uri: str, columns: int, *bookies: str) -> None:
+def played(uri: str, columns: int, *bookies: str, busy: str = "") -> None:
     master, slave = os.openpty()
     os.set_blocking(master, False)
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
@@ -41,6 +42,14 @@ def played(uri: str, columns: int, *bookies: str) -> None:
             shown = ""
             os.write(master, b"f")
             eventually_here(lambda: shows(*bookies), "they are shown in another order")
+            if busy:
+                eventually_here(lambda: shows(busy, "entries/s"), "what is busiest is below the bookies")
+            shown = ""
+            os.write(master, b"l")
+            eventually_here(
+                lambda: shows(busy or "nothing is appended") and only(shown, busy, bookies),
+                "only what is busiest is shown",
+            )
             os.write(master, b"q")
             assert running.wait(60.0) == 0, shown
         finally:
@@ -48,6 +57,12 @@ def played(uri: str, columns: int, *bookies: str) -> None:
     assert termios.tcgetattr(slave) == before
     os.close(slave)
     os.close(master)
+
+
+def only(shown: str, busy: str, bookies: tuple[str, ...]) -> bool:
+    """Whether the last screen has what is busy, and no bookie, which would come before."""
+    screen = shown.rpartition("take entries")[2]
+    return busy in screen and not any(name in screen for name in bookies)
 
 
 async def test_a_terminal_without_a_cursor_gets_one_look(tmp_path: Path) -> None:
@@ -61,5 +76,17 @@ async def test_a_terminal_without_a_cursor_gets_one_look(tmp_path: Path) -> None
 async def test_it_shows_all_bookies_at_any_width_and_ends_by_a_key(tmp_path: Path) -> None:
     async with LocalCluster(tmp_path, 3, {"metrics_port": 0}) as cluster:
         names = [bookie.id for bookie in cluster.bookies]
-        for columns in (120, 80, 50):
-            await asyncio.to_thread(played, cluster.connect_string, columns, *names)
+        async with bkpy.connect(cluster.connect_string) as client, await client.open_log("orders", create=True) as log:
+            appending = asyncio.create_task(append_forever(log))
+            try:
+                for columns in (120, 80):
+                    await asyncio.to_thread(played, cluster.connect_string, columns, *names, busy="orders")
+            finally:
+                appending.cancel()
+        await asyncio.to_thread(played, cluster.connect_string, 50, *names)
+
+
+async def append_forever(log: bkpy.LogWriter) -> None:
+    while True:
+        await log.append(b"order")
+        await asyncio.sleep(0.01)

@@ -7,6 +7,8 @@ from tests.mutants import Mutant
 _HEALTH = "tests/unit/admin/test_cluster_health.py"
 _CHECK = "tests/unit/admin/test_cluster_check.py"
 _SERVER = "tests/unit/dashboard/test_server.py"
+_FOLLOWING = "tests/unit/dashboard/test_following.py"
+_BUSIEST = "tests/unit/bookie/test_busiest.py"
 _WATCHING = "tests/unit/dashboard/test_watching.py"
 
 MUTANTS: list[Mutant] = [
@@ -173,6 +175,62 @@ MUTANTS: list[Mutant] = [
         'stuck: {some}",\n            died,',
         'stuck: {some}",\n            f"{_HEALING}#when-nothing-helps",',
         (f"{_HEALTH}::test_what_waits_for_a_bookie_is_not_sent_to_the_page_that_gives_entries_up",),
+    ),
+    Mutant(
+        "a ledger's rate is that of its copies",
+        "a writer seems to append three times what it does",
+        "entries=round(stored.entries / copies, 3)",
+        "entries=round(stored.entries, 3)",
+        (f"{_FOLLOWING}::test_rates_are_those_of_appends_and_logs_have_those_of_their_ledgers",),
+    ),
+    Mutant(
+        "every ledger that bookies report is followed",
+        "a dashboard reads the metadata of thousands of ledgers each two seconds",
+        "            if len(self._recoveries) < RECOVERIES_MAX:\n                self._recoveries",
+        "            if True:\n                self._recoveries",
+        (f"{_FOLLOWING}::test_a_look_reads_few_ledgers",),
+    ),
+    Mutant(
+        "fences from before the dashboard are news",
+        "a dashboard begins with recoveries of last week",
+        "if before is not None:\n                new +=",
+        "if True:\n                before = before or frozenset()\n                new +=",
+        (f"{_FOLLOWING}::test_recoveries_are_told_and_those_before_the_first_look_are_not",),
+    ),
+    Mutant(
+        "a change of the ensemble is told at each look",
+        "events are full of one change",
+        "        self._known = found\n",
+        "        self._known = {**found, **self._known}\n",
+        (f"{_FOLLOWING}::test_a_changed_ensemble_is_told_once_with_where_it_begins",),
+    ),
+    Mutant(
+        "what left memory is nobody's",
+        "rates fall with each checkpoint",
+        "stored[0] * entries / drawn[0]",
+        "entries / seconds",
+        (f"{_BUSIEST}::test_a_look_at_much_is_at_a_part_of_it",),
+    ),
+    Mutant(
+        "a look begins with all that is in memory",
+        "what was busy an hour ago is shown as busy",
+        "yield from islice(shard.active.frames, frames if shard.active is before else 0, None)",
+        "yield from shard.active.frames",
+        (f"{_BUSIEST}::test_rates_are_those_since_the_last_look_most_bytes_first",),
+    ),
+    Mutant(
+        "what is being written out is not looked at",
+        "the busiest ledger is missing while its bookie checkpoints",
+        "if shard.sealed is not None and shard.active is not before:",
+        "if False:",
+        (f"{_BUSIEST}::test_a_look_goes_on_where_the_last_one_ended_during_a_checkpoint",),
+    ),
+    Mutant(
+        "rates since the last question, however long ago",
+        "the first look shows the mean of a day",
+        "self._found = [] if seconds > self._settings.activity_stale_s else",
+        "self._found = [] if seconds == float('inf') else",
+        (f"{_BUSIEST}::test_after_a_time_without_questions_it_begins_anew",),
     ),
     Mutant(
         "a look that failed is a finding",

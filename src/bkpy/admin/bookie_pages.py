@@ -29,16 +29,29 @@ if TYPE_CHECKING:
 _LOOPBACK = "127.0.0.1"
 
 
+class BookieActivity(NamedTuple):
+    """What a bookie says of the ledgers that it stores.
+
+    `busiest`: ledger id, entries and bytes that it stores of it in a second. `fences`: the latest, as ledger id and
+    time since the epoch by its clock.
+    """
+
+    busiest: tuple[tuple[int, float, float], ...]
+    fences: tuple[tuple[int, float], ...]
+
+
 class PageReport(NamedTuple):
     """What a bookie's pages say now. `skew_s`: how far its clock is ahead of this machine's, to a second or so.
 
-    `metrics`: by name, and in it by the values of the labels, sorted by the labels' names.
+    `metrics`: by name, and in it by the values of the labels, sorted by the labels' names. `activity` is None unless it
+    was asked for, and from a bookie that doesn't report it.
     """
 
     ready: bool
     why: str | None
     skew_s: float
     metrics: Mapping[str, Mapping[tuple[str, ...], float]]
+    activity: BookieActivity | None = None
 
     def value(self, name: str, *labels: str) -> float:
         """A metric's value; 0 if the bookie doesn't report it."""
@@ -67,13 +80,16 @@ class ClusterPages:
         assert self._session is not None
         await self._session.close()
 
-    async def read(self, infos: Iterable[BookieInfo]) -> dict[str, PageReport | None]:
-        """By bookie, what its pages say; None if they can't be reached from here, or if it has none."""
+    async def read(self, infos: Iterable[BookieInfo], *, activity: bool = False) -> dict[str, PageReport | None]:
+        """By bookie, what its pages say; None if they can't be reached from here, or if it has none.
+
+        With `activity`, also which ledgers it stores.
+        """
         those = list(infos)
-        found = await asyncio.gather(*(self._read(info) for info in those))
+        found = await asyncio.gather(*(self._read(info, activity) for info in those))
         return {info.bookie_id: one for info, one in zip(those, found, strict=True)}
 
-    async def _read(self, info: BookieInfo) -> PageReport | None:
+    async def _read(self, info: BookieInfo, activity: bool) -> PageReport | None:
         if not info.metrics_port or (info.metrics_tls and self._tls is None):
             return None
         # By default a bookie serves its pages on its own machine alone, and this program may run there.
@@ -83,7 +99,7 @@ class ClusterPages:
         for place in [known] if known in places else places:
             assert place is not None
             try:
-                report = await self._read_at(place, info)
+                report = await self._read_at(place, info, activity)
             except (aiohttp.ClientError, TimeoutError, ValueError, KeyError, TypeError):  # or it is no bookie's page
                 report = None
             if report is not None:
@@ -116,7 +132,7 @@ class ClusterPages:
             return f"http://{place}{page}", {}
         return f"https://{place}{page}", {"ssl": self._tls, "server_hostname": info.address.rpartition(":")[0]}
 
-    async def _read_at(self, place: str, info: BookieInfo) -> PageReport | None:
+    async def _read_at(self, place: str, info: BookieInfo, activity: bool) -> PageReport | None:
         asked = self._clock.time()
         text, headers = await self._get(place, "/readyz", info)
         health = parsed(text.encode())
@@ -127,7 +143,19 @@ class ClusterPages:
         # The header has whole seconds, cut off.
         skew_s = 0.0 if date is None else email.utils.parsedate_to_datetime(date).timestamp() + 0.5 - middle
         metrics, _ = await self._get(place, "/metrics", info)
-        return PageReport(bool(health["ready"]), health["why"], skew_s, _parsed(metrics))
+        report = PageReport(bool(health["ready"]), health["why"], skew_s, _parsed(metrics))
+        return report._replace(activity=await self._activity(place, info)) if activity else report
+
+    async def _activity(self, place: str, info: BookieInfo) -> BookieActivity | None:
+        text, _ = await self._get(place, "/activity", info)
+        try:
+            found = parsed(text.encode())
+            return BookieActivity(
+                tuple((int(ledger_id), float(entries), float(size)) for ledger_id, entries, size in found["busiest"]),
+                tuple((int(ledger_id), float(time_s)) for ledger_id, time_s in found["fences"]),
+            )
+        except (ValueError, KeyError, TypeError):  # it starts, or is of a version without the page
+            return None
 
     async def _get(self, place: str, page: str, info: BookieInfo) -> tuple[str, Mapping[str, str]]:
         assert self._session is not None

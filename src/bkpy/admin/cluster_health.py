@@ -103,8 +103,13 @@ class ClusterHealth:
         }
 
 
-async def seen(cluster: Cluster, settings: RecoverySettings, pages: ClusterPages) -> ClusterView:
-    """Look at the cluster. Raises `MetadataUnavailableError` and what `overview` raises."""
+async def seen(
+    cluster: Cluster, settings: RecoverySettings, pages: ClusterPages, *, activity: bool = False
+) -> ClusterView:
+    """Look at the cluster; with `activity`, also at which ledgers are stored.
+
+    Raises `MetadataUnavailableError` and what `overview` raises.
+    """
     store, root, clock = cluster.store, cluster.root, cluster.store.runtime.clock
     slowest = 0.0
     for _ in range(_LOOKS):
@@ -119,7 +124,7 @@ async def seen(cluster: Cluster, settings: RecoverySettings, pages: ClusterPages
         frozenset(await list_cookies(store, root)),
         directory.draining,
         await overview(cluster, settings),
-        await pages.read(bookies.values()),
+        await pages.read(bookies.values(), activity=activity),
         slowest,
         clock.time(),
         None if (restored := await read_restore(store, root)) is None else restored.restore,

@@ -154,6 +154,10 @@ class BookieMetrics:
             "When the bookie's certificate ends, in seconds since 1970; 0 if others don't take it now",
         ).add(ends_s)
 
+    def added(self) -> tuple[float, float]:
+        """How many entries have been accepted for storing, and their bytes."""
+        return self._add_entries.value, self._add_bytes.value
+
     def session_lost(self) -> None:
         """The session with the metadata store has expired."""
         self._session_lost_s = self._time()

@@ -40,6 +40,7 @@ from bkpy.metadata.store.store import MetadataStore, SessionState
 from bkpy.protocol.restore.restoring import is_confirmed
 from bkpy.storage import at_risk
 from bkpy.storage.adopt import adopt_storage
+from bkpy.storage.busiest import BusiestLedgers
 from bkpy.storage.identity import decode_cookie
 from bkpy.storage.losses import Losses
 from bkpy.storage.open import open_storage
@@ -345,7 +346,9 @@ class BookieNode:
         serving.run(drain_watch.run(), "drain watch")
         serving.run(self._release_idle(service), "release of idle memory")
         if pages is not None:
-            pages.administer(collector, storage.scrub, integrity_checker)
+            runtime = self._runtime
+            busiest = BusiestLedgers(storage.shards, settings, runtime.clock, runtime.rng, self._metrics.added)
+            pages.administer(collector, storage.scrub, integrity_checker, busiest, storage.fences)
         self._not_serving = None
         log.info("bookie %s serves at %s", settings.bookie_id, self.address)
 

@@ -60,6 +60,7 @@ class BookieState(BaseModel):
     add_p99_ms: float | None
     memory_bytes: int
     memory_bytes_max: int
+    journal_queue_bytes: int = Field(default=0, description="bytes that wait for a journal")
     connections: int
     doing: list[str] = Field(description="`checkpoint`, `compaction`, `scrub`, `rebuild`")
     damages: int
@@ -67,6 +68,29 @@ class BookieState(BaseModel):
 
 class BookiesReport(BaseModel):
     bookies: list[BookieState]
+
+
+class BusyLedger(BaseModel):
+    """A ledger that is written to. What is appended is about what its bookies store, divided by its write quorum."""
+
+    ledger_id: int
+    log: str = Field(description="the named log that it belongs to, or empty")
+    entries: float = Field(description="appended, a second")
+    bytes: int = Field(description="bytes of entry records, a second")
+    bookies: list[str] = Field(description="the ensemble that is written to")
+
+
+class BusyLog(BaseModel):
+    log: str
+    entries: float = Field(description="appended, a second")
+    bytes: int
+
+
+class Busiest(BaseModel):
+    """The ledgers that bookies with a metrics page store most of, and the logs that these belong to."""
+
+    ledgers: list[BusyLedger] = Field(description="most bytes first: 64 at most")
+    logs: list[BusyLog]
 
 
 class LedgerLine(BaseModel):
@@ -102,6 +126,10 @@ class LogLine(BaseModel):
     ledgers: int | None
     bytes: int | None
     writer: str | None
+    consumers: int | None = None
+    lag: int | None = Field(default=None, description="entries of sealed segments that the last consumer has not read")
+    appended_entries: float | None = Field(default=None, description="a second; null if it isn't among the busiest")
+    appended_bytes: int | None = None
 
 
 class LogPage(BaseModel):
@@ -146,7 +174,7 @@ class Healing(BaseModel):
 class EventReport(BaseModel):
     number: int = Field(description="ascends by one")
     time: float
-    kind: str = Field(description="`bookie`, `healing`, `health`, `action` or `audit`")
+    kind: str = Field(description="`bookie`, `ledger`, `healing`, `health`, `action` or `audit`")
     text: str
 
 

@@ -22,6 +22,7 @@ _READS: Final[dict[str, tuple[type[BaseModel], str, tuple[tuple[str, str, str], 
     "/overview": (m.Overview, "The cluster's health, and rates of the last five minutes.", ()),
     "/health": (m.HealthReport, "Whether all is well, or what isn't, worst first.", ()),
     "/bookies": (m.BookiesReport, "All bookies, with what each of them does now.", ()),
+    "/busiest": (m.Busiest, "The ledgers and logs that are written to most.", ()),
     "/ledgers": (
         m.LedgerPage,
         "A page of ledgers by id.",

@@ -129,19 +129,24 @@ class LogReading:
     async def _row(self, name: str) -> LogLine | None:
         try:
             log_list, writer = await self._admin.describe_log(name, fresh=False)
+            consumers = await self._admin.log_consumers(name)
         except NoSuchLogError:
             return None
         except BookKeeperError as error:
             if error.retriable:
                 raise
             return LogLine(log=name, first_position=None, known_end=None, ledgers=None, bytes=None, writer=None)
+        end = max(log_list.sealed_end, log_list.first_position)
+        lags = [max(0, end - max(state.position, log_list.first_position)) for state in consumers.values()]
         return LogLine(
             log=name,
             first_position=log_list.first_position,
-            known_end=max(log_list.sealed_end, log_list.first_position),
+            known_end=end,
             ledgers=log_list.ledgers,
             bytes=log_list.payload_bytes,
             writer=writer,
+            consumers=len(lags),
+            lag=max(lags, default=None),
         )
 
     async def one(self, name: str) -> LogDetail:

@@ -89,6 +89,7 @@ class Dashboard:
         get("/api/v1/overview", _json(self._overview))
         get("/api/v1/health", _json(self._health))
         get("/api/v1/bookies", _json(self._bookies))
+        get("/api/v1/busiest", _json(self._busiest))
         get("/api/v1/ledgers", _json(self._ledger_page))
         get("/api/v1/ledgers/{ledger_id}", _json(self._ledger))
         get("/api/v1/logs", _json(self._log_page))
@@ -149,6 +150,9 @@ class Dashboard:
     async def _bookies(self, request: web.Request) -> BaseModel:
         return BookiesReport(bookies=self._watch.bookies())
 
+    async def _busiest(self, request: web.Request) -> BaseModel:
+        return self._watch.busiest()
+
     async def _ledger_page(self, request: web.Request) -> BaseModel:
         query = request.query
         return await self._ledgers.page(
@@ -162,7 +166,11 @@ class Dashboard:
 
     async def _log_page(self, request: web.Request) -> BaseModel:
         limit = min(PAGE_MAX, max(1, _number(request.query.get("limit", "50"), "limit")))
-        return await self._logs.page(request.query.get("after", ""), limit)
+        page = await self._logs.page(request.query.get("after", ""), limit)
+        for line in page.logs:
+            if (busy := self._watch.following.log(line.log)) is not None:
+                line.appended_entries, line.appended_bytes = busy.entries, busy.bytes
+        return page
 
     async def _log(self, request: web.Request) -> BaseModel:
         return await self._logs.one(request.match_info["log"])

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bkpy.admin.cluster_health import ClusterHealth, ClusterView, assess, seen
-from bkpy.dashboard.models import BookieState, EventReport, HealthReport, Overview, Rates
+from bkpy.dashboard.following import LedgerFollower
+from bkpy.dashboard.models import BookieState, Busiest, EventReport, HealthReport, Overview, Rates
 from bkpy.errors import BookKeeperError
 from bkpy.metadata.audit_trail import AuditTrail
 
@@ -66,6 +67,7 @@ class ClusterWatch:
         self._numbered = 0
         self.trail = AuditTrail(cluster.store, cluster.root, cluster.store.runtime, settings)
         self._acts: set[str] = set()  # names that events have
+        self.following = LedgerFollower(cluster.catalog)
 
     async def run(self) -> None:
         while True:
@@ -75,8 +77,9 @@ class ClusterWatch:
     async def look(self) -> None:
         """Look once. An error of the cluster is remembered, and raised to nobody."""
         try:
-            view = await seen(self._cluster, self._settings, self._pages)
+            view = await seen(self._cluster, self._settings, self._pages, activity=True)
             acts = await self._new_acts()
+            of_ledgers = await self.following.look(view.pages)
         except BookKeeperError as error:
             self._fail(str(error))
             return
@@ -85,6 +88,8 @@ class ClusterWatch:
         self._error = ""
         look = _Look(view, self._clock.monotonic(), assess(view))
         self._compare(look)
+        for kind, text in of_ledgers:
+            self.tell(kind, text)
         for act in acts:
             self.tell("audit", str(act), act.time_ms / 1000)
         self._before, self._last = self._last, look
@@ -116,6 +121,10 @@ class ClusterWatch:
     def replication(self) -> Mapping[str, Any]:
         """What `replication_status` returns; empty before the first look."""
         return {} if self._last is None else self._last.view.replication
+
+    def busiest(self) -> Busiest:
+        """The busiest ledgers and logs."""
+        return Busiest(ledgers=self.following.ledgers, logs=self.following.logs)
 
     def events(self) -> list[EventReport]:
         """The newest first."""
@@ -158,6 +167,7 @@ class ClusterWatch:
             add_p99_ms=_p99_ms([(before, page)]),
             memory_bytes=0 if page is None else int(sum(page.metrics.get("bkpy_bookie_memory_bytes", {}).values())),
             memory_bytes_max=0 if page is None else int(page.value("bkpy_bookie_memory_bytes_max")),
+            journal_queue_bytes=0 if page is None else int(page.value("bkpy_bookie_memory_bytes", "journal queues")),
             connections=0 if page is None else int(page.value("bkpy_bookie_connections")),
             doing=list(_doing(before, page)),
             damages=0 if page is None else int(page.value("bkpy_bookie_scrub_damages")),

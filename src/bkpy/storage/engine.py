@@ -9,6 +9,7 @@ on the event loop.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -80,6 +81,7 @@ class LedgerStorage:
     for each that `ledgers.writable` names.
     `failed`: gets the exception of a failed write or sync; the process must stop then.
     `memory`: the bookie's budget; some of its parts are the storage's.
+    `fences`: the latest fences, each with its time since the epoch.
     `full`: a memtable's two generations or a journal's queue have reached their bounds, or the budget is used up. Stop
     reading sockets until an `on_space` callback.
     """
@@ -100,6 +102,7 @@ class LedgerStorage:
         self.failed.add_done_callback(lambda done: done.cancelled() or done.exception())  # it may have no waiter
         self.full = False
         self.on_space: list[Callable[[], None]] = []
+        self.fences: deque[tuple[int, float]] = deque(maxlen=settings.activity_ledgers_max)
         self.cookie = cookie
         self.memory = memory
         self.ledgers = ledgers
@@ -273,6 +276,7 @@ class LedgerStorage:
             info.fenced, info.fence_of_limbo = True, False
             self.fenced.add(ledger_id)
             self._touch(info)
+            self.fences.append((ledger_id, self._runtime.clock.time()))
             pending = self._record_fence(ledger_id, info.key or key)
         await self._durable(pending)
         return True

@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 from openapi_spec_validator import validate
 from tests.in_process import ROOT, InProcess, runtime_here
+from tests.waiting import eventually
 
 import bkpy
 from bkpy.admin.bookie_pages import ClusterPages
@@ -167,6 +168,37 @@ async def test_ledgers_come_in_pages_and_by_what_is_wanted(dashboard: Shown) -> 
     assert (await dashboard.get("/api/v1/ledgers?missing=true"))["ledgers"] == []
     assert (await dashboard.get("/api/v1/ledgers?log=none"))["ledgers"] == []
     assert EXAMINED_MAX >= 200
+
+
+async def test_what_is_appended_is_seen_of_ledgers_and_logs(dashboard: Shown) -> None:
+    async with await dashboard.client.open_log("orders", create=True) as log:
+        assert await bkpy.AdminClient(dashboard.client).create_log("quiet")
+
+        async def busy() -> Any:
+            await log.append_batch([b"order"] * 100)
+            await dashboard.watch.look()
+            return (await dashboard.get("/api/v1/busiest"))["logs"]
+
+        (orders,) = await eventually(busy, "the log is among the busiest")
+        assert orders["log"] == "orders"
+        assert orders["entries"] > 0
+        (ledger,) = (await dashboard.get("/api/v1/busiest"))["ledgers"]
+        assert (ledger["log"], ledger["bytes"]) == ("orders", orders["bytes"])
+        async with await dashboard.client.read_log("orders") as reader:
+            await reader.consumer("billing", create=True)
+        lines = {line["log"]: line for line in (await dashboard.get("/api/v1/logs"))["logs"]}
+        assert lines["orders"]["appended_entries"] == orders["entries"]
+        assert (lines["orders"]["consumers"], lines["orders"]["lag"]) == (1, 0)
+        assert [lines["quiet"][name] for name in ("appended_entries", "consumers", "lag")] == [None, 0, None]
+
+
+async def test_a_recovery_is_an_event(dashboard: Shown) -> None:
+    writer = await dashboard.client.create_ledger()
+    await writer.append(b"entry")
+    await dashboard.client.recover_ledger(writer.ledger_id)
+    await dashboard.watch.look()
+    events = [event["text"] for event in (await dashboard.get("/api/v1/events"))["events"] if event["kind"] == "ledger"]
+    assert events == [f"ledger {writer.ledger_id} was recovered, and closed at entry 0"]
 
 
 async def test_a_page_of_logs_reads_only_their_lists(dashboard: Shown, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
     GET  /metrics     in Prometheus' text format
     GET  /healthz     200 as long as the process answers; a supervisor may restart a process that doesn't
     GET  /readyz      200 while the bookie serves and clients can find it, else 503
+    GET  /activity    the ledgers that the bookie stores most of, and the latest fences
     GET  /gc          the latest run of garbage collection, which may be running
     POST /gc          start a run, unless one is running (409); {"dry_run": true} deletes nothing
     GET  /scrub       the progress of the scrub in each ledger directory, and the damage that it has found
@@ -40,13 +41,14 @@ from bkpy.runtime.metrics_page import metrics_page
 from bkpy.stored_json import parsed
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Collection
 
     from bkpy.bookie.background_services import IntegrityChecker
     from bkpy.bookie.collector import Collector
     from bkpy.bookie.credentials import Credentials
     from bkpy.bookie.metrics import BookieMetrics
     from bkpy.config.bookie import BookieSettings
+    from bkpy.storage.busiest import BusiestLedgers
     from bkpy.storage.scrub.scrub import Scrub
 
 log = logging.getLogger("bkpy.bookie")
@@ -69,6 +71,8 @@ class Administered(NamedTuple):
     collector: Collector
     scrub: Scrub
     integrity_checker: IntegrityChecker | None
+    busiest: BusiestLedgers
+    fences: Collection[tuple[int, float]]
 
 
 class AdminPages:
@@ -111,9 +115,16 @@ class AdminPages:
         )
         return port
 
-    def administer(self, collector: Collector, scrub: Scrub, integrity_checker: IntegrityChecker | None) -> None:
+    def administer(
+        self,
+        collector: Collector,
+        scrub: Scrub,
+        integrity_checker: IntegrityChecker | None,
+        busiest: BusiestLedgers,
+        fences: Collection[tuple[int, float]],
+    ) -> None:
         """Answer administrators from now on: the bookie has started."""
-        self._administered = Administered(collector, scrub, integrity_checker)
+        self._administered = Administered(collector, scrub, integrity_checker, busiest, fences)
 
     async def close(self) -> None:
         await self._server.aclose()
@@ -122,6 +133,7 @@ class AdminPages:
         get, post = app.router.add_get, app.router.add_post
         get("/healthz", self._healthz)
         get("/readyz", self._readyz)
+        get("/activity", self._activity)
         get("/gc", self._guarded(self._gc))
         post("/gc", self._guarded(self._begin_gc))
         get("/scrub", self._guarded(self._scrub))
@@ -143,6 +155,14 @@ class AdminPages:
         why = self._unready()
         health = {"bookie_id": self._settings.bookie_id, "live": True, "ready": why is None, "why": why}
         return web.json_response(health, status=status)
+
+    async def _activity(self, request: web.Request) -> web.Response:
+        of = self._administered
+        if of is None:
+            return web.json_response({"error": "the bookie is starting"}, status=503)
+        busiest = [[rate.ledger_id, round(rate.entries, 3), round(rate.bytes)] for rate in of.busiest.look()]
+        fences = [[ledger_id, round(time_s, 3)] for ledger_id, time_s in of.fences]
+        return web.json_response({"bookie_id": self._settings.bookie_id, "busiest": busiest, "fences": fences})
 
     # --- an administrator's requests --------------------------------------------------------------------------------
 

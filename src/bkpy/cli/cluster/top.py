@@ -1,4 +1,4 @@
-"""`bkpy cluster top`: what the bookies of a cluster do now, and how it heals, in the terminal."""
+"""`bkpy cluster top`: what the bookies of a cluster do now, what is busiest, and how it heals, in the terminal."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
     from rich.console import Group
+    from rich.table import Table
 
     from bkpy.dashboard.models import BookieState
     from bkpy.dashboard.watching import ClusterWatch
@@ -35,15 +36,20 @@ _SORTS: Final[dict[str, tuple[str, str]]] = {
     "p": ("p99 ms", "add_p99_ms"),
     "f": ("space", "free_bytes"),
     "m": ("memory", "memory_bytes"),
+    "j": ("queue", "journal_queue_bytes"),
 }
 # By the width of the terminal that has room for them: the columns that are shown.
 _COLUMNS: Final = {
-    100: ("bookie", "state", "copies/s", "stored/s", "read/s", "p99 ms", "space", "memory", "doing"),
-    70: ("bookie", "state", "copies/s", "stored/s", "p99 ms", "space"),
+    100: ("bookie", "state", "copies/s", "stored/s", "read/s", "p99 ms", "space", "memory", "queue", "doing"),
+    70: ("bookie", "state", "copies/s", "stored/s", "p99 ms", "space", "queue"),
     0: ("bookie", "state", "copies/s", "p99 ms"),
 }
-_TEXTS: Final = ("bookie", "state", "doing")
+_TEXTS: Final = ("bookie", "state", "doing", "log", "ledger")
+_BUSIEST: Final = ("log", "ledger", "entries/s", "bytes/s")
+_BUSIEST_MAX: Final = 20
+_BUSIEST_LINES_MIN: Final = 4  # with the blank line and the heading; bookies give way for so many
 _QUIT: Final = ("q", "\x1b")
+_TOGGLE: Final = "l"
 
 
 @click.command()
@@ -55,10 +61,11 @@ _QUIT: Final = ("q", "\x1b")
 @click.option("--sort", type=click.Choice([name for name, _ in _SORTS.values()]), default="bookie", show_default=True)
 @json_option
 def top(uri: str, once: bool, interval: float, sort: str, as_json: bool) -> None:
-    """Show what each bookie stores, reads and does, and how the cluster heals, until q or Ctrl-C.
+    """Show what each bookie stores, reads and does, which ledgers and logs are busiest, and how the cluster heals.
 
-    Rates are of the last interval; a bookie counts each copy of an entry. Keys sort: b bookie, s copies, w bytes,
-    r bytes read, p p99, f space, m memory. Without a terminal, on a dumb one, or with --json, it prints one look.
+    Rates are of the last interval; a bookie counts each copy of an entry, a ledger or log what is appended. Keys sort:
+    b bookie, s copies, w bytes, r bytes read, p p99, f space, m memory, j journal queue; l hides all but ledgers and
+    logs; q or Ctrl-C ends. Without a terminal, on a dumb one, or with --json, it prints one look.
     """
     order = next(key for key, (name, _) in _SORTS.items() if name == sort)
     if once or as_json or not sys.stdout.isatty() or not sys.stdin.isatty() or os.environ.get("TERM", "dumb") == "dumb":
@@ -90,11 +97,20 @@ async def _once(uri: str, interval: float, order: str, as_json: bool) -> None:
         await watch.look()
         bookies = _sorted(watch.bookies(), order)
         if as_json:
-            print_json({"health": watch.health().model_dump(), "bookies": [one.model_dump() for one in bookies]})
+            print_json(
+                {
+                    "health": watch.health().model_dump(),
+                    "bookies": [one.model_dump() for one in bookies],
+                    **watch.busiest().model_dump(),
+                }
+            )
             return
         click.echo("\n".join(_summary(watch)))
         columns = _COLUMNS[max(_COLUMNS)]
         print_table(columns, [[_cells(one)[column] for column in columns] for one in bookies])
+        if busiest := _busiest(watch):
+            click.echo()
+            print_table(_BUSIEST, busiest)
 
 
 async def _live(uri: str, interval: float, order: str) -> None:
@@ -113,15 +129,17 @@ async def _live(uri: str, interval: float, order: str) -> None:
         with _raw_keys(), Live(console=console, screen=True, auto_refresh=False) as live:
             asyncio.get_running_loop().add_reader(sys.stdin, read)
             looking = asyncio.create_task(_look_again(watch, interval, pressed), name="top")
+            bookies = True
             try:
                 while True:
-                    live.update(_screen(watch, order, console.width, console.height), refresh=True)
+                    live.update(_screen(watch, order, console.width, console.height, bookies=bookies), refresh=True)
                     await pressed.wait()
                     pressed.clear()
                     for key in keys:
                         if key in _QUIT:
                             return
                         order = key if key in _SORTS else order
+                        bookies = bookies != (key == _TOGGLE)
                     keys.clear()
             finally:
                 asyncio.get_running_loop().remove_reader(sys.stdin)
@@ -146,31 +164,60 @@ def _raw_keys() -> Iterator[None]:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
-def _screen(watch: ClusterWatch, order: str, width: int, height: int) -> Group:
+def _screen(watch: ClusterWatch, order: str, width: int, height: int, *, bookies: bool) -> Group:
+    """What fits the terminal; without `bookies`, only what is busiest."""
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
-    columns = next(columns for room, columns in _COLUMNS.items() if width >= room)
+    summary, busiest = _summary(watch), _busiest(watch)
+    keys = "sort: " + " ".join(f"{key} {name}" for key, (name, _) in _SORTS.items()) + "   l ledgers   q ends"
+    if len(keys) > width:
+        keys = " ".join(_SORTS) + " sort, l ledgers, q ends"
+    room = height - len(summary) - 2  # the blank line above the table, and the keys
+    parts: list[Any] = [Text(line, no_wrap=True, overflow="ellipsis") for line in summary]
+    if bookies:
+        columns = next(columns for least, columns in _COLUMNS.items() if width >= least)
+        rows = [[cells[column] for column in columns] for cells in map(_cells, _sorted(watch.bookies(), order))]
+        reserved = min(_BUSIEST_LINES_MIN, len(busiest) + 2) if busiest else 0
+        shown = max(1, min(len(rows), room - reserved - 1))
+        if shown < len(rows):
+            shown = max(1, shown - 1)
+        parts += [Text(""), _table(columns, rows[:shown])]
+        room -= shown + 1
+        if shown < len(rows):
+            parts.append(Text(f"and {len(rows) - shown} more"))
+            room -= 1
+        room -= 1  # the blank line above what is busiest
+    if busiest and room > 1:
+        parts += [Text(""), _table(_BUSIEST, busiest[: room - 1])]
+    elif not bookies:
+        parts += [Text(""), Text("nothing is appended, or no bookie's metrics page can be read")]
+    return Group(*parts, Text(keys, style="dim", no_wrap=True, overflow="ellipsis"))
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, expand=False)
     for column in columns:
         justify: Literal["left", "right"] = "left" if column in _TEXTS else "right"
         table.add_column(column, justify=justify, no_wrap=True, overflow="ellipsis")
-    bookies = _sorted(watch.bookies(), order)
-    summary = _summary(watch)
-    room = max(1, height - len(summary) - 4)
-    for one in bookies[:room]:
-        table.add_row(*(_cells(one)[column] for column in columns))
-    more = f"and {len(bookies) - room} more" if len(bookies) > room else ""
-    keys = "sort: " + " ".join(f"{key} {name}" for key, (name, _) in _SORTS.items()) + "   q ends"
-    lines = [Text(line, no_wrap=True, overflow="ellipsis") for line in summary]
-    return Group(
-        *lines,
-        Text(""),
-        table,
-        Text(more),
-        Text(keys if len(keys) <= width else "b s w r p f m sort, q ends", style="dim"),
-    )
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _busiest(watch: ClusterWatch) -> list[tuple[str, str, str, str]]:
+    """The busiest logs, and the busiest ledgers that belong to none, most bytes first."""
+    found = watch.busiest()
+    rows = [(log.bytes, (log.log, "", f"{log.entries:,.0f}", human_bytes(log.bytes))) for log in found.logs]
+    rows += [
+        (ledger.bytes, ("", str(ledger.ledger_id), f"{ledger.entries:,.0f}", human_bytes(ledger.bytes)))
+        for ledger in found.ledgers
+        if not ledger.log
+    ]
+    rows.sort(key=lambda row: -row[0])
+    return [row for _, row in rows[:_BUSIEST_MAX]]
 
 
 def _summary(watch: ClusterWatch) -> list[str]:
@@ -213,6 +260,7 @@ def _cells(one: BookieState) -> dict[str, str]:
         "read/s": human_bytes(int(one.bytes_read)),
         "p99 ms": "-" if one.add_p99_ms is None else f"{one.add_p99_ms:g}",
         "memory": human_bytes(one.memory_bytes),
+        "queue": human_bytes(one.journal_queue_bytes),
         "doing": doing,
     }
     if not one.seen:

@@ -77,6 +77,23 @@ class BookieTuning(Settings):
         "the next one",
     )
 
+    # What dashboards ask for.
+    activity_ledgers_max: Size = Field(
+        default=100, description="ledgers that an answer about the busiest ones has, and fences that are remembered"
+    )
+    activity_frames_max: Size = Field(
+        default=500, description="frames, drawn from those in memory, that one look for the busiest ledgers is at"
+    )
+    activity_batches_max: Size = Field(
+        default=5000, description="batches in these frames after which the look ends: a few milliseconds"
+    )
+    activity_fresh_s: Seconds = Field(
+        default=1.0, description="seconds for which all who ask for the busiest ledgers get the same answer"
+    )
+    activity_stale_s: Seconds = Field(
+        default=30.0, description="seconds without a question after which the next answer is empty"
+    )
+
     # The entry log.
     entry_log_blocks_max: Size = Field(
         default=250_000,

@@ -164,7 +164,7 @@ function findings(list) {
 }
 
 async function viewOverview(signal) {
-  const { bookies } = await ask("/bookies", signal);
+  const [{ bookies }, busiest] = await Promise.all([ask("/bookies", signal), ask("/busiest", signal)]);
   const rates = overview.rates, health = overview.health;
   const writable = bookies.filter((b) => b.state === "writable").length;
   return [
@@ -178,8 +178,14 @@ async function viewOverview(signal) {
       plot("Bytes stored a second", rates.map((r) => r.bytes_stored), bytes),
       plot("Bytes read a second", rates.map((r) => r.bytes_read), bytes),
       plot("p99 of storing, at the bookies", rates.map((r) => r.add_p99_ms), ms)),
+    card("Busiest ledgers", table(["ledger", "log", "#entries a second", "#bytes a second", "bookies"], busiest.ledgers.slice(0, 10).map((l) => [
+      h("a", { href: `#ledgers/${l.ledger_id}` }, l.ledger_id), l.log ? logLink(l.log) : "–", count(l.entries), bytes(l.bytes), l.bookies.join(", ")]), "Busiest ledgers")),
+    card("Busiest logs", table(["log", "#entries a second", "#bytes a second"], busiest.logs.slice(0, 10).map((l) => [
+      logLink(l.log), count(l.entries), bytes(l.bytes)]), "Busiest logs")),
   ];
 }
+
+const logLink = (name) => h("a", { href: `#logs/${encodeURIComponent(name)}` }, name);
 
 async function viewBookies(signal) {
   const { bookies } = await ask("/bookies", signal);
@@ -200,7 +206,7 @@ async function viewLedgers(signal, parts, query) {
   const page = await ask(`/ledgers?${new URLSearchParams(query)}`, signal);
   const rows = page.ledgers.map((l) => [
     h("a", { href: `#ledgers/${l.ledger_id}` }, l.ledger_id), state(l.state), count(l.last_entry), bytes(l.length), l.quorums,
-    l.created.replace("T", " ").slice(0, 19), count(l.fragments), l.log ? h("a", { href: `#logs/${encodeURIComponent(l.log)}` }, l.log) : "–",
+    l.created.replace("T", " ").slice(0, 19), count(l.fragments), l.log ? logLink(l.log) : "–",
     l.missing.length ? h("span", { class: "bad" }, `on ${l.missing.join(", ")}`) : "–",
   ]);
   const more = none(page.after) ? null : `#ledgers?${new URLSearchParams({ ...query, after: page.after })}`;
@@ -244,9 +250,9 @@ async function ledger(signal, id) {
 async function viewLogs(signal, parts, query) {
   if (parts.length) return log(signal, decodeURIComponent(parts[0]));
   const page = await ask(`/logs?${new URLSearchParams(query)}`, signal);
-  const rows = page.logs.map((l) => [h("a", { href: `#logs/${encodeURIComponent(l.log)}` }, l.log), count(l.first_position), count(l.known_end),
-    count(l.ledgers), bytes(l.bytes), none(l.known_end) ? h("span", { class: "bad" }, "unreadable") : l.writer || "nobody"]);
-  return [card("Named logs", table(["log", "#first position", "#known end", "#ledgers", "#bytes", "writer"], rows, "Named logs"),
+  const rows = page.logs.map((l) => [logLink(l.log), count(l.first_position), count(l.known_end), count(l.ledgers), bytes(l.bytes),
+    count(l.appended_entries), bytes(l.appended_bytes), count(l.consumers), h("span", { class: l.lag ? "warn" : null }, count(l.lag)), none(l.known_end) ? h("span", { class: "bad" }, "unreadable") : l.writer || "nobody"]);
+  return [card("Named logs", table(["log", "#first position", "#known end", "#ledgers", "#bytes", "#entries a second", "#bytes a second", "#consumers", "#entries behind", "writer"], rows, "Named logs"),
     none(page.after) ? null : h("div", { class: "row" }, h("a", { href: `#logs?${new URLSearchParams({ after: page.after })}` }, "Next page")))];
 }
 
