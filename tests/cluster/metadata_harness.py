@@ -122,6 +122,24 @@ class MemoryHarness(Harness):
         await super().close()
 
 
+async def end_session(store: ZooKeeperStore, port: int) -> None:
+    """End the session of a store that is not connected, at the server with that port."""
+    request = protocol.ConnectRequest(
+        protocol_version=0,
+        last_seen_zxid=0,
+        timeout=2000,
+        session_id=session_of(store).session_id,
+        password=session_password(store),
+        read_only=False,
+    )
+    connection = await ZooKeeperConnection.open(
+        "127.0.0.1", port, request, tls=None, on_event=lambda event: None, reply_bytes_max=1 << 20
+    )
+    reading = asyncio.create_task(connection.read())
+    await connection.send(protocol.CloseRequest())
+    await reading
+
+
 class ZooKeeperHarness(Harness):
     name = "zookeeper"
 
@@ -154,24 +172,10 @@ class ZooKeeperHarness(Harness):
     async def expire(self, store: MetadataStore) -> None:
         # Whoever knows a session's id and password may end it: at once, where its timeout would take seconds.
         assert isinstance(store, ZooKeeperStore)
-        session = session_of(store)
         proxy = self.proxies[store]
         was_cut = not proxy.serving
         await proxy.cut()  # else the client would take its session back in the middle of this
-        request = protocol.ConnectRequest(
-            protocol_version=0,
-            last_seen_zxid=0,
-            timeout=2000,
-            session_id=session.session_id,
-            password=session_password(store),
-            read_only=False,
-        )
-        connection = await ZooKeeperConnection.open(
-            "127.0.0.1", self.server.port, request, tls=None, on_event=lambda event: None, reply_bytes_max=1 << 20
-        )
-        reading = asyncio.create_task(connection.read())
-        await connection.send(protocol.CloseRequest())
-        await reading
+        await end_session(store, self.server.port)
         if not was_cut:
             await proxy.start()
 

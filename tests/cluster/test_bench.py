@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 PATIENCE_S = 100.0
 SHORT = ("--seconds", "0.2", "--outstanding", "20")
-NUMBERS = ("entries_per_s", "mb_per_s", "p50_ms", "p99_ms", "p999_ms", "longest_gap_ms", "client_rss_anon_mb")
+NUMBERS = ("entries_per_s", "p50_ms", "p99_ms", "p999_ms", "longest_gap_ms", "client_rss_anon_mb")
 
 
 def bench(*arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
@@ -68,7 +68,7 @@ def test_a_workload_on_a_given_cluster(
     expected = {"workload": workload, "api": api, "size": size, "outstanding": outstanding or 1, "ledgers": 1}
     expected["errors"] = 0
     assert {name: result[name] for name in expected} == expected
-    assert all(result[name] > 0 for name in NUMBERS)
+    assert all(result[name] > 0 for name in NUMBERS)  # however few calls came back
     assert result["p50_ms"] <= result["p99_ms"] <= result["p999_ms"]
     assert result["mb_per_s"] == pytest.approx(result["entries_per_s"] * size / 1e6, abs=0.01)
     assert result["ceiling_mb_per_s"] is None

@@ -61,7 +61,7 @@ async def registered(cluster: LocalCluster) -> list[str]:
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """A cluster of one bookie; a test that stops a part of it starts it again."""
-    config = {"session_timeout_s": 4.0, "metrics_port": free_port()}
+    config = {"session_timeout_s": 4.0, "metrics_port": free_port(), "checkpoint_interval_s": 3600}
     local = LocalCluster(tmp_path_factory.mktemp("small"), bookies=1, config=config)
     try:
         run_elsewhere(local.start())
@@ -184,7 +184,8 @@ async def test_a_bookie_says_whether_it_lives_and_whether_it_is_ready(small: Loc
     (bookie,) = small.bookies
     port = tomllib.loads(bookie.config_path.read_text())["metrics_port"]
     ready = {"bookie_id": bookie.id, "live": True, "ready": True, "why": None}
-    assert page(port, "/healthz") == page(port, "/readyz") == (200, ready)
+    await eventually(lambda: page(port, "/readyz"), until=lambda found: found == (200, ready))
+    assert page(port, "/healthz") == (200, ready)
     assert bkpy_command("bookie", "health", "--ready", "--admin", f"127.0.0.1:{port}").stdout.endswith(b"is ready\n")
     await small.zookeeper.kill()
     await eventually(lambda: page(port, "/readyz"), until=lambda found: found[0] != 200)
@@ -219,6 +220,8 @@ def test_who_asks_a_bookie_that_is_no_bookie_or_none_is_told(zookeeper: ZooKeepe
 
 async def test_metrics_count_what_was_done(small: LocalCluster) -> None:
     bookie = small.bookies[0]
+    # The auditor's first check of copies may come as late as now, and would read the ledger too.
+    await asyncio.to_thread(bkpy_, "autorecovery", "disable", uri=small.connect_string)
     await bookie.stop()
     await bookie.start()  # they count from there
     async with bkpy.connect(small.connect_string) as client:
@@ -247,6 +250,7 @@ async def test_metrics_count_what_was_done(small: LocalCluster) -> None:
     assert found["bkpy_bookie_memtable_bytes", None] > 500 * 132
     assert found["bkpy_bookie_damage_total", None] == 0
     assert f'bkpy_build_info{{version="{bkpy.__version__}"}} 1.0' in page.splitlines()
+    await asyncio.to_thread(bkpy_, "autorecovery", "enable", uri=small.connect_string)
 
 
 def test_an_unknown_setting_is_refused_with_the_nearest(cluster: LocalCluster, tmp_path: Path) -> None:

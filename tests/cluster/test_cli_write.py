@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.command import PATIENCE_S, as_json, bkpy, on_terminal, start, write
 
+from bkpy.cli.ledger import write as written
 from bkpy.cli.ledger.write import Writing
+from bkpy.client.connecting import Connecting
+from bkpy.config.client import client_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +60,12 @@ def ended(writer: Fork) -> tuple[int, str]:
     """The exit status, and what was said in the end."""
     assert writer.stderr is not None
     status = writer.wait(PATIENCE_S)
-    return status, writer.stderr.read().decode()
+    return status, without_late(writer.stderr.read())
+
+
+def without_late(said: bytes) -> str:
+    """What was said but for what is true of a busy machine: one bookie was later than a closing writer waits."""
+    return re.sub(r"bkpy: warning: ledger \d+ has fewer copies than its write quorum: .*\n", "", said.decode())
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -104,7 +112,7 @@ def test_a_closed_output_is_told_of_with_what_was_acknowledged(uri: str) -> None
 
 
 def test_success_is_told_of_with_its_rate(uri: str) -> None:
-    said = bkpy("ledger", "write", uri=uri, stdin=b"one\ntwo\n").stderr.decode()
+    said = without_late(bkpy("ledger", "write", uri=uri, stdin=b"one\ntwo\n").stderr)
     assert re.fullmatch(r"2 entries, 6 B in [\d.]+ s to ledger \d+ \([\d,]+ entries/s, [\d.]+ \w+/s\)\n", said)
 
 
@@ -158,10 +166,11 @@ def test_copies_that_are_missing_are_told_of(uri: str, cluster: LocalCluster, wr
     asyncio.run(lost.kill())
     try:
         assert writer.stdin is not None
+        assert writer.stderr is not None
         writer.stdin.write(b"three\nfour\n")
         writer.stdin.close()
-        status, said = ended(writer)
-        assert status == 0  # what was acknowledged is on an ack quorum
+        assert writer.wait(PATIENCE_S) == 0  # what was acknowledged is on an ack quorum
+        said = writer.stderr.read().decode()
         assert (
             f"bkpy: warning: ledger {ledger_id} has fewer copies than its write quorum: bookie {lost.id} may be "
             "missing acknowledged entries from 2 on\n"
@@ -182,8 +191,13 @@ def test_copies_that_are_missing_are_told_of(uri: str, cluster: LocalCluster, wr
     bkpy("autorecovery", "enable", uri=uri)
 
 
-def test_copies_that_are_on_their_way_when_the_write_ends_are_not_warned_of(uri: str, tmp_path: Path) -> None:
+def test_copies_that_are_on_their_way_when_the_write_ends_are_not_warned_of(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "lines").write_bytes(b"one\ntwo\n")
+    # However late a bookie of a busy machine is.
+    patient = client_settings(close_linger_s=PATIENCE_S)
+    monkeypatch.setattr(written, "connect", lambda uri: Connecting(uri, patient))
     creation = {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2}
     for _ in range(60):  # the third bookie is the last to answer in one of several
         writing = Writing()

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 VIRTUAL = (  # folders of tests
     "admin",
+    "bench",
     "bookie",
     "client",
     "log",

@@ -10,13 +10,14 @@ import pytest
 from tests.in_process import InProcess
 
 from bkpy.bench import memory, workloads
+from bkpy.errors import BookKeeperError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def options(ledgers: int, outstanding: int, api: str = "append") -> workloads.Options:
-    return workloads.Options("append", 10, outstanding, ledgers, (1, 1, 1), 0.3, api)
+    return workloads.Options("append", 10, outstanding, ledgers, (1, 1, 1), 0.02, api)
 
 
 @pytest.mark.parametrize(
@@ -26,10 +27,7 @@ def options(ledgers: int, outstanding: int, api: str = "append") -> workloads.Op
         *((ledgers, outstanding, "append") for ledgers, outstanding in ((3, 7), (1, 5), (5, 1))),
     ],
 )
-async def test_every_ledger_is_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ledgers: int, outstanding: int, api: str
-) -> None:
-    monkeypatch.setattr(workloads, "WARM_UP_MIN_S", 0.1)
+async def test_every_ledger_is_used(tmp_path: Path, ledgers: int, outstanding: int, api: str) -> None:
     cluster = InProcess(tmp_path)
     await cluster.start("a")
     client = await cluster.client()
@@ -46,6 +44,27 @@ async def test_every_ledger_is_used(
     assert result["entries_per_s"] > 0
     assert shares[-1] == 1.0
     assert [ledger_id async for ledger_id in client.list_ledgers()] == []
+    await cluster.stop()
+
+
+@pytest.mark.parametrize("late_s", [10.0, 100.0])
+async def test_a_run_that_is_shorter_than_a_call_goes_on_until_one_has_come_back(tmp_path: Path, late_s: float) -> None:
+    """Or until the client gives it up."""
+    cluster = InProcess(tmp_path)
+    await cluster.start("a")
+    client = await cluster.client(add_timeout_s=50.0)
+    async with await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1) as writer:
+        await writer.append(b"connected")
+    for connection in cluster.connections("a"):
+        connection.pause("busy")
+        asyncio.get_running_loop().call_later(late_s, connection.resume, "busy")
+    running = workloads.run(client, options(1, 2), lambda share: None)
+    if late_s < 50.0:
+        assert (await running)["entries_per_s"] > 0
+    else:
+        with pytest.raises(ExceptionGroup) as failed:
+            await running
+        assert failed.group_contains(BookKeeperError)
     await cluster.stop()
 
 
