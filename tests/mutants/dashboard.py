@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants import Mutant
 
 _HEALTH = "tests/unit/admin/test_cluster_health.py"
+_SWEEP = "tests/unit/admin/test_metadata_sweep.py"
 _CHECK = "tests/unit/admin/test_cluster_check.py"
 _SERVER = "tests/unit/dashboard/test_server.py"
 _FOLLOWING = "tests/unit/dashboard/test_following.py"
@@ -175,6 +176,27 @@ MUTANTS: list[Mutant] = [
         'stuck: {some}",\n            died,',
         'stuck: {some}",\n            f"{_HEALING}#when-nothing-helps",',
         (f"{_HEALTH}::test_what_waits_for_a_bookie_is_not_sent_to_the_page_that_gives_entries_up",),
+    ),
+    Mutant(
+        "an unreadable log is well",
+        "nobody learns that a log can't be read until a reader fails",
+        "                    LogList.decode(name, found[0])\n",
+        "                    pass\n",
+        (f"{_SWEEP}::test_what_is_unreadable_is_found_and_nothing_else",),
+    ),
+    Mutant(
+        "another bookie's cookie is well",
+        "a bookie that stops can't start again, and nobody knows",
+        'if fields["bookie_id"] != name:\n                    return',
+        "if False:\n                    return",
+        (f"{_SWEEP}::test_the_cookie_of_another_bookie_is_no_cookie",),
+    ),
+    Mutant(
+        "a step that failed counts as done",
+        "a damaged log is missed when ZooKeeper hiccups",
+        "self._pending.extendleft(reversed(some[done:]))",
+        "pass",
+        (f"{_SWEEP}::test_a_step_that_fails_is_done_again",),
     ),
     Mutant(
         "a ledger's rate is that of its copies",

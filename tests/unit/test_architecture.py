@@ -293,6 +293,7 @@ CONSTANTS = {
     "client/client.py": {"_SHOWN_MAX": OF_A_TEXT},
     "client/write/batch.py": {"NEVER": A_MARK},
     "admin/bookie_recovery.py": {"_POLL_S": "is how often progress is shown"},
+    "admin/metadata_sweep.py": {"READS_MAX": "bounds what one call of an operator reads"},
     "admin/decommission.py": {"_ANY_LEDGER": "is any id"},
     "admin/restore_confirmation.py": {"_NAMED_MAX": OF_A_TEXT},
     "metadata/audit_trail.py": {

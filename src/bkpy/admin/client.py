@@ -125,8 +125,8 @@ class AdminClient:
     async def health(self, *, tls: TlsContext | None = None) -> ClusterHealth:
         """Whether all is well with the cluster, or what isn't, worst first, as `bkpy cluster health` reports it.
 
-        Reads what `replication_status` reads, and the metrics pages of all bookies as far as this machine reaches them;
-        `tls` is for pages that have TLS. What can't be seen is among the findings.
+        Reads what `replication_status` reads, the lists of logs, and the metrics pages of all bookies as far as this
+        machine reaches them; `tls` is for pages that have TLS. What can't be seen is among the findings.
         """
         self._guard.check()
         async with ClusterPages(self._runtime.clock, self._settings, tls) as pages:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from bkpy.admin.metadata_sweep import READS_MAX, MetadataSweep
 from bkpy.metadata import paths
 from bkpy.metadata.bookies.cookies import list_cookies
 from bkpy.metadata.bookies.registration import BookieDirectory
@@ -37,6 +38,7 @@ _DAY_S: Final = 86400
 _CHECK_LATE_S: Final = {"replicas": 14 * _DAY_S, "placement": 2 * _DAY_S}
 _LOOKS: Final = 3  # at the metadata, whose slowest counts
 _NAMED_MAX: Final = 5
+_IDENTITY, _MESSAGES = "docs/how-to/identity.md", "docs/reference/messages.md"
 _HEALING, _DISKS, _METRICS = "docs/how-to/healing.md", "docs/how-to/disks.md", "docs/reference/metrics.md"
 
 
@@ -74,6 +76,9 @@ class ClusterView:
     metadata_s: float  # the slowest of some reads
     now_s: float  # since the epoch
     restore: Restore | None = None  # that the cluster comes from
+    unreadable_logs: Mapping[str, str] = field(default_factory=dict)  # by log, why
+    unreadable_cookies: Mapping[str, str] = field(default_factory=dict)  # by bookie, why
+    unexamined: int = 0  # logs and cookies that nobody has read
 
 
 @dataclass(frozen=True)
@@ -104,10 +109,16 @@ class ClusterHealth:
 
 
 async def seen(
-    cluster: Cluster, settings: RecoverySettings, pages: ClusterPages, *, activity: bool = False
+    cluster: Cluster,
+    settings: RecoverySettings,
+    pages: ClusterPages,
+    *,
+    activity: bool = False,
+    sweep: MetadataSweep | None = None,
 ) -> ClusterView:
     """Look at the cluster; with `activity`, also at which ledgers are stored.
 
+    Without a `sweep`, which a caller with many looks does step by step, reads the lists of all logs and all cookies.
     Raises `MetadataUnavailableError` and what `overview` raises.
     """
     store, root, clock = cluster.store, cluster.root, cluster.store.runtime.clock
@@ -116,6 +127,9 @@ async def seen(
         began = clock.monotonic()
         await store.exists(f"{root}/{paths.INSTANCE_ID}")
         slowest = max(slowest, clock.monotonic() - began)
+    if sweep is None:
+        sweep = MetadataSweep(cluster, settings)
+        await sweep.step(READS_MAX)
     directory = BookieDirectory(store, root, store.runtime)
     await directory.refresh()
     bookies = directory.bookies | directory.read_only
@@ -128,12 +142,21 @@ async def seen(
         slowest,
         clock.time(),
         None if (restored := await read_restore(store, root)) is None else restored.restore,
+        sweep.unreadable_logs,
+        sweep.unreadable_cookies,
+        sweep.unexamined,
     )
 
 
 def assess(seen: ClusterView) -> ClusterHealth:
     """What isn't well, worst first."""
-    findings = [*_of_ledgers(seen.replication), *_of_bookies(seen), *_of_pages(seen), *_of_services(seen)]
+    findings = [
+        *_of_ledgers(seen.replication),
+        *_of_metadata(seen),
+        *_of_bookies(seen),
+        *_of_pages(seen),
+        *_of_services(seen),
+    ]
     findings.sort(key=lambda finding: (-finding.severity, finding.code, finding.subject))
     return ClusterHealth(
         tuple(findings),
@@ -181,6 +204,21 @@ def _of_ledgers(replication: Mapping[str, Any]) -> Iterator[HealthFinding]:
             f"{_ledgers(replication['stuck'])} stuck: {some}",
             died,
         )
+
+
+def _of_metadata(seen: ClusterView) -> Iterator[HealthFinding]:
+    if logs := seen.unreadable_logs:
+        some = "; ".join(f"{name}: {why}" for name, why in list(logs.items())[:_NAMED_MAX])
+        count = "the list of 1 log is" if len(logs) == 1 else f"the lists of {len(logs):,} logs are"
+        yield HealthFinding(Severity.RISK, "unreadable-log", "", f"{count} unreadable: {some}", f"{_MESSAGES}#logs")
+    for bookie_id, why in seen.unreadable_cookies.items():
+        message = f"its cookie in the metadata is unreadable, so it can't start again: {why}"
+        yield HealthFinding(
+            Severity.WARNING, "unreadable-cookie", bookie_id, message, f"{_IDENTITY}#what-messages-mean"
+        )
+    if seen.unexamined:
+        message = f"{seen.unexamined:,} logs and cookies weren't examined"
+        yield HealthFinding(Severity.NOTE, "unexamined", "", message, f"{_MESSAGES}#logs")
 
 
 def _of_bookies(seen: ClusterView) -> Iterator[HealthFinding]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bkpy.admin.cluster_health import ClusterHealth, ClusterView, assess, seen
+from bkpy.admin.metadata_sweep import MetadataSweep
 from bkpy.dashboard.following import LedgerFollower
 from bkpy.dashboard.models import BookieState, Busiest, EventReport, HealthReport, Overview, Rates
 from bkpy.errors import BookKeeperError
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 INTERVAL_S = 2.0
 RATES_MAX = 150  # five minutes
 EVENTS_MAX = 1000
+SWEPT_MAX = 200  # logs and cookies that one look reads
 _UNKNOWN = HealthReport(status="unknown", bookies=0, bookies_writable=0, ledgers_missing_copies=0, findings=[])
 _ADDED, _ADDED_BYTES = "bkpy_bookie_add_entries_total", "bkpy_bookie_add_bytes_total"
 _READ_BYTES = "bkpy_bookie_read_bytes_total"
@@ -67,6 +69,7 @@ class ClusterWatch:
         self._numbered = 0
         self.trail = AuditTrail(cluster.store, cluster.root, cluster.store.runtime, settings)
         self._acts: set[str] = set()  # names that events have
+        self._sweep = MetadataSweep(cluster, settings)
         self.following = LedgerFollower(cluster.catalog)
 
     async def run(self) -> None:
@@ -77,7 +80,8 @@ class ClusterWatch:
     async def look(self) -> None:
         """Look once. An error of the cluster is remembered, and raised to nobody."""
         try:
-            view = await seen(self._cluster, self._settings, self._pages, activity=True)
+            await self._sweep.step(SWEPT_MAX)
+            view = await seen(self._cluster, self._settings, self._pages, activity=True, sweep=self._sweep)
             acts = await self._new_acts()
             of_ledgers = await self.following.look(view.pages)
         except BookKeeperError as error:
