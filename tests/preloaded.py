@@ -52,6 +52,10 @@ STARTS_CLUSTERS = frozenset({"bench", "local"})  # commands
 CLOSED = -1  # in the place of a standard stream's descriptor
 LOADED = (  # what runs load, most of it when they need it
     "aiofiles.tempfile",
+    "bkpy.admin.bookie_pages",
+    "bkpy.admin.client",
+    "bkpy.admin.cluster_check",
+    "bkpy.admin.ledger_description",
     "bkpy.bench.failures",
     "bkpy.bench.memory",
     "bkpy.bench.restarts",
@@ -60,6 +64,7 @@ LOADED = (  # what runs load, most of it when they need it
     "bkpy.cli.ledger.accept_loss",
     "bkpy.cli.cluster.autorecovery",
     "bkpy.cli.bench",
+    "bkpy.cli.bookie.drain",
     "bkpy.cli.bookie.group",
     "bkpy.cli.bookie.pages",
     "bkpy.cli.cluster.group",
@@ -82,7 +87,10 @@ LOADED = (  # what runs load, most of it when they need it
     "bkpy.metadata.connect",
     "bkpy.metadata.store.zookeeper.store",
     "bkpy.replication.auto_recovery",
+    "click._textwrap",
+    "encodings.idna",  # names of hosts
     "encodings.utf_8_sig",
+    "lmdb._envid",
     "pickle",
     "rich.progress",
     "rich.table",

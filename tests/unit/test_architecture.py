@@ -762,6 +762,13 @@ def test_a_client_loads_nothing_of_a_disk() -> None:
     assert not {"lmdb", "bkpy.runtime.system", "bkpy.storage", "bkpy.bookie"} & loaded
 
 
+def test_a_command_loads_no_http_client() -> None:
+    """It would take a third longer to start."""
+    loaded = loaded_by("import bkpy; bkpy.AdminClient; import bkpy.cli.ledger.group, bkpy.cli.log.group")
+    assert "bkpy.admin.client" in loaded
+    assert "aiohttp" not in loaded
+
+
 def test_a_bookie_loads_no_http_server() -> None:
     """Most have no page of metrics, and would take half as long again to start."""
     loaded = loaded_by("import bkpy.bookie.process")

@@ -9,7 +9,6 @@ import asyncio
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bkpy.admin.bookie_pages import ClusterPages
 from bkpy.admin.bookie_recovery import BookieRecovery
 from bkpy.admin.cluster_health import assess, seen
 from bkpy.admin.decommission import Decommission, answers
@@ -129,6 +128,8 @@ class AdminClient:
         machine reaches them; `tls` is for pages that have TLS. What can't be seen is among the findings.
         """
         self._guard.check()
+        from bkpy.admin.bookie_pages import ClusterPages  # an HTTP client, which no other call needs
+
         async with ClusterPages(self._runtime.clock, self._settings, tls) as pages:
             return assess(await seen(self._cluster, self._settings, pages))
 
