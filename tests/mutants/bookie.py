@@ -171,6 +171,13 @@ MUTANTS: list[Mutant] = [
         (f"{_COLLECTOR}::test_a_listing_that_fails_collects_nothing_of_its_page",),
     ),
     Mutant(
+        "a ledger in limbo counts as one with entries",
+        "one stranger's key for an id to come ends the collection of a bookie that has lost its disks, until a restart",
+        "return info is not None and self.shards[info.shard].highest(info) >= 0",
+        "return info is not None and (info.limbo or self.shards[info.shard].highest(info) >= 0)",
+        (f"{_COLLECTOR}::test_a_key_for_an_id_to_come_proves_nothing_where_data_were_lost",),
+    ),
+    Mutant(
         "a store that hasn't given out a ledger's id yet is believed",
         "ZooKeeper is restored from a backup, and ledgers that are newer are deleted everywhere",
         "return ProbeState.NOT_MADE if empty else ProbeState.OLDER",

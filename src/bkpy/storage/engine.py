@@ -361,9 +361,12 @@ class LedgerStorage:
         return info
 
     async def has_entries(self, ledger_id: int) -> bool:
-        """Whether anything is stored of the ledger but its key and fence; True if the ledger is in limbo."""
+        """Whether the ledger has had entries here, as far as the index can tell. Limbo doesn't count.
+
+        A ledger that appears while data are lost is in limbo at once, and a stranger's key for any id makes one appear.
+        """
         info = await self.looked_up(ledger_id)
-        return info is not None and (info.limbo or self.shards[info.shard].highest(info) >= 0)
+        return info is not None and self.shards[info.shard].highest(info) >= 0
 
     # --- deleting -----------------------------------------------------------------------------------------------------
 

@@ -533,6 +533,25 @@ async def test_where_data_were_lost_only_what_is_gone_goes(
     assert await cluster.held() == [spare]
 
 
+async def test_a_key_for_an_id_to_come_proves_nothing_where_data_were_lost(cluster: Collecting) -> None:
+    """A stranger's id is in limbo like all that has come since the loss, and no sign of a store that was put back."""
+    client = await cluster.client()
+    gone = await closed_ledger(client, "abcd")
+    await cluster.node("a").stop()
+    cluster.lose_disks("a")
+    await InProcess.start_node(cluster, "a", rebuild=True)
+    pool = pool_of(client)
+    for ledger_id in (gone, gone + 3):
+        pool.add_key(ledger_id, b"k" * 32 if ledger_id > gone else (await client.ledger_metadata(gone)).ledger_key)
+        head = m.pack([int(m.Flags.RECOVERY), ledger_id])
+        reply = await pool.channel("a").call_as_owner(Op.READ_LAC, head, ledger_id=ledger_id, timeout_s=DEADLINE_S)
+        assert m.reply_status(reply.head) == Status.UNKNOWN  # fenced all the same
+    await client.delete_ledger(gone)
+    run = await cluster.collect()
+    assert (run.failed, run.gone, run.kept) == ("", 1, {ProbeState.NOT_MADE: 1})
+    assert await cluster.held() == [gone + 3]
+
+
 # --- whatever fails ---------------------------------------------------------------------------------------------------
 
 
