@@ -17,6 +17,13 @@ _LOG_STATES = "tests/unit/protocol/log/test_log_writer_state.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(
+        "the ledger of a roll stays when its writer has ended",
+        "a ledger that no log names stays open until the auditor deletes orphans",
+        "if not writing or self.appends.error is None:",
+        "if self.appends.error is None:",
+        (f"{_ROOM}::test_the_ledger_of_a_roll_whose_writer_ends_before_the_list_is_written_goes",),
+    ),
+    Mutant(
         "a log that was made in vain stays",
         "a later call finds a log of sizes that nobody can open",
         "            if self._uid and self._made:\n                await self._unmake()\n",

@@ -198,7 +198,7 @@ class Roller:
                     self.appends.fail(ClientClosedError(f"log {self._name} was interrupted while it rolled"))
                 if self.appends.state.switching:
                     self.appends.resume()
-                if self.appends.error is None:
+                if not writing or self.appends.error is None:  # the list will never name it
                     discarding = discard(created.metadata.ledger_id, self._name, self._parts)
                     self._runtime.spawn(discarding, name="delete an unused ledger")
                 raise

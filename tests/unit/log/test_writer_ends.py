@@ -13,7 +13,7 @@ import pytest
 from tests.hooks import cluster_of, roller_of
 from tests.in_process import DEADLINE_S
 from tests.unit.log.support import contents, left_running
-from tests.unit.log.test_between_steps import before_the_list_is_written, opened_without_news
+from tests.unit.log.test_between_steps import before_the_list_is_written, ledgers_of, opened_without_news
 from tests.unit.log.test_takeovers import FAST, GONE, faulty_client
 from tests.waiting import eventually
 
@@ -93,6 +93,35 @@ async def test_a_roll_that_is_cancelled_at_any_step_leaves_a_log_that_can_be_ope
         await steady.delete_log("orders")
         at += 1
     assert at > 3
+
+
+@pytest.mark.parametrize("how", ["abandoned", "fenced"])
+async def test_the_ledger_of_a_roll_whose_writer_ends_before_the_list_is_written_goes(
+    cluster: InProcess, how: str
+) -> None:
+    """It stays open, and unnamed, for as long as an orphan may: nobody recovers it."""
+    client, _ = await faulty_client(cluster)
+    other = await cluster.client(**FAST)
+    log = await client.open_log("orders", create=True)
+    await log.append(b"0")
+    catalog = cluster_of(client).catalog
+
+    async def create_and_end(*args: Any) -> Any:
+        created = await create(*args)
+        if how == "abandoned":
+            log.abandon()
+        else:
+            await (await other.open_log("orders")).close()
+            with pytest.raises(LogFencedError):
+                await log.append(b"late")
+        return created
+
+    create = catalog.create
+    with patch.object(catalog, "create", create_and_end):
+        await asyncio.gather(roller_of(log).roll(), return_exceptions=True)
+    await asyncio.sleep(1)
+    log_list, _ = await log_parts(other).logs.read("orders", fresh=True)
+    assert await ledgers_of(other) == [segment.ledger_id for segment in log_list.segments]
 
 
 async def test_a_log_is_closed_though_its_roll_waits_for_the_metadata_store(cluster: InProcess) -> None:
