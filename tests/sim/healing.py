@@ -19,6 +19,7 @@ import contextlib
 import functools
 import json
 import warnings
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -30,9 +31,11 @@ from bkpy.client.client import replication_context
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import BookKeeperError
 from bkpy.metadata import paths
+from bkpy.metadata.ledgers.layout import LONG_HIERARCHICAL
 from bkpy.metadata.replication.underreplication import UnderreplicationQueue
 from bkpy.metadata.store.store import NoNode
-from bkpy.protocol.ledger.ledger_metadata import LedgerState
+from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerState
+from bkpy.protocol.ledger.quorum import write_set
 from bkpy.protocol.repair.holdings import holdings
 from bkpy.replication.auto_recovery import AutoRecovery
 from bkpy.replication.worker.ledger_repair import LedgerRepair
@@ -60,7 +63,6 @@ if TYPE_CHECKING:
 
     from bkpy.client.client import Client
     from bkpy.client.write.writer import LedgerWriter
-    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
     from bkpy.protocol.repair.rereplication import Copy
 
     from .cluster import Bookie
@@ -110,6 +112,7 @@ class Healing:
             del cluster.bookies[3:]
         self.lost = self.plan.choice(cluster.bookies)
         self.living: list[Bookie] = []
+        self.unsent: defaultdict[tuple[str, int], set[int]] = defaultdict(set)  # by bookie and ledger
         self.dying: set[Bookie] = set()
         self.retires = False
         self.over = asyncio.Event()
@@ -208,7 +211,23 @@ class Healing:
         for i in range(self.plan.randrange(10)):
             ledger.acknowledged[await writer.append(b"%d" % i * 50)] = b"%d" % i * 50
         writer.abandon()
+        self.note_unsent(writer.ledger_id, ledger)
         return writer
+
+    def note_unsent(self, ledger_id: int, ledger: Ledger) -> None:
+        """Note what an ack quorum has, and a bookie of the write set may never get: its writer has gone.
+
+        No record tells of it, and a recovery writes nothing back that is known to be acknowledged. The check of the
+        replicas alone finds it.
+        """
+        value = self.world.metadata.node(LONG_HIERARCHICAL.path_of(ROOT, ledger_id)).data
+        metadata = LedgerMetadata.decode(ledger_id, value)
+        for entry_id in ledger.acknowledged:
+            bookies = metadata.fragment_of(entry_id).bookies
+            for place in write_set(entry_id, metadata.ensemble_size, metadata.write_quorum):
+                (bookie,) = (b for b in self.cluster.bookies if b.settings.bookie_id == bookies[place])
+                if entry_id not in bookie.promises[ledger_id]:
+                    self.unsent[bookies[place], ledger_id].add(entry_id)
 
     async def write_on(self) -> None:
         """Slowly, so that what is lost or leaves has to be left by the writer; a ledger that was fenced has ended."""
@@ -428,6 +447,8 @@ class Healing:
                     # One that was formatted denies no older ledger, and can't tell of entries that others have.
                     has = await held_by(reader, {}, by_name[share.bookie_id], held.last_entry, in_limbo=True)
                     wanted = {n for start in share.starts for n in range(start, held.last_entry + 1, share.step)}
+                    if self.wide:
+                        wanted -= self.unsent[share.bookie_id, metadata.ledger_id]
                     if has is None or not wanted <= has:
                         missing_ranges = sorted(wanted - (has or set()))
                         return f"{share.bookie_id} misses {missing_ranges} of ledger {metadata.ledger_id}"

@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 
 from bkpy.client.client import replication_context
 from bkpy.config.recovery import RecoverySettings
-from bkpy.errors import BookKeeperError
+from bkpy.errors import BookKeeperError, LedgerRecoveryError
 from bkpy.metadata.ledgers.layout import LONG_HIERARCHICAL
 from bkpy.metadata.replication.underreplication import UnderreplicationQueue
 from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from bkpy.client.client import Client
+    from bkpy.client.read.reader import LedgerReader
 
     from .cluster import Bookie
     from .world import Host
@@ -221,7 +222,7 @@ class Rebuilding:
     async def check_ledger(self, client: Client, ledger_id: int) -> None:
         """Nothing is lost; and of what was closed before the loss the bookie has all that it is named for."""
         ledger = self.cluster.ledgers[ledger_id]
-        reader = await client.recover_ledger(ledger_id, password=PASSWORD)
+        reader = await self.recovered(client, ledger_id)
         metadata = await client.ledger_metadata(ledger_id)
         found = {entry.entry_id: entry.data async for entry in reader.read()}
         assert ledger.acknowledged.items() <= found.items(), f"ledger {ledger_id} lost entries"
@@ -236,6 +237,19 @@ class Rebuilding:
                     assert has is not None, f"{name} can't tell what it has of ledger {ledger_id}"
                     assert wanted <= has, f"{name} lacks {sorted(wanted - has)} of ledger {ledger_id}"
         await reader.close()
+
+    async def recovered(self, client: Client, ledger_id: int) -> LedgerReader:
+        """Bookies that take few requests at once refuse some, which others use meanwhile: tried again, it goes well."""
+        try:
+            async with asyncio.timeout(WHOLE_WITHIN_S):
+                while True:
+                    try:
+                        return await client.recover_ledger(ledger_id, password=PASSWORD)
+                    except LedgerRecoveryError as error:
+                        why = str(error)
+                        await asyncio.sleep(0.1)
+        except TimeoutError:
+            raise AssertionError(f"the ledger can't be recovered: {why}") from None
 
 
 async def denied_by(client: Client, bookie: Bookie, ledger_id: int, ids: set[int]) -> set[int]:
