@@ -12,9 +12,13 @@ from bkpy.metadata.ledgers.layout import LONG_HIERARCHICAL
 from bkpy.metadata.replication.underreplication import LossReason, UnderreplicationQueue
 from bkpy.metadata.store.store import Create, Delete, Put, parent_of
 from bkpy.protocol.ledger.ledger_metadata import LEDGER_KEY_BYTES, Fragment, LedgerMetadata, LedgerState
+from bkpy.storage.space.deletion import hide
 from bkpy.storage.tools.check.defects import OTHER_COPIES, Defect
+from tests.hooks import storage_of
 from tests.sim.cluster import ROOT, Cluster
 from tests.sim.healing_oracle import SEEN_WITHIN_S
+from tests.sim.mover import move
+from tests.sim.users import Users
 
 from .left_over import is_torn
 from .oracle import Oracle
@@ -141,6 +145,47 @@ def test_a_copy_of_which_the_disks_had_half_is_not_whole(oracle: Oracle) -> None
     oracle.loses_disks(bookie)
     bookie.promises[LEDGER].add(2)
     assert oracle.had(bookie, LEDGER, ENTRIES) == {2}
+
+
+@pytest.mark.parametrize(
+    ("copy", "shown", "broken"),
+    [("spare", True, ""), ("spare", False, "I9"), ("named", True, "I9")],
+    ids=["spare and soon shown", "spare and never shown", "named by the metadata"],
+)
+def test_a_hidden_copy_of_a_bookie_that_had_empty_disks_is_waited_for(copy: str, shown: bool, broken: str) -> None:
+    """Such a bookie answers *unknown* for what it may never have had, and for what it hides for a moment."""
+    cluster = Cluster(0, bookies=len(NAMES), calm=True, gc_interval_s=0.0)
+    oracle = Oracle(cluster)
+    users = Users(cluster, oracle.stories)
+
+    async def play() -> None:
+        rng = cluster.world.stream("test")
+        async with cluster.client(calm=True) as client:
+            writer = await users.begin(client, (3, 3, 2))
+            story = oracle.story(writer.ledger_id)
+            for _ in ENTRIES:
+                await users.append(story, writer, rng)
+            await users.close(story, writer)
+            before = {*story.stored.fragments[0].bookies}
+            while not await move(client, writer.ledger_id, rng):
+                pass
+            names = before - {*story.stored.fragments[0].bookies} if copy == "spare" else before
+            holder = next(one for one in cluster.bookies if one.settings.bookie_id in names)
+            assert holder.node is not None
+            holder.rebuilds = True
+            hidden = await holder.host.start(hide(storage_of(holder.node), writer.ledger_id))
+            assert hidden is not None
+            if shown:
+                cluster.world.loop.call_later(3.0, holder.host.do, hidden.unhide)
+            await oracle.check(client, heals=False)
+
+    async def whole() -> None:
+        with oracle.watching():
+            await cluster.start()
+            await cluster.client_host.start(play())
+
+    cluster.run(whole())
+    assert (oracle.found.result().invariant if oracle.found.done() else "") == broken
 
 
 @pytest.mark.parametrize(
