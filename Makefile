@@ -16,7 +16,7 @@ LOAD ?= 0
 test test-fast test-full flakes coverage mutants: export PYTHONDONTWRITEBYTECODE :=
 PYTEST = $(BIN)/python -m pytest $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS))
 
-.PHONY: help demo test test-fast flakes coverage test-full test-long test-privileged test-containers test-browser test-alarms test-pythons mutants check docs docs-serve golden scenarios settings sim soak chaos shrink planted ablations bench bench-export bench-housekeeping bench-memory bench-peers bench-streaming bench-tls clean
+.PHONY: help demo compiled test test-fast flakes coverage test-full test-long test-privileged test-containers test-browser test-alarms test-pythons mutants check docs docs-serve golden scenarios settings sim soak chaos shrink planted ablations bench bench-export bench-housekeeping bench-memory bench-peers bench-streaming bench-tls clean
 
 help:
 	@echo "make demo       store a year of flights on a local cluster, read them back, query and stream them with Spark"
@@ -55,14 +55,19 @@ help:
 demo: $(VENV)/.demo
 	env -u BKPY_CONNECT $(BIN)/bkpy demo
 
-test: $(VENV)/.dev $(VENV)/zookeeper.jsa
+test: $(VENV)/.dev $(VENV)/zookeeper.jsa compiled
 	$(PYTEST) -m "not exhaustive and not privileged"
 
-test-full: $(VENV)/.dev $(VENV)/zookeeper.jsa
+# Once, rather than by each of the processes of tests.
+compiled: export PYTHONDONTWRITEBYTECODE :=
+compiled: $(VENV)/.dev
+	@$(BIN)/python -m compileall -q -j 2 -x '/(test_\w+|conftest)\.py$$' src tests
+
+test-full: $(VENV)/.dev $(VENV)/zookeeper.jsa compiled
 	$(PYTEST) -m "not long" --durations=40
 	$(BIN)/python -m tests.mutants --jobs $(WORKERS)
 
-test-fast: $(VENV)/.dev
+test-fast: $(VENV)/.dev compiled
 	$(PYTEST) tests/unit tests/sim -m "not thorough and not exhaustive and not privileged"
 
 flakes: $(VENV)/.dev $(VENV)/zookeeper.jsa

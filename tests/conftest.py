@@ -15,10 +15,10 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import hypothesis
 import pytest
 
 from bkpy.local.zookeeper import ZooKeeperServer
+from tests.examples import choose
 from tests.flakes import ORDER
 
 if TYPE_CHECKING:
@@ -27,12 +27,6 @@ if TYPE_CHECKING:
     from bkpy.local import LocalCluster
 
 T = TypeVar("T")
-
-# No test depends on timing or on luck: an example may take as long as it takes, and every run tries the same ones.
-hypothesis.settings.register_profile(
-    "bkpy", deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
-)
-hypothesis.settings.load_profile("bkpy")
 
 
 # Where the suite runs in several processes (`-n 4`). What takes longest begins first, and of each other part as much is
@@ -46,7 +40,22 @@ _MODULES_SHARING = ("cluster", "compat", "containers", "faults", "packaging")  #
 _SHARED_DESCRIPTORS_MAX = 30  # that a cluster or a session of Spark takes, which later modules share
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    choose(few="not exhaustive" in config.option.markexpr)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    """Of several processes each begins elsewhere: each module is compiled by one of them, and kept for the others."""
+    report = yield
+    if isinstance(collector, pytest.Directory) and (worker := os.environ.get("PYTEST_XDIST_WORKER")):
+        first = len(report.result) * int(worker.removeprefix("gw")) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+        report.result = report.result[first:] + report.result[:first]
+    return report
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path)  # the same order in all processes
     if seed := os.environ.get(ORDER):
         modules = list(dict.fromkeys(item.path for item in items))
         random.Random(seed).shuffle(modules)
@@ -182,7 +191,6 @@ def _descriptors() -> int:
 @pytest.fixture
 def no_collection() -> Iterator[None]:
     """For tests that go to the limit of recursion: no finalizer of another test's garbage has to run up there."""
-    gc.collect()
     gc.disable()
     yield
     gc.enable()

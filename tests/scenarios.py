@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -128,6 +129,7 @@ class MarkError(Exception):
     """A mark that can't be understood."""
 
 
+@functools.cache
 def index(directory: Path = TESTS) -> dict[int, list[str]]:
     """The tests of each behaviour, as pytest names them, by number."""
     held: defaultdict[int, list[str]] = defaultdict(list)
@@ -145,7 +147,7 @@ def missing() -> list[int]:
 
 def _marks(path: Path) -> Iterator[tuple[str, int]]:
     text = path.read_text(encoding="utf-8")
-    if "scenario" not in text:
+    if ".scenario" not in text:
         return
     tree = ast.parse(text)
     understood: set[ast.AST] = set()

@@ -120,6 +120,11 @@ def plant(mutant: Mutant, source: Path) -> None:
         bytecode.unlink()
 
 
+@functools.lru_cache(maxsize=64)
+def _text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
 def check_test_id(node_id: str, root: Path) -> None:
     """Whether there is a test of that name, without collecting anything."""
     path, *names = node_id.split("::")
@@ -127,6 +132,6 @@ def check_test_id(node_id: str, root: Path) -> None:
         raise DoesNotApply(f"there is no {path}")
     for name in names:
         function = name.partition("[")[0]
-        text = (root / path).read_text(encoding="utf-8")
+        text = _text_of(root / path)
         if f"def {function}(" not in text and f"class {function}" not in text:
             raise DoesNotApply(f"{path} has no {function}")

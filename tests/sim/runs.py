@@ -87,11 +87,21 @@ class Range:
         return sorted(few), missing
 
 
-def seeds_of(scenario: str, block: int, blocks: int) -> list[ParameterSet]:
-    """Parameters of a test that plays a run: the few seeds, and for the exhaustive tests `blocks` of `block` others."""
+def seeds_of(scenario: str, block: int, blocks: int, *, often: int | None = None) -> list[ParameterSet]:
+    """Parameters of a test that plays a run: the few seeds, and for the exhaustive tests `blocks` of `block` others.
+
+    `make test` plays the few, or the first `often` of them where they take long.
+    """
+    if often is not None:
+        few = [
+            pytest.param(FEW[scenario][:often], id="some"),
+            pytest.param(FEW[scenario], id="few", marks=pytest.mark.exhaustive),
+        ]
+    else:
+        few = [pytest.param(FEW[scenario], id="few")]
     many = (range(first, first + block) for first in range(0, block * blocks, block))
     return [
-        pytest.param(FEW[scenario], id="few"),
+        *few,
         *(pytest.param(seeds, id=f"{seeds.start}-{seeds.stop - 1}", marks=pytest.mark.exhaustive) for seeds in many),
     ]
 

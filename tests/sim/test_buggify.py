@@ -47,9 +47,10 @@ def test_what_is_drawn_is_not_the_default(
 @pytest.mark.parametrize(
     ("scenario", "seeds"),
     [
-        ("standard", (9,)),
-        ("failover", (1, 8)),
-        ("crowd", (1,)),
+        pytest.param("standard", (9,), marks=pytest.mark.exhaustive),
+        ("failover", (1,)),
+        pytest.param("failover", (8,), marks=pytest.mark.exhaustive),
+        pytest.param("crowd", (1,), marks=pytest.mark.exhaustive),
         *(
             pytest.param(scenario, range(4), id=f"{scenario}-many", marks=pytest.mark.exhaustive)
             for scenario in ("standard", "failover", "crowd")

@@ -16,6 +16,6 @@ if TYPE_CHECKING:
 @pytest.mark.scenario(22)
 @pytest.mark.scenario(59)
 @pytest.mark.scenario(60)
-@pytest.mark.parametrize("seeds", seeds_of("healing", block=10, blocks=10))
+@pytest.mark.parametrize("seeds", seeds_of("healing", block=10, blocks=10, often=2))
 def test_what_a_lost_bookie_had_is_copied(seeds: Sequence[int]) -> None:
     play_all("healing", seeds)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.scenario(65)
 @pytest.mark.scenario(66)
-@pytest.mark.parametrize("seeds", seeds_of("logs", block=6, blocks=6))
+@pytest.mark.parametrize("seeds", seeds_of("logs", block=6, blocks=6, often=1))
 def test_a_log_survives_its_writers(seeds: Sequence[int]) -> None:
     for cluster in play_all("logs", seeds):
         assert [event.detail for event in cluster.world.trace if event.host == "oracle"] == [""]

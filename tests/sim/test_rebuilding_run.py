@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.scenario(52)
-@pytest.mark.parametrize("seeds", seeds_of("rebuilding", block=5, blocks=20))
+@pytest.mark.parametrize("seeds", seeds_of("rebuilding", block=5, blocks=20, often=2))
 def test_a_bookie_gets_back_what_it_lost_and_denies_nothing_meanwhile(seeds: Sequence[int]) -> None:
     play_all("rebuilding", seeds)
 

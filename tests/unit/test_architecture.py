@@ -14,7 +14,7 @@ import pytest
 import bkpy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 PACKAGE = Path(bkpy.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -97,17 +97,25 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def imports(path: Path) -> Iterator[str]:
+@functools.cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    return list(ast.walk(tree_of(path)))
+
+
+@functools.cache
+def imports(path: Path) -> list[str]:
     """The full names of what the module imports, anywhere in it, relative ones resolved."""
     here = ("bkpy", *path.relative_to(PACKAGE).parent.parts)
-    for node in ast.walk(tree_of(path)):
+    found: list[str] = []
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = ".".join(here[: len(here) - node.level + 1]) if node.level else ""
             name = ".".join(filter(None, (base, node.module)))
             # `from bkpy import client` imports a module just as `import bkpy.client` does.
-            yield from (f"{name}.{alias.name}" for alias in node.names)
+            found += (f"{name}.{alias.name}" for alias in node.names)
+    return found
 
 
 def name_of(path: Path) -> str:
@@ -148,7 +156,7 @@ def test_nothing_reaches_around_the_runtime() -> None:
             names = {name for name in imports(path) if name.split(".")[0] in OUTSIDE | LIBRARIES_OUTSIDE}
             if names:
                 yield f"{name_of(path)} must take what it needs from a Runtime, not from {sorted(names)}"
-            called = {ast.unparse(node.func) for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call)}
+            called = {ast.unparse(node.func) for node in nodes_of(path) if isinstance(node, ast.Call)}
             around = called & AROUND | {name for name in called if name.endswith((".run_in_executor", ".create_task"))}
             if around:
                 yield f"{name_of(path)} must not call {sorted(around)}"
@@ -161,9 +169,7 @@ def test_the_protocol_is_pure() -> None:
         for path in PURE:
             if impure := {name for name in imports(path) if name.split(".")[0] in IMPURE}:
                 yield f"{name_of(path)} imports {sorted(impure)}"
-            waits = [
-                n for n in ast.walk(tree_of(path)) if isinstance(n, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor)
-            ]
+            waits = [n for n in nodes_of(path) if isinstance(n, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor)]
             if waits:
                 yield f"{name_of(path)} is asynchronous in lines {[n.lineno for n in waits]}"
 
@@ -206,7 +212,7 @@ def is_metadata_write(node: ast.AST) -> bool:
 def test_only_one_module_sends_writes_to_a_metadata_store() -> None:
     def offences() -> Iterator[str]:
         for path in OUTCOMES:
-            calls = [(n, *receiver(n)) for n in ast.walk(tree_of(path))]
+            calls = [(n, *receiver(n)) for n in nodes_of(path) if isinstance(n, ast.Call)]
             if writes := [n.lineno for n, of, name in calls if of == "store" and name in STORE_WRITES]:
                 yield f"{name_of(path)} must leave the writes in lines {writes} to metadata/store/resolve.py"
 
@@ -216,7 +222,7 @@ def test_only_one_module_sends_writes_to_a_metadata_store() -> None:
 def test_an_unknown_outcome_is_a_value() -> None:
     def offences() -> Iterator[str]:
         for path in OUTCOMES:
-            for function in ast.walk(tree_of(path)):
+            for function in nodes_of(path):
                 if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
                     continue
                 asked = [
@@ -233,7 +239,7 @@ def test_an_unknown_outcome_is_a_value() -> None:
 def test_nobody_learns_from_an_error_what_became_of_a_metadata_write() -> None:
     def offences() -> Iterator[str]:
         for path in OUTCOMES:
-            for node in ast.walk(tree_of(path)):
+            for node in nodes_of(path):
                 if not isinstance(node, ast.Try) or not caught_by(node) & CATCH_METADATA_ERRORS:
                     continue
                 if writes := [n.lineno for part in node.body for n in ast.walk(part) if is_metadata_write(n)]:
@@ -253,9 +259,9 @@ def caught_by(node: ast.Try) -> set[str]:
 
 
 def test_the_rules_on_outcomes_find_what_they_look_for() -> None:
-    writes = [n for n in ast.walk(tree_of(RESOLVING)) if receiver(n)[0] == "store"]
+    writes = [n for n in nodes_of(RESOLVING) if receiver(n)[0] == "store"]
     assert {receiver(n)[1] for n in writes} >= STORE_WRITES
-    matched = [n for path in OUTCOMES for n in ast.walk(tree_of(path)) if is_metadata_write(n)]
+    matched = [n for path in OUTCOMES for n in nodes_of(path) if is_metadata_write(n)]
     assert len(matched) >= 10
 
 
@@ -582,18 +588,18 @@ def narrows(test: ast.expr) -> bool:
     return isinstance(test, ast.Call) and ast.unparse(test.func) == "isinstance"
 
 
-def checks(tree: ast.Module) -> Iterator[ast.Assert]:
+def checks(nodes: Sequence[ast.AST]) -> Iterator[ast.Assert]:
     """Asserts that find mistakes while the code runs: they narrow no type, or say what is wrong."""
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     tested = {node for function in functions if function.name == "check_invariants" for node in ast.walk(function)}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Assert) and node not in tested and not (narrows(node.test) and node.msg is None):
             yield node
 
 
 def test_no_safety_check_is_an_assert() -> None:
     """`python -O` leaves asserts out. Only `check_invariants`, which tests call, may assert what it finds."""
-    assert_none(f"{name_of(path)}:{node.lineno}: raise it" for path in MODULES for node in checks(tree_of(path)))
+    assert_none(f"{name_of(path)}:{node.lineno}: raise it" for path in MODULES for node in checks(nodes_of(path)))
 
 
 def test_what_is_a_check_and_what_narrows_a_type() -> None:
@@ -605,7 +611,7 @@ def test_what_is_a_check_and_what_narrows_a_type() -> None:
     ]
     lines += ["assert a == b", "assert a is not None, 'a'", "assert a is not None or b", "assert 0 <= a < 5"]
     lines += ["def check_invariants():\n    assert a == b", "def check():\n    assert a == b"]
-    found = [bool(list(checks(ast.parse(line)))) for line in lines]
+    found = [bool(list(checks(list(ast.walk(ast.parse(line)))))) for line in lines]
     assert found == [False, True, False, False, True, True, True, True, False, True]
 
 
@@ -652,13 +658,13 @@ def is_interface(of: ast.ClassDef) -> bool:
     return bool(bases & {"Protocol", "typing.Protocol", "ABC", "abc.ABC"})
 
 
-def inherited(sources: dict[str, str]) -> dict[str, set[str]]:
+def inherited(modules: dict[str, list[ast.AST]]) -> dict[str, set[str]]:
     """The classes of these modules that others of them inherit and that are no interfaces, each with its heirs."""
     classes: dict[str, ast.ClassDef] = {}
     known: dict[str, dict[str, str]] = {}  # what a module calls the classes of others
-    for module, source in sources.items():
+    for module, nodes in modules.items():
         names = known[module] = {}
-        for node in ast.walk(ast.parse(source)):
+        for node in nodes:
             if isinstance(node, ast.ClassDef):
                 classes[f"{module}.{node.name}"] = node
                 names[node.name] = f"{module}.{node.name}"
@@ -678,7 +684,7 @@ def inherited(sources: dict[str, str]) -> dict[str, set[str]]:
 
 
 def test_classes_inherit_from_interfaces_errors_and_settings_alone() -> None:
-    found = inherited({module_of(path): path.read_text(encoding="utf-8") for path in MODULES})
+    found = inherited({module_of(path): nodes_of(path) for path in MODULES})
     allowed = {f"bkpy.{name}" for name in INHERITED}
     refused = {base: sorted(heirs) for base, heirs in found.items() if base not in allowed}
     assert not refused, f"let these hold an object of that class, or give it a parameter: {refused}"
@@ -693,7 +699,8 @@ def test_inheritance_is_found() -> None:
         "class B(Other): ...\nclass C(p.a.A): ...\nclass D(q.G[int]): ...\n"
         "class L(I): ...\nclass M(K): ...\nclass N(B): ...\nclass A(dict): ...\n",
     }
-    assert inherited(sources) == {"p.a.A": {"p.b.B", "p.b.C"}, "p.a.G": {"p.b.D"}, "p.b.B": {"p.b.N"}}
+    modules = {module: list(ast.walk(ast.parse(source))) for module, source in sources.items()}
+    assert inherited(modules) == {"p.a.A": {"p.b.B", "p.b.C"}, "p.a.G": {"p.b.D"}, "p.b.B": {"p.b.N"}}
 
 
 def module_of(path: Path) -> str:

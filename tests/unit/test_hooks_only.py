@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 TESTS = Path(__file__).parents[1]
 HOOKS = TESTS / "hooks.py"
@@ -18,7 +18,19 @@ MUTANTS = TESTS / "mutants"  # defects, given as text of the code
 
 PRIVATE = re.compile(r"_[A-Za-z]\w*(?<!__)")
 PATH = re.compile(r"bkpy\.[\w.]*\._[A-Za-z]\w*")  # as `monkeypatch.setattr` takes it
+# What may be a private name of another object: an attribute, an import, a text. Cheaper than to parse all modules.
+MENTIONED = re.compile(r"(?:\.\s*|[\"'])(_[A-Za-z]\w*)(?<!__)|\bimport\b[^#\n]*?\b_[A-Za-z]|^ {4}_[A-Za-z]\w*,$", re.M)
+OWN = re.compile(r"^\s*(?:async )?(?:def|class) (_\w+)|^\s*(?:self|cls)\.(_\w+)(?:: [^=\n]+)? = ", re.M)
 BY_NAME = {"__setattr__", "attrgetter", "delattr", "getattr", "hasattr", "object", "patch", "setattr"}
+LOOKED_AT = (
+    ast.Attribute,
+    ast.ImportFrom,
+    ast.Call,
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.ClassDef,
+    ast.AnnAssign,
+)
 NAMED_TUPLE = {"_asdict", "_fields", "_make", "_replace"}  # public, by its documentation
 
 # Of the standard library. A loop and a transport can't be made without what asyncio's own share among themselves.
@@ -40,10 +52,10 @@ EXCEPTIONS = {
 }
 
 
-def own_names(tree: ast.AST) -> set[str]:
+def own_names(nodes: Iterable[ast.AST]) -> set[str]:
     """What the module's functions and classes are called, and the attributes that its classes give to themselves."""
     own = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 own.add(name)
@@ -66,11 +78,19 @@ def names_of(node: ast.AST) -> Iterator[str]:
             yield from (text.rpartition(".")[2] for text in texts if PRIVATE.fullmatch(text) or PATH.fullmatch(text))
 
 
+def mentions(source: str) -> bool:
+    """Whether the text may have a private name that is not the module's own."""
+    own = {name for names in OWN.findall(source) for name in names} | NAMED_TUPLE
+    return any(name not in own for name in MENTIONED.findall(source))
+
+
 def reaches(source: str) -> dict[str, int]:
     """The private names that a module takes of others, each with the first line."""
-    tree = ast.parse(source)
-    found = [(node.lineno, name) for node in ast.walk(tree) for name in names_of(node)]  # type: ignore[attr-defined]
-    own = own_names(tree) | NAMED_TUPLE
+    if not mentions(source):
+        return {}
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, LOOKED_AT)]
+    found = [(node.lineno, name) for node in nodes for name in names_of(node)]
+    own = own_names(nodes) | NAMED_TUPLE
     return {name: line for line, name in sorted(found, reverse=True) if name not in own}
 
 

@@ -246,7 +246,7 @@ async def new_client(cluster: InProcess, fault: Any = nothing) -> Client:
         pytest.param(asyncio.new_event_loop, nothing, marks=pytest.mark.exhaustive),
         pytest.param(uvloop.new_event_loop, nothing, marks=pytest.mark.exhaustive),
         (virtual_loop, a_bookie_lost),
-        (virtual_loop, a_bookie_hung),
+        pytest.param(virtual_loop, a_bookie_hung, marks=pytest.mark.exhaustive),
         (virtual_loop, metadata_away),
     ],
 )
@@ -274,7 +274,13 @@ def test_whatever_is_cancelled_leaves_a_client_and_a_writer_that_go_on(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("new_loop", "fault"), [(virtual_loop, a_bookie_lost), (uvloop.new_event_loop, nothing)])
+@pytest.mark.parametrize(
+    ("new_loop", "fault"),
+    [
+        (virtual_loop, a_bookie_lost),
+        pytest.param(uvloop.new_event_loop, nothing, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_a_client_that_is_closed_ends_whatever_is_under_way(new_loop: Any, fault: Any, tmp_path: Path) -> None:
     async def ended(cluster: InProcess, name: str, at: int, late: bool) -> bool:
         ledger, operation = OPERATIONS[name]

@@ -8,8 +8,9 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.unit.storage.support import (
     SMALLEST,
     Batch,
@@ -110,7 +111,7 @@ async def run(script: list[tuple[str, object]], journals: int, ledgers: int, **b
 @pytest.mark.thorough
 @pytest.mark.scenario(47)
 @given(actions)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_one_journal_and_one_ledger_directory(script: list[tuple[str, object]]) -> None:
     asyncio.run(run(script, 1, 1))
 
@@ -118,21 +119,21 @@ def test_one_journal_and_one_ledger_directory(script: list[tuple[str, object]]) 
 @pytest.mark.thorough
 @pytest.mark.scenario(47)
 @given(actions)
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_two_journals_and_three_ledger_directories(script: list[tuple[str, object]]) -> None:
     asyncio.run(run(script, 2, 3))
 
 
 @pytest.mark.thorough
 @given(actions, st.integers(1, 2), st.sampled_from((0.0, 0.7)))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_batches_of_any_size_stay_in_the_journal(script: list[tuple[str, object]], journals: int, share: float) -> None:
     asyncio.run(run(script, journals, 1, journal_run_bytes_min=1, journal_run_share_min=share, journal_max_backups=0))
 
 
 @pytest.mark.thorough
 @given(actions)
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_every_bound_at_its_smallest(script: list[tuple[str, object]]) -> None:
     asyncio.run(run(script, 2, 2, **SMALLEST))
 

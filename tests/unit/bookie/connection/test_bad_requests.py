@@ -6,8 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.hooks import pool_of
 from tests.in_process import DEADLINE_S, InProcess
 from tests.sim.loop import SimLoop
@@ -183,7 +184,7 @@ def test_no_head_ends_a_connection_or_goes_unanswered(tmp_path: Path) -> None:
 
     cluster, raw = loop.run_until_complete(start())
 
-    @settings(max_examples=300)
+    @examples(300)
     @given(st.lists(st.tuples(st.integers(1, 12), heads(), st.sampled_from([b"", b"x" * 32])), min_size=1, max_size=5))
     def check(requests: list[tuple[int, Any, bytes]]) -> None:
         async def ask() -> None:

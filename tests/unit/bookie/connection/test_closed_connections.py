@@ -38,7 +38,6 @@ async def cluster(tmp_path: Path) -> AsyncIterator[InProcess]:
 
 @contextmanager
 def no_cycle_collector() -> Iterator[None]:
-    gc.collect()
     gc.disable()
     try:
         yield

@@ -349,7 +349,7 @@ async def test_what_is_not_read_from_a_client_waits_in_its_own_socket(secure: Se
     await secure.start(tls_buffer_bytes_max=most)
     raw = await Raw.connect(secure.cluster, tls=secure.context())
     raw.near.pause("a test")
-    flood = frame(Op.PRESENT, [[4711], [bytes(32)]]) * 20_000  # which has no reply
+    flood = frame(Op.PRESENT, [[4711], [bytes(32)]]) * 10_000  # which has no reply
     before = raw.near.received_bytes
     transport = cast("Any", accepted_transport(raw.near))
     raw.writer.write(flood)

@@ -2,8 +2,9 @@
 
 import random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from bkpy.protocol.ledger.acks import BareBatch, Batch, Flight, LedgerAcks
 from bkpy.protocol.wire.messages import Status
@@ -75,7 +76,7 @@ OUTCOMES = st.sampled_from([Status.OK, Status.FENCED, Status.READ_ONLY, Status.U
     size=st.integers(1, 5),
     batches=st.integers(1, 4),
 )
-@settings(max_examples=300)
+@examples(300)
 def test_a_flight_decides_like_its_batches_one_by_one(data: st.DataObject, size: int, batches: int) -> None:
     quorum = data.draw(st.integers(1, size))
     f, made = flight(size, quorum, batches)
@@ -110,7 +111,7 @@ def test_a_flight_decides_like_its_batches_one_by_one(data: st.DataObject, size:
 
 
 @given(seed=st.integers(0, 2**32), stripes=st.integers(1, 5), turns=st.lists(st.integers(1, 12), max_size=8))
-@settings(max_examples=300)
+@examples(300)
 def test_last_add_confirmed_is_the_longest_acknowledged_prefix(seed: int, stripes: int, turns: list[int]) -> None:
     rng = random.Random(seed)
     acks = LedgerAcks()

@@ -7,8 +7,9 @@ import itertools
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.unit.protocol.ledger.protocol_model import Writer
 from tests.unit.protocol.ledger.protocol_world import Safeguards, World
 
@@ -209,7 +210,7 @@ def test_a_second_change_can_undo_what_the_first_one_kept() -> None:
 
 
 @given(seed=st.integers(0, 2**32), stripes=st.integers(1, 5), turns=st.lists(st.integers(1, 9), max_size=6))
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_last_add_confirmed_across_changes(seed: int, stripes: int, turns: list[int]) -> None:
     """It never goes back, stands still while frozen, and otherwise is where the first undone entry begins, or beyond if
     it was there before that entry's batch was undone."""
@@ -335,7 +336,7 @@ class WriterRun:
 
 
 @given(sizes=st.sampled_from(SIZES), schedule=st.binary(min_size=100, max_size=400))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_what_a_writer_acknowledges_is_on_the_bookies_that_the_metadata_name(
     sizes: tuple[int, int, int], schedule: bytes
 ) -> None:

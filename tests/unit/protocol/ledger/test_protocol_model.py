@@ -9,8 +9,9 @@ import random
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.unit.protocol.ledger.protocol_model import Recovery, Writer
 from tests.unit.protocol.ledger.protocol_world import BrokenPromiseError, Safeguards, World
 
@@ -169,14 +170,14 @@ def first_violation(safeguards: Safeguards, seeds: range) -> tuple[int, str] | N
 
 
 @given(st.binary(min_size=200, max_size=HEAD_BYTES + 2 * STEPS))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_nothing_acknowledged_is_lost(schedule: bytes) -> None:
     Run(schedule, Safeguards())()
 
 
 @pytest.mark.thorough
 def test_nothing_acknowledged_is_lost_in_long_schedules() -> None:
-    assert first_violation(Safeguards(), range(400)) is None
+    assert first_violation(Safeguards(), range(100)) is None
 
 
 # Without these, data are lost in few schedules.
@@ -186,7 +187,7 @@ LONG = ("recovery_reads_fence", "unknown_outcomes_are_found_out")
 @pytest.mark.exhaustive
 @pytest.mark.timeout(1200)
 def test_nothing_acknowledged_is_lost_in_very_many_schedules() -> None:
-    assert first_violation(Safeguards(), range(1_000, 8_000)) is None
+    assert first_violation(Safeguards(), range(100, 8_000)) is None
 
 
 @pytest.mark.thorough

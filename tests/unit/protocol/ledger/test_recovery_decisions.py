@@ -7,8 +7,9 @@ import itertools
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from bkpy.protocol.ledger.quorum import write_set
 from bkpy.protocol.ledger.recovery import EntryAnswer, EntryStatus, Forward, Reply, entry_status
@@ -219,7 +220,7 @@ class Naive:
 
 @pytest.mark.thorough
 @given(truth=truths(), data=st.data())
-@settings(max_examples=400, deadline=None)
+@examples(400)
 def test_decisions_are_true_in_order_and_as_early_as_possible(truth: Truth, data: st.DataObject) -> None:
     size = truth.sizes[0]
     first = data.draw(st.integers(0, 3), label="first")
@@ -263,7 +264,7 @@ def test_decisions_are_true_in_order_and_as_early_as_possible(truth: Truth, data
 
 
 @given(truth=truths(), data=st.data())
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_when_all_have_answered_everything_the_end_is_the_first_entry_that_nobody_has(
     truth: Truth, data: st.DataObject
 ) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from bkpy.errors import ConfigError, CorruptDataError, ForgottenProducerError, SequenceError
 from bkpy.protocol.log.log_producers import Numbering, NumberRun, Producer, Producers, Sequences, SinkWriter
@@ -35,7 +36,7 @@ def test_runs_that_touch_become_one_and_the_oldest_go() -> None:
     )
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(
     st.lists(st.tuples(st.sampled_from(("a", "b", "")), st.integers(0, 6), st.integers(0, 3)), max_size=12),
     st.integers(1, 3),

@@ -6,8 +6,9 @@ import dataclasses
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from bkpy.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bkpy.protocol.repair.rebalance import Balance, Move, moved, shares
@@ -109,7 +110,7 @@ def nearest(bookies: tuple[str, ...], name: str, racks: dict[str, str]) -> int:
 
 
 @pytest.mark.thorough
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(clusters())
 def test_every_move_is_needed_and_allowed(
     cluster: tuple[list[LedgerMetadata], set[str], dict[str, str]],

@@ -1,8 +1,9 @@
 """Frames and the receive buffer: whole frames come out whatever way the bytes arrive, and nothing else does."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from bkpy.errors import FrameTooLargeError, ProtocolError
 from bkpy.protocol.wire import frame as wire
@@ -31,7 +32,7 @@ FRAMES = st.lists(
 
 
 @given(frames=FRAMES, step=st.sampled_from([1, 7, 24, 1000, 100_000]))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_frames_survive_any_fragmentation(frames: list[tuple[int, int, bytes, bytes]], step: int) -> None:
     data = b"".join(b"".join(wire.encode(op, cid, head, [body])) for op, cid, head, body in frames)
     assert feed(ReceiveBuffer(LIMIT), data, step) == frames

@@ -7,8 +7,9 @@ import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.sim.disk import SimDisk
 from tests.sim.store import SimStores
 from tests.unit.storage.support import KEY
@@ -67,7 +68,7 @@ def stored(store: OrderedStore) -> dict[int, int]:
 
 @pytest.mark.thorough
 @given(st.lists(st.tuples(sets, st.booleans()), min_size=1, max_size=12), st.integers(0, 200), st.integers(0, 60))
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_a_block_takes_over_exactly_its_ids(blocks: list[tuple[Ids, bool]], first: int, length: int) -> None:
     store, shard = fresh()
     model: dict[int, int] = {}

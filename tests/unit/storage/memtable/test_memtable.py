@@ -9,8 +9,9 @@ import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.unit.storage.support import Batch as Entries
 from tests.unit.storage.support import Host, add, read_all
 from tests.unit.storage.support import settings as bookie_settings
@@ -54,7 +55,7 @@ batches = st.builds(
 )
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(
     arrived=st.lists(batches, max_size=60),
     ascending=st.booleans(),

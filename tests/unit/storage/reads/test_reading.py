@@ -7,8 +7,9 @@ import errno
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.sim.disk import SimDisk
 from tests.unit.storage.support import KEY, Batch, Host, add, found_ids, payloads, read_all, records
 from tests.unit.storage.support import settings as bookie_settings
@@ -53,7 +54,7 @@ def test_a_run_begins_every_few_thousand_bytes() -> None:
     assert all(4096 <= b[1] - a[1] <= 4096 + 36 for a, b in zip(block.runs, block.runs[1:], strict=False))
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(
     sizes=st.lists(st.tuples(st.integers(1, 5), st.integers(0, 5000)), min_size=1, max_size=60),
     block_bytes=st.integers(100, 20_000),
@@ -115,7 +116,7 @@ def spoil(kind: str, batch: Batch) -> bytes:
     st.integers(1, 3000),
     st.sampled_from((1, 1 << 16)),
 )
-@settings(max_examples=120, deadline=None)
+@examples(120)
 def test_garbage_is_never_a_negative_and_leaves_what_is_before_it_alone(
     script: list[tuple[int, int, int, str | None]], checkpoints: set[int], bytes_max: int, in_place_from: int
 ) -> None:

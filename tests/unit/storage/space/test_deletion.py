@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.hooks import journal_worker, log_reader_of, open_logs
 from tests.sim.disk import SimDisk, SimulatedCrash
 from tests.sim.store import SimStores
@@ -847,7 +848,7 @@ def fresh(ids: Iterable[int]) -> OrderedStore:
 
 
 @given(st.lists(st.integers(0, 40) | st.integers(2**63 - 5, 2**63 - 1)))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_tombstones_are_the_ids_in_as_few_ranges_as_can_be(ids: list[int]) -> None:
     store = fresh(ids)
     edges = [i for i in set(ids) if i - 1 not in ids]
