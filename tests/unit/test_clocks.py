@@ -40,6 +40,7 @@ ALLOWED = {
     ): "how long nothing must happen, where only real time shows it",
     ("cluster/test_bookie_drain.py", "load"): "the pace of a load",
     ("cluster/test_cli_inspect.py", "write"): "the pace of a load",
+    ("cluster/test_top_command.py", "append_forever"): "the pace of a load",
     (
         "cluster/test_cli_log.py",
         "test_what_is_written_is_read_back_byte_for_byte",
