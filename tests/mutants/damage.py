@@ -122,4 +122,25 @@ MUTANTS: list[Mutant] = [
         "if key not in self._known:\n    self._known[key] = Known(old, 0)",
         (f"{_TESTS}/scrub/test_walk.py::test_damages_that_a_round_has_forgotten_meanwhile_do_not_come_back",),
     ),
+    Mutant(
+        "a block cut by a crash is damage to a check",
+        "`bookie check` fails after a crash that lost nothing",
+        "if begun is not None and damage.offset >= begun:",
+        "if False:",
+        (f"{_CHECK}::test_what_a_crash_has_cut_of_a_log_is_no_damage",),
+    ),
+    Mutant(
+        "a header cut by a crash is damage to a check",
+        "`bookie check` fails after a crash that lost nothing",
+        'what = "" if may_be_cut else e.message',
+        "what = e.message",
+        (f"{_CHECK}::test_what_a_crash_has_cut_of_a_log_is_no_damage",),
+    ),
+    Mutant(
+        "a check takes damage in a complete log for what a crash cut",
+        "`bookie check` hides what has rotted",
+        "begun = None if row is not None and row.footer else named_end",
+        "begun = named_end",
+        (f"{_CHECK}::test_what_is_damaged_in_a_complete_log_or_before_the_last_row_was_cut_by_no_crash",),
+    ),
 ]

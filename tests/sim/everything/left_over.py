@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from bkpy.metadata import paths
 from bkpy.metadata.ledgers.layout import LONG_HIERARCHICAL
-from bkpy.storage.entry_log.entry_log import log_id_of, log_name
+from bkpy.storage.entry_log.entry_log import log_id_of
 from bkpy.storage.file_names import INDEX_NAME, LOCK_NAME, SCRUB_NAME
-from bkpy.storage.index.index import block_rows, decode_block_row, log_rows
+from bkpy.storage.index.index import log_rows
 from bkpy.storage.journal.format import file_id_of
 from bkpy.storage.tools.check.check import check_bookie
 from tests.sim.cluster import ROOT
@@ -23,9 +23,8 @@ from tests.sim.world import HostDied
 from .oracle import Violation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
-    from bkpy.runtime.interfaces import ReadTransaction
     from bkpy.storage.tools.check.defects import Defect
     from tests.sim.cluster import Bookie
 
@@ -104,8 +103,9 @@ def _left_by(bookie: Bookie, *, rotten: bool) -> Iterable[str]:
     """What is wrong in the directories of a bookie that is stopped."""
     found: list[Defect] = []
     check_bookie(bookie.settings, bookie.host.runtime, running=False, found=found.append, progress=lambda count: None)
+    if not rotten:
+        yield from (f"{defect.path} at {defect.offset}: {defect.what}" for defect in found)
     files = bookie.host.disk
-    ends: dict[str, int] = {}
     for directory in bookie.settings.journal_directories:
         for name in files.listdir(directory):
             if name not in ("cookie.json", LOCK_NAME) and file_id_of(name.removesuffix(_BROKEN)) is None:
@@ -115,31 +115,9 @@ def _left_by(bookie: Bookie, *, rotten: bool) -> Iterable[str]:
         try:
             with store.read() as txn:
                 known = set(log_rows(txn))
-                ends |= named_ends(directory, txn)
         finally:
             store.close()
         for name in files.listdir(directory):
             log_id = log_id_of(name)
             if log_id not in known and name not in ("cookie.json", LOCK_NAME, INDEX_NAME, SCRUB_NAME):
                 yield f"{directory}/{name}"
-    if not rotten:
-        yield from (f"{each.path} at {each.offset}: {each.what}" for each in found if not is_torn(each, ends))
-
-
-def named_ends(directory: str, txn: ReadTransaction) -> dict[str, int]:
-    """Where the last block ends that a row names, of each entry log."""
-    ends: dict[str, int] = {}
-    for key, value in block_rows(txn):
-        place = decode_block_row(key, value).place
-        path = f"{directory}/{log_name(place.log_id)}"
-        ends[path] = max(ends.get(path, 0), place.offset + place.length)
-    return ends
-
-
-def is_torn(defect: Defect, ends: Mapping[str, int]) -> bool:
-    """Whether these are bytes of an entry log behind all that rows name: a crash or a full disk cut the write of them.
-
-    No later write goes there, and they stay until nothing lives in the log and the next round removes it.
-    """
-    torn = defect.what.endswith(("no sound block is here", "the header of an entry log doesn't match its checksum"))
-    return torn and defect.offset is not None and defect.offset >= ends.get(defect.path, 0)

@@ -13,14 +13,12 @@ from bkpy.metadata.replication.underreplication import LossReason, Underreplicat
 from bkpy.metadata.store.store import Create, Delete, Put, parent_of
 from bkpy.protocol.ledger.ledger_metadata import LEDGER_KEY_BYTES, Fragment, LedgerMetadata, LedgerState
 from bkpy.storage.space.deletion import hide
-from bkpy.storage.tools.check.defects import OTHER_COPIES, Defect
 from tests.hooks import storage_of
 from tests.sim.cluster import ROOT, Cluster
 from tests.sim.healing_oracle import SEEN_WITHIN_S
 from tests.sim.mover import move
 from tests.sim.users import Users
 
-from .left_over import is_torn
 from .oracle import Oracle
 
 NAMES = ("bookie-1", "bookie-2", "bookie-3", "bookie-4")
@@ -186,21 +184,3 @@ def test_a_hidden_copy_of_a_bookie_that_had_empty_disks_is_waited_for(copy: str,
 
     cluster.run(whole())
     assert (oracle.found.result().invariant if oracle.found.done() else "") == broken
-
-
-@pytest.mark.parametrize(
-    ("path", "offset", "what", "torn"),
-    [
-        ("a.log", 100, "25 bytes: no sound block is here", True),
-        ("a.log", 99, "25 bytes: no sound block is here", False),  # a row names a block there, or behind it
-        ("a.log", 0, "the header of an entry log doesn't match its checksum", False),
-        ("b.log", 0, "the header of an entry log doesn't match its checksum", True),
-        ("b.log", 0, "the log has another log's header", False),
-        ("a.log", 100, "the footer names another block here", False),
-        ("b.log", None, "25 bytes: no sound block is here", False),
-    ],
-)
-def test_only_what_lies_behind_all_that_rows_name_was_cut_by_a_crash(
-    path: str, offset: int | None, what: str, torn: bool
-) -> None:
-    assert is_torn(Defect(path, offset, None, what, OTHER_COPIES), {"a.log": 100}) is torn

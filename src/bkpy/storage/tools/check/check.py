@@ -18,7 +18,7 @@ from bkpy.storage.journal.format import START, Mark, file_id_of, file_name
 from bkpy.storage.journal.reader import JournalReader, oldest_mark
 from bkpy.storage.tools.check.defects import COOKIE, JOURNAL, REBUILD, RESTORE, Defect
 from bkpy.storage.tools.check.logs import check_log
-from bkpy.storage.tools.check.rows import RowCheck
+from bkpy.storage.tools.check.rows import RowCheck, named_ends
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -148,22 +148,28 @@ class _Check:
         path = f"{directory}/{INDEX_NAME}"
         store = self._index(path)
         if store is None:
-            self._logs_of(directory, {})
+            self._logs_of(directory, {}, None)
             return None
         with contextlib.closing(store):
             with store.read() as txn:
-                damages = self._logs_of(directory, log_rows(txn))
+                damages = self._logs_of(directory, log_rows(txn), named_ends(txn))
             return self._rows(store, directory, path, cookie, damages)
 
-    def _logs_of(self, directory: str, rows: Mapping[int, LogRow | None]) -> dict[int, list[LogDamage]]:
-        """Check the logs; what is damaged in each. Batches that stayed in journal files are read with their rows."""
+    def _logs_of(
+        self, directory: str, rows: Mapping[int, LogRow | None], ends: Mapping[int, int] | None
+    ) -> dict[int, list[LogDamage]]:
+        """Check the logs; what is damaged in each. Batches that stayed in journal files are read with their rows.
+
+        `ends`: see `named_ends`; None without an index.
+        """
         damages: dict[int, list[LogDamage]] = {}
         for log_id in sorted(i for i in map(log_id_of, self._files.listdir(directory)) if i is not None):
             if log_id & KEPT:
                 continue  # of a journal file, only what rows name is looked at
             if not self._running or log_id in rows:
                 with contextlib.suppress(*((FileNotFoundError,) if self._running else ())):
-                    damages[log_id] = self._log(directory, log_id, rows.get(log_id))
+                    end = None if ends is None else ends.get(log_id, 0)
+                    damages[log_id] = self._log(directory, log_id, rows.get(log_id), end)
         return damages
 
     def _index(self, path: str) -> OrderedStore | None:
@@ -222,13 +228,14 @@ class _Check:
                 self._found(Defect(log, None, None, "the log is gone, and the index has a row of it", RESTORE))
         return shard
 
-    def _log(self, directory: str, log_id: int, row: LogRow | None) -> list[LogDamage]:
+    def _log(self, directory: str, log_id: int, row: LogRow | None, named_end: int | None) -> list[LogDamage]:
         began = self._done
         blocks, damages = check_log(
             self._files,
             directory,
             log_id,
             row,
+            named_end,
             read_bytes=self._settings.journal_read_bytes,
             found=self._found,
             progress=lambda done: self._progress(began + done),

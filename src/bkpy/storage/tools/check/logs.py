@@ -27,6 +27,7 @@ def check_log(
     directory: str,
     log_id: int,
     row: LogRow | None,
+    named_end: int | None,
     *,
     read_bytes: int,
     found: Callable[[Defect], None],
@@ -34,13 +35,16 @@ def check_log(
 ) -> tuple[int, list[LogDamage]]:
     """Check the log against itself and against its row of the index; (number of its sound blocks, what is damaged).
 
-    `progress` is called with the bytes of it that are done.
+    `named_end`: where the last block ends that a row names, 0 if none does, None if no index says. What a crash or a
+    full disk has cut lies behind that, in a log without a footer, and is no defect: no later write goes there, and the
+    log is removed when nothing lives in it. `progress` is called with the bytes of it that are done.
     """
     path = f"{directory}/{log_name(log_id)}"
     file = files.open(path, read_only=True)
     try:
         size = file.size()
-        _check_header(path, file, log_id, found)
+        begun = None if row is not None and row.footer else named_end  # where a write may have been cut
+        _check_header(path, file, log_id, found, may_be_cut=begun == 0)
         footer = readable_footer(file)
         listed = iter(()) if footer is None else footer.blocks()
         scan = LogScan(file, read_bytes=read_bytes)
@@ -55,6 +59,8 @@ def check_log(
                     found(Defect(path, block.offset, block.ledger_id, what, RESTORE))
             progress(block.offset + block.length)
         for damage in scan.damages:
+            if begun is not None and damage.offset >= begun:
+                continue
             what = f"{damage.length} bytes: {damage.what}"
             found(Defect(path, damage.offset, None, what, OTHER_COPIES if scan.lost else "none is needed"))
         if row is not None:
@@ -64,12 +70,12 @@ def check_log(
         file.close()
 
 
-def _check_header(path: str, file: File, log_id: int, found: Callable[[Defect], None]) -> None:
+def _check_header(path: str, file: File, log_id: int, found: Callable[[Defect], None], *, may_be_cut: bool) -> None:
     try:
         header = decode_log_header(file.pread(LOG_HEADER_BYTES, 0))
         what = "" if header.log_id == log_id else "the log has another log's header"
     except CorruptDataError as e:
-        what = e.message
+        what = "" if may_be_cut else e.message
     except OSError as e:
         what = f"the log's header can't be read: {e}"
     if what:

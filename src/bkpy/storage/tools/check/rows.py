@@ -42,6 +42,16 @@ if TYPE_CHECKING:
     from bkpy.storage.index.index import BlockRow
 
 
+def named_ends(txn: ReadTransaction) -> dict[int, int]:
+    """Where the last block ends that a row names, of each log. Damaged rows are left to `RowCheck`."""
+    ends: dict[int, int] = {}
+    for key, value in block_rows(txn):
+        with contextlib.suppress(CorruptDataError):
+            place = decode_block_row(key, value).place
+            ends[place.log_id] = max(ends.get(place.log_id, 0), place.offset + place.length)
+    return ends
+
+
 class RowCheck:
     """The check of one index. `ledgers` and `blocks` count its rows, `logs` are the rows of logs."""
 

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import struct
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.sim.disk import SimulatedCrash
 from tests.sim.store import SimStores
-from tests.unit.storage.acknowledged_writes import AcknowledgedWrites, copy_of, new_host, whole_life
+from tests.unit.storage.acknowledged_writes import AcknowledgedWrites, copy_of, kept, new_host, whole_life
 from tests.unit.storage.support import Batch, Host, add, records, settings, sim_runtime
 
-from bkpy.errors import IdentityError
-from bkpy.storage.entry_log.entry_log import TRAILER_BYTES, encode_footer
+from bkpy.errors import IdentityError, StorageFailedError
+from bkpy.storage.entry_log.entry_log import LOG_HEADER_BYTES, TRAILER_BYTES, encode_footer, log_id_of
+from bkpy.storage.entry_log.scan import LogScan
 from bkpy.storage.identity import read_cookie
-from bkpy.storage.index.index import block_key, ledger_key, trash_rows
+from bkpy.storage.index.index import LogRow, block_key, ledger_key, trash_rows
 from bkpy.storage.journal.format import PAGE_BYTES
 from bkpy.storage.space.deletion import hide
 from bkpy.storage.tools.check.check import Checked, bytes_to_check, check_bookie
+from bkpy.storage.tools.check.logs import check_log
 
 if TYPE_CHECKING:
+    from bkpy.runtime.interfaces import Files
     from bkpy.storage.tools.check.defects import Defect
 
 
@@ -105,6 +110,59 @@ async def test_every_flip_in_a_log_is_told_or_harmless() -> None:
             assert {finding.path for finding in findings} == {path}
             # The place is told to the block.
             assert any(f.offset is not None and f.offset <= offset for f in findings)
+
+
+async def test_what_a_crash_has_cut_of_a_log_is_no_damage() -> None:
+    """At any write of a log, header or block: no row names what is torn, and it stays until the log is removed."""
+    crashes = cut = 0
+    while True:
+        host = new_host()
+        await (await host.boot()).close()
+        host.disk.crash_at(crashes + 1, operation="pwritev", path=".log")
+        with contextlib.suppress(SimulatedCrash, StorageFailedError):
+            await whole_life(host, AcknowledgedWrites())
+        if not host.disk.dead:
+            break
+        crashes += 1
+        host.disk.heal()
+        for fate in (kept, None):
+            torn = copy_of(host)
+            torn.disk.rng.seed(crashes)
+            torn.disk.power_cut(fate)
+            before = check(torn)[1]
+            (await torn.boot()).release()
+            assert (before, check(torn)[1]) == ([], [])
+            files = sim_runtime(torn.disk, torn.clock).files
+            cut += any(_is_cut(files, path) for path in files_of(torn, ".log"))
+    assert crashes >= 5
+    assert cut >= 3
+
+
+def _is_cut(files: Files, path: str) -> bool:
+    with contextlib.closing(files.open(path, read_only=True)) as file:
+        scan = LogScan(file, read_bytes=1 << 16)
+        blocks = list(scan)
+        return bool(scan.damages) or not (blocks or file.size() >= LOG_HEADER_BYTES)
+
+
+async def test_what_is_damaged_in_a_complete_log_or_before_the_last_row_was_cut_by_no_crash() -> None:
+    host = await lived()
+    path = files_of(host, ".log")[0]
+    directory, _, name = path.rpartition("/")
+    files, log_id = sim_runtime(host.disk, host.clock).files, log_id_of(name)
+    assert log_id is not None
+    host.disk.replace(path, host.disk.contents(path)[:150] + b"\0" * 50)  # its first block is cut
+
+    def told(named_end: int | None, *, footer: bool) -> bool:
+        found: list[Defect] = []
+        row = LogRow(200, 0, footer)
+        check_log(
+            files, directory, log_id, row, named_end, read_bytes=4096, found=found.append, progress=lambda _: None
+        )
+        return any("no sound block" in defect.what for defect in found)
+
+    assert [told(end, footer=False) for end in (0, LOG_HEADER_BYTES, 150, None)] == [False, False, True, True]
+    assert [told(end, footer=True) for end in (0, LOG_HEADER_BYTES, 150, None)] == [True] * 4
 
 
 async def test_a_damaged_block_is_told_with_its_ledger() -> None:
