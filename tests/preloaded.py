@@ -96,6 +96,11 @@ LOADED = (  # what runs load, most of it when they need it
     "rich.table",
     "rich.text",
 )
+SETTINGS = (
+    "bkpy.config.bookie:BookieSettings",
+    "bkpy.config.client:ClientSettings",
+    "bkpy.config.recovery:RecoverySettings",
+)
 EARLIER = ("bkpy.bookie", "bkpy.client", "bkpy.metadata")  # packages that every version has, and loads most of
 SCRIPT = ".py"
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
@@ -335,6 +340,9 @@ def _load(*, earlier: bool) -> None:
     else:
         for name in LOADED:
             importlib.import_module(name)
+        for place in SETTINGS:  # else each run would build the class when it reads its settings
+            module, _, name = place.partition(":")
+            getattr(importlib.import_module(module), name).model_rebuild()
         sys.path.insert(0, str(Path(__file__).parents[1]))
         importlib.import_module("tests.hooks")
         importlib.import_module("tests.zookeeper_classes")
