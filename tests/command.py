@@ -35,6 +35,7 @@ PATIENCE_S = 100.0
 COMMAND = [sys.executable, "-m", "bkpy"]
 PRELOADED = Preloaded()
 _HERE = frozenset({"autorecovery", "bookies", "cluster", "ledger", "log", "--set"})  # groups that start no process
+_ENCODING = "PYTHONIOENCODING"
 _PIPE_BYTES = 4096  # that every pipe takes before somebody reads
 _IGNORED = (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning)  # by Python itself
 
@@ -53,10 +54,11 @@ def bkpy(
     """
     env = {**environment(uri), **variables}
     words = list(map(str, arguments))
-    if any(name.startswith("PYTHON") for name in variables):  # Python reads them when it starts
-        done = subprocess.run([*COMMAND, *words], input=stdin, capture_output=True, timeout=PATIENCE_S, env=env)
-    elif _runs_here(words, stdin):
+    read_by_python = {name for name in variables if name.startswith("PYTHON")}  # when it starts
+    if read_by_python <= {_ENCODING} and _runs_here(words, stdin):
         done = _run_here(words, stdin, env)
+    elif read_by_python:
+        done = subprocess.run([*COMMAND, *words], input=stdin, capture_output=True, timeout=PATIENCE_S, env=env)
     else:
         done = PRELOADED.run(words, stdin=stdin, env=env, timeout_s=PATIENCE_S)
     assert done.returncode == status, done.stderr.decode()
@@ -105,7 +107,9 @@ def _as_a_process(descriptors: Sequence[int], env: Mapping[str, str]) -> Iterato
     try:
         for number, descriptor in enumerate(descriptors):
             os.dup2(descriptor, number)
-        sys.stdin, sys.stdout, sys.stderr = (os.fdopen(number, "rww"[number], closefd=False) for number in range(3))
+        sys.stdin, sys.stdout, sys.stderr = (
+            os.fdopen(number, "rww"[number], encoding=env.get(_ENCODING), closefd=False) for number in range(3)
+        )
         root.handlers[:] = []
         root.setLevel(logging.WARNING)
         os.environ.clear()

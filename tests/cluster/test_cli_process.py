@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from pydantic_core import SchemaError
@@ -67,6 +68,11 @@ def test_results_that_can_not_be_printed_are_an_error(cluster: LocalCluster, clo
     assert closed_run(closed, "autorecovery", "enable", uri=cluster.connect_string).returncode in (0, 1)
 
 
+def in_full(value: object) -> Any:
+    """A case that is like another one."""
+    return pytest.param(value, marks=pytest.mark.exhaustive)
+
+
 ENDED_AT = """\
 import os, runpy, signal, sys
 
@@ -93,13 +99,14 @@ def ended_at(module: str, number: int, pid: int = 0) -> tuple[int, bytes, bytes]
 
 
 @pytest.mark.parametrize(
-    "module", ["click", "bkpy.cli.output.errors", "bkpy.errors", "bkpy.cli.ledger.group", "bkpy.client.client"]
+    "module",
+    ["click", *map(in_full, ("bkpy.cli.output.errors", "bkpy.errors", "bkpy.cli.ledger.group")), "bkpy.client.client"],
 )
 def test_ctrl_c_while_the_program_is_loaded_ends_it_quietly(module: str) -> None:
     assert ended_at(module, signal.SIGINT) == (130, b"", b"")
 
 
-@pytest.mark.parametrize("module", ["click", "bkpy.errors", "bkpy.cli.ledger.group"])
+@pytest.mark.parametrize("module", [*map(in_full, ("click", "bkpy.errors")), "bkpy.cli.ledger.group"])
 def test_sigterm_while_the_program_is_loaded_ends_a_container(module: str) -> None:
     """Whose first process the kernel doesn't end for a signal that it has no handler for."""
     assert ended_at(module, signal.SIGTERM, pid=1) == (143, b"", b"")
@@ -173,16 +180,26 @@ def test_a_forked_run_that_takes_too_long_is_ended_and_the_next_is_not_told_of_i
     assert bkpy("--version").stdout.startswith(b"bkpy ")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["demo", "--help"], ["--version"]])
+OUTPUT_FULL = (1, b"bkpy: standard output: no space left on device\n")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], in_full(["demo", "--help"]), in_full(["--version"])])
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_an_output_that_takes_nothing_is_named(arguments: list[str], unbuffered: str) -> None:
     done = shell(">/dev/full", *arguments, uri=None, PYTHONUNBUFFERED=unbuffered)
-    assert (done.returncode, done.stderr) == (1, b"bkpy: standard output: no space left on device\n")
+    assert (done.returncode, done.stderr) == OUTPUT_FULL
+
+
+@pytest.mark.parametrize("arguments", [["demo", "--help"], ["--version"]])
+def test_an_output_that_takes_nothing_is_named_by_every_command(arguments: list[str]) -> None:
+    with open("/dev/full", "wb") as full, PRELOADED.popen(arguments, env=environment(None), stdout=full) as running:
+        assert running.stderr is not None
+        assert (running.wait(PATIENCE_S), running.stderr.read()) == OUTPUT_FULL
 
 
 @pytest.mark.parametrize("arguments", [[], ["ledger"]])
 def test_a_group_without_a_command_shows_its_help_and_nothing_else(arguments: list[str]) -> None:
-    done = shell("", *arguments, uri=None)
+    done = PRELOADED.run(arguments, stdin=b"", env=environment(None), timeout_s=PATIENCE_S)
     assert done.returncode == 2
     assert done.stderr.startswith(b"Usage: bkpy")
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.command import PATIENCE_S, PRELOADED
 
 from bkpy.local import LocalCluster
 
@@ -15,22 +16,19 @@ EXAMPLE = re.compile(r"```python\n(.*?)```\n\n((?:    [^\n]*\n)+)", re.DOTALL)
 
 
 @pytest.mark.parametrize("page", ["how-to/logs.md", "how-to/services.md", "how-to/watching.md", "reference/api.md"])
-def test_each_example_prints_what_the_page_says(cluster: LocalCluster, page: str) -> None:
+def test_each_example_prints_what_the_page_says(cluster: LocalCluster, tmp_path: Path, page: str) -> None:
     text = (DOCS / page).read_text(encoding="utf-8")
     examples = EXAMPLE.findall(text)
     assert len(examples) == text.count("```python") > 0
+    script = tmp_path / "example.py"
     for code, printed in examples:
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "BKPY_CONNECT": cluster.connect_string},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
+        script.write_text(code, encoding="utf-8")
+        done = PRELOADED.run(
+            [str(script)], stdin=b"", env={**os.environ, "BKPY_CONNECT": cluster.connect_string}, timeout_s=PATIENCE_S
         )
-        assert done.returncode == 0, done.stderr
-        assert done.stdout == re.sub("^    ", "", printed, flags=re.MULTILINE)
-        assert done.stderr == ""
+        assert done.returncode == 0, done.stderr.decode()
+        assert done.stdout.decode() == re.sub("^    ", "", printed, flags=re.MULTILINE)
+        assert done.stderr == b""
 
 
 def test_a_client_that_asyncio_run_returns_says_why_it_can_do_nothing(cluster: LocalCluster) -> None:

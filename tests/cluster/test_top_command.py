@@ -8,19 +8,32 @@ import fcntl
 import os
 import struct
 import termios
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from tests.command import environment, on_terminal, start_real
+import pytest
+from tests.command import environment, on_terminal, start, start_real
+from tests.conftest import run_elsewhere
 from tests.waiting import eventually_here
 
 import bkpy
 from bkpy.local import LocalCluster
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
 
-def played(uri: str, columns: int, *bookies: str, busy: str = "") -> None:
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Three bookies with pages."""
+    made = LocalCluster(tmp_path_factory.mktemp("watched"), 3, {"metrics_port": 0})
+    try:
+        run_elsewhere(made.start())
+        yield made
+    finally:
+        run_elsewhere(made.stop())
+
+
+def played(uri: str, columns: int, *bookies: str, busy: str = "", begin: Any = start) -> None:
     master, slave = os.openpty()
     os.set_blocking(master, False)
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
@@ -36,7 +49,7 @@ def played(uri: str, columns: int, *bookies: str, busy: str = "") -> None:
         return all(text in shown for text in texts)
 
     pipes = {"stdin": slave, "stdout": slave, "stderr": slave}
-    with start_real("cluster", "top", "--interval", "0.5", uri=uri, env={**clean, "TERM": "xterm"}, **pipes) as running:
+    with begin("cluster", "top", "--interval", "0.5", uri=uri, env={**clean, "TERM": "xterm"}, **pipes) as running:
         try:
             eventually_here(lambda: shows(*bookies, "writable", "copies/s") and shown, "all bookies are shown")
             shown = ""
@@ -65,25 +78,23 @@ def only(shown: str, busy: str, bookies: tuple[str, ...]) -> bool:
     return busy in screen and not any(name in screen for name in bookies)
 
 
-async def test_a_terminal_without_a_cursor_gets_one_look(tmp_path: Path) -> None:
-    async with LocalCluster(tmp_path, 1, {"metrics_port": 0}) as cluster:
-        lines = await asyncio.to_thread(
-            on_terminal, 80, "cluster", "top", "--interval", "0.5", uri=cluster.connect_string, term="dumb"
-        )
-        assert any("bookie-1" in line for line in lines), lines
+async def test_a_terminal_without_a_cursor_gets_one_look(local: LocalCluster) -> None:
+    lines = await asyncio.to_thread(
+        on_terminal, 80, "cluster", "top", "--interval", "0.5", uri=local.connect_string, term="dumb"
+    )
+    assert any("bookie-1" in line for line in lines), lines
 
 
-async def test_it_shows_all_bookies_at_any_width_and_ends_by_a_key(tmp_path: Path) -> None:
-    async with LocalCluster(tmp_path, 3, {"metrics_port": 0}) as cluster:
-        names = [bookie.id for bookie in cluster.bookies]
-        async with bkpy.connect(cluster.connect_string) as client, await client.open_log("orders", create=True) as log:
-            appending = asyncio.create_task(append_forever(log))
-            try:
-                for columns in (120, 80):
-                    await asyncio.to_thread(played, cluster.connect_string, columns, *names, busy="orders")
-            finally:
-                appending.cancel()
-        await asyncio.to_thread(played, cluster.connect_string, 50, *names)
+async def test_it_shows_all_bookies_at_any_width_and_ends_by_a_key(local: LocalCluster) -> None:
+    uri, names = local.connect_string, [bookie.id for bookie in local.bookies]
+    async with bkpy.connect(uri) as client, await client.open_log("orders", create=True) as log:
+        appending = asyncio.create_task(append_forever(log))
+        try:
+            await asyncio.to_thread(played, uri, 120, *names, busy="orders", begin=start_real)
+            await asyncio.to_thread(played, uri, 80, *names, busy="orders")
+        finally:
+            appending.cancel()
+    await asyncio.to_thread(played, uri, 50, *names)
 
 
 async def append_forever(log: bkpy.LogWriter) -> None:
