@@ -132,7 +132,8 @@ import sys, time
 from subprocess import DEVNULL
 from tests.preloaded import Preloaded
 
-print(Preloaded().popen([sys.argv[1]], env={}, stdout=DEVNULL, stderr=DEVNULL).pid, flush=True)
+preloaded = Preloaded()  # which ends, with its forks, when nobody has it any more
+print(preloaded.popen([sys.argv[1]], env={}, stdout=DEVNULL, stderr=DEVNULL).pid, flush=True)
 time.sleep(1000)
 """
 

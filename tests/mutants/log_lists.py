@@ -12,6 +12,7 @@ _KEEPER = "tests/unit/log/test_log_keeper.py"
 _PAGES = "tests/unit/protocol/log/test_log_pages.py"
 _PAGED = "tests/unit/metadata/logs/test_paged_logs.py"
 _LONG = "tests/unit/log/test_paged_log.py"
+_RARE = "tests/unit/log/test_rare_steps.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(
@@ -370,5 +371,12 @@ MUTANTS: list[Mutant] = [
         "                if error.end_position > log_list.first_position:\n                    raise  # the page",
         "                if False:\n                    raise  # the page",
         (f"{_LONG}::test_the_ledgers_of_a_log_are_listed_though_it_is_truncated_meanwhile",),
+    ),
+    Mutant(
+        "a ledger that can't be maintained ends the search",
+        "what deleted logs left is never deleted",
+        '            log.exception("failed to maintain ledger %d of log %s", ledger_id, belongs.name)\n',
+        "            raise\n",
+        (f"{_RARE}::test_a_ledger_that_can_not_be_maintained_and_a_note_that_is_others_hold_up_nothing",),
     ),
 ]

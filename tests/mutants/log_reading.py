@@ -7,6 +7,7 @@ from tests.mutants import Mutant
 _READER = "tests/unit/log/test_log_reader.py"
 _TAIL = "tests/unit/log/test_log_tail.py"
 _READING = "tests/unit/protocol/log/test_log_reading.py"
+_RARE = "tests/unit/log/test_rare_steps.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(
@@ -70,5 +71,12 @@ MUTANTS: list[Mutant] = [
         "if log_list.uid != self.list.uid:",
         "if False:",
         (f"{_READER}::test_deletion_under_a_reader",),
+    ),
+    Mutant(
+        "a lag that a truncation overtakes is an error",
+        "consumers have no lag while retention works",
+        "                continue  # meanwhile; what is there begins later\n",
+        "                raise\n",
+        (f"{_RARE}::test_a_lag_is_measured_again_behind_what_is_truncated_meanwhile",),
     ),
 ]

@@ -14,6 +14,7 @@ _GIVEN_UP = "tests/unit/log/test_given_up.py"
 _ROOM = "tests/unit/log/test_writer_ends.py"
 _WRITER_STATES = "tests/unit/protocol/ledger/test_writer_state.py"
 _LOG_STATES = "tests/unit/protocol/log/test_log_writer_state.py"
+_RARE = "tests/unit/log/test_rare_steps.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(
@@ -254,5 +255,26 @@ MUTANTS: list[Mutant] = [
         'numbers += "x" * NUMBERS_CHARS_MAX * (segment.stamp == NUMBERED)\n',
         "pass\n",
         (f"{_DECISIONS}::test_an_opener_foresees_the_numbers_of_producers",),
+    ),
+    Mutant(
+        "a client remembers all logs whose writers were fenced",
+        "its memory grows with each log",
+        "            if len(self._counts) > settings.log_turns_remembered_max:\n",
+        "            if False:\n",
+        (f"{_RARE}::test_a_client_remembers_the_fencing_of_so_many_logs",),
+    ),
+    Mutant(
+        "a cancelled opener keeps the lease",
+        "nobody who doesn't want to fence others can open the log while the client lives",
+        '                self._parts.shared.runtime.spawn(dropping, name="drop a lease")\n',
+        "                dropping.close()\n",
+        (f"{_RARE}::test_an_opening_that_does_not_wait_and_is_cancelled_leaves_no_lease",),
+    ),
+    Mutant(
+        "another log of the name is taken for the writer's own",
+        "a writer whose log was deleted is told of another writer",
+        "        if log_list.uid != self.log_list.uid:\n            self._failed(",
+        "        if False:\n            self._failed(",
+        (f"{_RARE}::test_a_writer_that_was_cut_off_hears_of_another_log_of_its_name",),
     ),
 ]

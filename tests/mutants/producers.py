@@ -7,6 +7,7 @@ from tests.mutants import Mutant
 _PURE = "tests/unit/protocol/log/test_log_producers.py"
 _RECORDS = "tests/unit/protocol/wire/test_records.py"
 _WRITER = "tests/unit/log/test_producers.py"
+_RARE = "tests/unit/log/test_rare_steps.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(
@@ -115,5 +116,34 @@ MUTANTS: list[Mutant] = [
         "                await self._appends.admit(0, one.size, len(one.payloads))\n",
         "                await self._appends.admit(max(map(len, one.payloads)), one.size, len(one.payloads))\n",
         (f"{_WRITER}::test_an_append_that_waits_is_as_good_in_a_ledger_whose_bookies_take_less",),
+    ),
+    Mutant(
+        "an append that waits is taken for added before it is",
+        "its caller waits for ever if there is no memory for it",
+        "                batcher = self._batcher_from(one.sequence)\n",
+        "                waiting.popleft()\n                batcher = self._batcher_from(one.sequence)\n",
+        (f"{_RARE}::test_an_append_that_fails_where_it_gets_its_room_ends_the_writer_and_nobody_waits_for_ever",),
+    ),
+    Mutant(
+        "an append that can't be added leaves its writer as it was",
+        "the numbers behind it lie behind a gap",
+        "            if self._appends.error is None:\n",
+        "            if False:\n",
+        (f"{_RARE}::test_an_append_that_fails_where_it_gets_its_room_ends_the_writer_and_nobody_waits_for_ever",),
+    ),
+    Mutant(
+        "a repeat of an append that waits for room doesn't wait",
+        "a producer is told a position at which nothing is yet",
+        "        while self._waiting and self._appends.next_position <= position:\n",
+        "        while False:\n",
+        (f"{_RARE}::test_a_repeat_of_an_append_that_waits_for_room_waits_as_well",),
+    ),
+    Mutant(
+        "a writer that closes takes numbers",
+        "an append is neither written nor refused",
+        '        if self._closing:\n            raise ClientClosedError(f"the writer of log {self._name} is closed")\n'
+        "        self._appends.check(largest)\n",
+        "        self._appends.check(largest)\n",
+        (f"{_RARE}::test_a_writer_that_closes_adds_what_waits_and_nothing_more",),
     ),
 ]

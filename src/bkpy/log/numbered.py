@@ -239,11 +239,11 @@ class NumberedAppends:
                 one = waiting[0]
                 # Whatever the bookies of a ledger take that came meanwhile: its number is taken, and others lie behind.
                 await self._appends.admit(0, one.size, len(one.payloads))
-                waiting.popleft()
                 batcher = self._batcher_from(one.sequence)
                 one.added.set_result(
                     batcher.add_batch(one.payloads, one.size) if one.batch else batcher.add(one.payloads[0], one.size)
                 )
+                waiting.popleft()  # last: what can't be added fails with those behind it
         except Exception as error:  # what waits has numbers, and others lie behind: the writer ends, unless it has
             if self._appends.error is None:
                 self._appends.fail(BookKeeperError(f"appends to log {self._name} failed: {error!r}"))
