@@ -16,7 +16,8 @@ from bkpy.errors import BookKeeperError
 from bkpy.local.zookeeper import ZooKeeperServer
 
 ARCHIVE = Path(sys.prefix) / "zookeeper.jsa"
-OPTIONS = (f"-XX:SharedArchiveFile={ARCHIVE}", "-Dzookeeper.forceSync=no")
+_LOGGING = "-Dlog4j2.loggerContextFactory=org.apache.logging.log4j.simple.SimpleLoggerContextFactory"  # same errors
+OPTIONS = (f"-XX:SharedArchiveFile={ARCHIVE}", "-Dzookeeper.forceSync=no", _LOGGING)
 
 
 async def make(archive: Path) -> None:
@@ -25,7 +26,7 @@ async def make(archive: Path) -> None:
 
     with tempfile.TemporaryDirectory(dir=archive.parent, prefix="zookeeper-") as directory:
         unfinished = Path(directory) / archive.name
-        with zookeepers_with(f"-XX:ArchiveClassesAtExit={unfinished}"):
+        with zookeepers_with(f"-XX:ArchiveClassesAtExit={unfinished}", _LOGGING):
             async with ZooKeeperServer(Path(directory) / "server"):
                 pass
         os.replace(unfinished, archive)

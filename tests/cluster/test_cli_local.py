@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
@@ -16,13 +15,14 @@ from tests.command import PATIENCE_S, bkpy, start, start_real, write
 from tests.conftest import alive
 from tests.waiting import eventually_here
 
-from bkpy.local import LocalCluster
 from bkpy.local.process import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.preloaded import Fork
+
+    from bkpy.local import LocalCluster
 
 
 @pytest.fixture
@@ -59,13 +59,9 @@ def test_local_interrupted_while_it_starts_leaves_nothing_running(directory: Pat
     assert not any(alive(pid) for pid in pids)
 
 
-def test_local_says_what_is_in_the_way(directory: Path) -> None:
-    async def occupied() -> None:
-        async with LocalCluster(directory, bookies=0):
-            done = await asyncio.to_thread(bkpy, "local", "--dir", directory, status=1)
-            assert f"another process runs a cluster in {directory}" in done.stderr.decode()
-
-    asyncio.run(occupied())
+def test_local_says_what_is_in_the_way(cluster: LocalCluster) -> None:
+    done = bkpy("local", "--dir", cluster.directory, status=1)
+    assert f"another process runs a cluster in {cluster.directory}" in done.stderr.decode()
 
 
 def running_below(pid: int) -> list[int]:

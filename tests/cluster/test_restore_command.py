@@ -140,7 +140,7 @@ async def test_a_wiped_tree_is_restored_though_commands_are_killed(tmp_path: Pat
                         await writer.append(b"new")
                     return writer.ledger_id
 
-                assert await eventually(writable, meanwhile=bkpy.BookKeeperError) > found["kept_to"]
+                assert await eventually(writable, pause_s=0.2, meanwhile=bkpy.BookKeeperError) > found["kept_to"]
                 async with await client.open_log("orders") as log:
                     assert await log.append(b"three") > 2
         finally:
