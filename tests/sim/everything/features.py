@@ -152,5 +152,21 @@ def _creation_while_a_bookie_is_away(drawing: Drawing) -> None:
             drawing.add_actor("duel", duel, {"host": drawing.client(duel), "of": writer.key})
 
 
+@feature("accepted losses", 0.5, "healing", "loss of a host")
+def _accepted_losses(drawing: Drawing) -> None:
+    """Ledgers that one bookie acknowledges alone, of which the lost host may have had the only copies."""
+    for n in range(2):
+        rng = drawing.stream(f"fragile-{n}")
+        options: dict[str, JSON] = {
+            "host": drawing.client(rng),
+            "sizes": rng.choice(([2, 2, 1], [1, 1, 1])),
+            "appends": rng.randrange(5, 60),
+            "batch_max": rng.choice((1, 5)),
+            "pause_s": rng.choice((0.05, 0.3)),
+            "end": rng.choice(("leave", "leave", "hold", "close")),
+        }
+        drawing.add_actor("writer", rng, options, early=0.3)
+
+
 def draw_plan(seed: int, size: str) -> Plan:
     return Drawing(seed, size, FEATURES).plan()

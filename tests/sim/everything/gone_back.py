@@ -103,7 +103,11 @@ class GoneBack:
         here = {bookie.settings.bookie_id for bookie in before}
         for story in self.stage.stories.by_id.values():
             assert isinstance(story, LedgerStory)
-            if not story.deleted and here.issuperset(story.stored.needed_bookies):
+            if (
+                not story.deleted
+                and story.stored.accepted_loss is None
+                and here.issuperset(story.stored.needed_bookies)
+            ):
                 await self._check_ledger(client, story)
 
     async def _check_ledger(self, client: Client, story: LedgerStory) -> None:

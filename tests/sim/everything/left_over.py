@@ -65,6 +65,7 @@ class Nodes:
         allowed += [f"{paths.WORKERS}/[^/]+", f"{paths.ELECTION}/[^/]+"]
         # Levels above marks stay; marks themselves do where nobody works them off.
         allowed.append(f"{paths.MARKS}/[^L]*" if stage.workers else f"{paths.MARKS}/.*")
+        allowed += [f"{LONG_HIERARCHICAL.path_of(paths.MARKS, one)}(/[^/]+)?" for one in oracle.stuck()]
         self._allowed = re.compile("|".join(f"({one})" for one in allowed))
 
     def left(self, oracle: Oracle) -> list[str]:

@@ -17,7 +17,8 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from bkpy.errors import BookKeeperError
+from bkpy.errors import BookKeeperError, NoSuchEntryError
+from bkpy.metadata import paths
 from bkpy.metadata.ledgers.layout import LONG_HIERARCHICAL
 from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from bkpy.protocol.ledger.quorum import write_set
@@ -153,6 +154,7 @@ class Oracle(HealingOracle):
         # By bookie and ledger, the entries in blocks with flipped bytes: they may be unreadable there.
         self.rot: defaultdict[str, defaultdict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
         self.retired: set[str] = set()  # decommissioned bookies
+        self._closing: tuple[LedgerMetadata, ...] = ()  # the metadata of a ledger before and after the present write
         self.created: set[int] = set()  # ledgers that there ever were
         self.stories = LedgerStories(self)
 
@@ -168,6 +170,48 @@ class Oracle(HealingOracle):
         story = self.stories.by_id[ledger_id]
         assert isinstance(story, LedgerStory)
         return story
+
+    def given_up(self, metadata: LedgerMetadata, last_entry: int | None = None) -> set[int]:
+        """Entries that of the bookies named for them the lost host alone had; by default up to the end."""
+        if metadata.ledger_id not in self.may_lose:
+            return set()
+        promises = {bookie.settings.bookie_id: bookie.promises[metadata.ledger_id] for bookie in self.bookies}
+        lost = set()
+        for entry_id in range((metadata.last_entry if last_entry is None else last_entry) + 1):
+            names = metadata.fragment_of(entry_id).bookies
+            named = {names[i] for i in write_set(entry_id, metadata.ensemble_size, metadata.write_quorum)}
+            if named & self.gone and not any(entry_id in promises[name] for name in named - self.gone):
+                lost.add(entry_id)
+        return lost
+
+    def stuck(self) -> set[int]:
+        """Ledgers whose records stay: entries of them are lost, and nobody could accept that, for they were closed."""
+        return {one.ledger_id for one in self.ledgers() if one.accepted_loss is None and self.given_up(one)}
+
+    def not_registered(self) -> str:
+        """The bookies that live and are not registered yet."""
+        names = {bookie.settings.bookie_id for bookie in self.bookies} - self.gone
+        found = {name for name in names if any(self.data(paths.available(ROOT, name, read_only=r)) for r in (0, 1))}
+        return ", ".join(sorted(names - found))
+
+    def last_kept(self, ledger_id: int) -> int:
+        """The same, by the bookies that are named for an entry before the ledger is closed, or then."""
+        most = max(self.story(ledger_id).payloads, default=-1)
+        if ledger_id not in self.may_lose:
+            return most
+        lost = set.intersection(*(self.given_up(one, most) for one in self._closing))
+        return min(lost, default=most + 1) - 1
+
+    def _misses_nothing(self, metadata: LedgerMetadata, bookie_id: str) -> bool:
+        if super()._misses_nothing(metadata, bookie_id):
+            return True
+        lost = self.given_up(metadata)
+        shares = [(held, share) for held in holdings(metadata) for share in held.shares if share.bookie_id == bookie_id]
+        return bool(lost) and all(
+            lost.issuperset(n for start in share.starts for n in range(start, held.last_entry + 1, share.step))
+            for held, share in shares
+            if held.last_entry is not None
+        )
 
     def is_stored(self, ledger_id: int) -> bool:
         """Whether the metadata store has the ledger."""
@@ -193,6 +237,9 @@ class Oracle(HealingOracle):
 
     def _created(self, ledger_id: int) -> None:
         self.created.add(ledger_id)
+        data = self.data(LONG_HIERARCHICAL.path_of(ROOT, ledger_id))
+        if data is not None and LedgerMetadata.decode(ledger_id, data).ack_quorum == 1:
+            self.may_lose.add(ledger_id)
 
     def _removed(self, ledger_id: int) -> None:
         story = self.stories.by_id.get(ledger_id)
@@ -209,6 +256,7 @@ class Oracle(HealingOracle):
         story = self.stories.by_id.get(new.ledger_id)
         if story is not None:
             self.stories.changed(story, new)
+            self._closing = old, new
             if not story.deleted:
                 super()._ledger(old, new)
         elif old.state is LedgerState.CLOSED and (old.last_entry, old.length) != (new.last_entry, new.length):
@@ -235,8 +283,9 @@ class Oracle(HealingOracle):
             if bookie.mends and (doubt := self._doubt(bookie)):
                 return "liveness: limbo empty", doubt
         if heals:
+            stuck = {LONG_HIERARCHICAL.path_of(MARKS.rstrip("/"), ledger_id) for ledger_id in self.stuck()}
             for path in self.world.metadata.paths:
-                if path.startswith(MARKS) and path.rpartition("/")[2].startswith("L"):
+                if path.startswith(MARKS) and path.rpartition("/")[2].startswith("L") and path not in stuck:
                     return "liveness: ledgers re-replicated", f"the mark {path} is left"
         return None
 
@@ -256,12 +305,16 @@ class Oracle(HealingOracle):
     async def _short(self, client: Client, metadata: LedgerMetadata) -> str:
         """Only bookies that have not acknowledged all of their share are asked: more may be there after a restart."""
         by_name = {bookie.settings.bookie_id: bookie for bookie in self.bookies}
+        lost = self.given_up(metadata)
         for held in holdings(metadata):
             assert held.last_entry is not None
             for share in held.shares:
+                wanted = {n for start in share.starts for n in range(start, held.last_entry + 1, share.step)}
+                wanted -= lost
+                if not wanted and share.entries:
+                    continue  # all of it is given up
                 if share.bookie_id in self.gone:
                     return f"ledger {metadata.ledger_id} names {share.bookie_id}, which is gone"
-                wanted = {n for start in share.starts for n in range(start, held.last_entry + 1, share.step)}
                 wanted -= self.rot[share.bookie_id][metadata.ledger_id]
                 bookie = by_name[share.bookie_id]
                 if not wanted <= bookie.promises[metadata.ledger_id]:
@@ -314,13 +367,10 @@ class Oracle(HealingOracle):
                 await self._check_ledger(client, story, heals=heals)
 
     async def _check_ledger(self, client: Client, story: LedgerStory, *, heals: bool) -> None:
-        try:
-            contents = await read_back(client, story.ledger_id, PASSWORD)
-        except BookKeeperError as error:
-            self.violate("I2", f"ledger {story.ledger_id} can't be read: {error}")
-            return
-        for invariant, what in findings(story.promises, contents):
-            self.violate(invariant, f"ledger {story.ledger_id}: {what}")
+        if story.stored.accepted_loss is not None or self.given_up(story.stored):
+            await self._check_what_is_left(client, story)
+        else:
+            await self._check_contents(client, story)
         metadata = story.stored
         if wrong := set(story.ends) - {metadata.last_entry}:
             self.violate("I3", f"ledger {story.ledger_id} ends at {metadata.last_entry}, clients saw {sorted(wrong)}")
@@ -329,6 +379,37 @@ class Oracle(HealingOracle):
         held = await self._check_bookies(client, story)
         self._check_copies(metadata, held, heals=heals)
         self.world.record("oracle", "satisfied", f"{story.ledger_id} {metadata.last_entry}")
+
+    async def _check_what_is_left(self, client: Client, story: LedgerStory) -> None:
+        """Of a ledger that has lost entries with a host, each of the others is read as it was appended.
+
+        That it wasn't closed before one of them was seen when that was stored.
+        """
+        lost = self.given_up(story.stored)
+        tried = {min(lost), max(lost)} if lost else set()  # the others cost as much time
+        reader = await client.open_ledger(story.ledger_id, password=PASSWORD)
+        for entry_id in range(story.stored.last_entry + 1):
+            if entry_id in lost - tried:
+                continue
+            try:
+                (data,) = [entry.data async for entry in reader.read(entry_id, entry_id)]
+            except BookKeeperError as error:
+                if entry_id not in lost or isinstance(error, NoSuchEntryError):
+                    self.violate("I2", f"entry {entry_id} of ledger {story.ledger_id} can't be read: {error}")
+            else:
+                if data != story.payloads.get(entry_id, data):
+                    self.violate("I2", f"entry {entry_id} of ledger {story.ledger_id} has other bytes")
+                story.promises.returned(entry_id, data)
+        await reader.close()
+
+    async def _check_contents(self, client: Client, story: LedgerStory) -> None:
+        try:
+            contents = await read_back(client, story.ledger_id, PASSWORD)
+        except BookKeeperError as error:
+            self.violate("I2", f"ledger {story.ledger_id} can't be read: {error}")
+            return
+        for invariant, what in findings(story.promises, contents):
+            self.violate(invariant, f"ledger {story.ledger_id}: {what}")
 
     async def _check_bookies(self, client: Client, story: LedgerStory) -> dict[str, set[int]]:
         """Each bookie has what it acknowledged; returns what each has."""
@@ -373,7 +454,10 @@ class Oracle(HealingOracle):
     def _check_copies(self, metadata: LedgerMetadata, held: Mapping[str, set[int]], *, heals: bool) -> None:
         """Every entry is on an ack quorum of its bookies, and on all of them where workers are."""
         needed = metadata.write_quorum if heals else metadata.ack_quorum
+        lost = self.given_up(metadata)
         for entry_id in range(metadata.last_entry + 1):
+            if entry_id in lost:
+                continue
             names = metadata.fragment_of(entry_id).bookies
             places = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum)
             there = [

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from bkpy.protocol.ledger.ledger_metadata import LedgerState
-from tests.sim.coverage_marks import acted
+from tests.sim import operators
+from tests.sim.coverage_marks import LOSS_ACCEPTED, acted
 from tests.sim.log_users import noting_fences, noting_pages
 from tests.sim.stories import PASSWORD
 
@@ -175,12 +176,29 @@ class Play:
     async def _recover_all(self, client: Client) -> None:
         stage = self.stage
         for story in list(stage.stories.by_id.values()):
-            if not story.closed and not self.oracle.story(story.ledger_id).deleted:
+            if story.closed or self.oracle.story(story.ledger_id).deleted:
+                continue
+            if story.ledger_id in self.oracle.may_lose:
+                story.ends.append(await self._accept_loss(client, story.ledger_id))
+            else:
                 await stage.recover(stage.operating, client, story)
         # What was created by a client that died before it knew.
         for metadata in [*self.oracle.ledgers()]:
-            if metadata.state is not LedgerState.CLOSED and metadata.ledger_id not in stage.stories.by_id:
+            if metadata.state is LedgerState.CLOSED or metadata.ledger_id in stage.stories.by_id:
+                continue
+            if metadata.ledger_id in self.oracle.may_lose:
+                await self._accept_loss(client, metadata.ledger_id)
+            else:
                 await client.recover_ledger(metadata.ledger_id, password=PASSWORD)
+
+    async def _accept_loss(self, client: Client, ledger_id: int) -> int:
+        """As an operator does who knows which bookies never come back, and has waited for the others; the end."""
+        while missing := self.oracle.not_registered():
+            self.world.record("operator", "waits before a loss is accepted", missing)
+            await asyncio.sleep(0.2)
+        metadata = await operators.accept_loss(client, ledger_id, PASSWORD)
+        self.world.marks[LOSS_ACCEPTED] += metadata.accepted_loss is not None
+        return metadata.last_entry
 
     async def _account(self) -> None:
         stage = self.stage

@@ -129,6 +129,25 @@ def test_the_record_of_a_bookie_that_is_gone_ends_where_nobody_can_know(
     assert oracle.found.done() == lost
 
 
+@pytest.mark.parametrize("ack_quorum", [1, 2])
+def test_what_the_lost_host_alone_had_is_given_up_and_no_more(oracle: Oracle, ack_quorum: int) -> None:
+    fragments = (Fragment(0, NAMES[:2]), Fragment(3, NAMES[1:3]))
+    ledger = LedgerMetadata(
+        LEDGER, LedgerState.OPEN, 2, 2, ack_quorum, "crc32c", b"k" * LEDGER_KEY_BYTES, fragments
+    ).closed(4, 5)
+    with oracle.watching():
+        put(oracle, LONG_HIERARCHICAL.path_of(ROOT, LEDGER), ledger.encode())
+    oracle.bookies[0].promises[LEDGER] |= ENTRIES
+    oracle.bookies[1].promises[LEDGER] |= {0, 3}
+    oracle.bookies[2].promises[LEDGER] |= {1, 4}  # no bookie of the fragment that entry 1 belongs to
+    assert not oracle.given_up(ledger)
+    oracle.gone.add(NAMES[0])
+    assert oracle.given_up(ledger) == ({1, 2} if ack_quorum == 1 else set())
+    assert oracle.stuck() == ({LEDGER} if ack_quorum == 1 else set())
+    oracle.gone = {NAMES[1]}
+    assert not oracle.given_up(ledger) - {3}
+
+
 def test_a_copy_that_goes_with_its_disks_before_the_swap_was_whole(oracle: Oracle) -> None:
     bookie = oracle.bookies[3]
     bookie.promises[LEDGER] |= ENTRIES
