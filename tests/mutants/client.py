@@ -25,6 +25,7 @@ _BLOCKS: Final = "tests/unit/protocol/wire/test_block_scan.py::"
 _SHORTFALL: Final = "tests/unit/protocol/ledger/test_shortfall.py::"
 _ITERATION: Final = _UNIT + "client/test_iteration.py::"
 _PIPELINE: Final = _UNIT + "client/read/test_range_pipeline.py::"
+_RARE = "tests/unit/client/test_rare_client_steps.py"
 
 MUTANTS: list[Mutant] = [
     # --- iterators that survive a time-out --------------------------------------------------------------------------
@@ -510,5 +511,48 @@ MUTANTS: list[Mutant] = [
             _UNIT + "client/test_closing_write.py::"
             "test_with_a_single_repetition_it_closes_what_others_changed_before_and_gives_up_when_they_go_on",
         ),
+    ),
+    Mutant(
+        "a writer goes on where somebody has moved what it has written",
+        "what was acknowledged is not where the ledger's metadata say",
+        "        if fresh.fragments[-1].first_entry > fragment.confirmed + 1 or (\n",
+        "        if False and (\n",
+        (f"{_RARE}::test_a_writer_ends_where_somebody_has_moved_what_it_has_written",),
+    ),
+    Mutant(
+        "a connection that has died of an unexpected error is never made again",
+        "the client can't use that bookie until it is restarted",
+        "            self._state = _State.IDLE  # no background attempt follows: the next use connects\n",
+        "            pass\n",
+        (f"{_RARE}::test_a_connection_that_dies_of_an_error_nobody_expects_is_made_again_by_the_next_use",),
+    ),
+    Mutant(
+        "an overloaded client asks second replicas",
+        "its reads take the slots that its other reads wait for",
+        "            if channel.slots.locked():  # this client itself is overloaded: more reads would not help\n",
+        "            if False:\n",
+        (f"{_RARE}::test_a_client_that_is_overloaded_asks_no_second_replica",),
+    ),
+    Mutant(
+        "a force that a bookie refuses is taken for one that was carried out",
+        "entries are taken for durable that no disk has",
+        "        elif status != Status.OK:\n"
+        "            raise m.error_of(status, ledger_id=ledger_id, bookie=bookie_id)\n",
+        "",
+        (f"{_RARE}::test_a_force_of_a_ledger_that_a_bookie_does_not_know_is_its_error",),
+    ),
+    Mutant(
+        "a writer whose last appends have failed doesn't close its ledger",
+        "somebody has to recover it",
+        "                return  # those appends have failed; the ledger ends before them\n",
+        "                raise\n",
+        (f"{_RARE}::test_closing_ends_a_ledger_before_what_nobody_acknowledged",),
+    ),
+    Mutant(
+        "a part of a block begins with the block",
+        "a table of Spark has rows twice",
+        "        low = max(low, 0)\n        return Block(",
+        "        low = 0\n        return Block(",
+        (f"{_RARE}::test_a_part_of_a_block_is_what_lies_in_it",),
     ),
 ]

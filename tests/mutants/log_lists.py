@@ -12,7 +12,7 @@ _KEEPER = "tests/unit/log/test_log_keeper.py"
 _PAGES = "tests/unit/protocol/log/test_log_pages.py"
 _PAGED = "tests/unit/metadata/logs/test_paged_logs.py"
 _LONG = "tests/unit/log/test_paged_log.py"
-_RARE = "tests/unit/log/test_rare_steps.py"
+_RARE = "tests/unit/log/test_rare_log_steps.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(

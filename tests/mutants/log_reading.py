@@ -7,7 +7,7 @@ from tests.mutants import Mutant
 _READER = "tests/unit/log/test_log_reader.py"
 _TAIL = "tests/unit/log/test_log_tail.py"
 _READING = "tests/unit/protocol/log/test_log_reading.py"
-_RARE = "tests/unit/log/test_rare_steps.py"
+_RARE = "tests/unit/log/test_rare_log_steps.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(

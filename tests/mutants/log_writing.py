@@ -14,7 +14,7 @@ _GIVEN_UP = "tests/unit/log/test_given_up.py"
 _ROOM = "tests/unit/log/test_writer_ends.py"
 _WRITER_STATES = "tests/unit/protocol/ledger/test_writer_state.py"
 _LOG_STATES = "tests/unit/protocol/log/test_log_writer_state.py"
-_RARE = "tests/unit/log/test_rare_steps.py"
+_RARE = "tests/unit/log/test_rare_log_steps.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(

@@ -14,6 +14,8 @@ _RECOVERY = "tests/unit/recovery/test_recovery.py"
 _LOCKS = "tests/unit/metadata/replication/test_locks.py"
 _REFUSALS = "tests/cluster/test_zookeeper_refusals.py"
 _NOTHING_IS_ACKNOWLEDGED = f"{_IN_DOUBT}::test_nothing_is_acknowledged_on_bookies_that_the_stored_change_does_not_name"
+_RETIRED = "tests/unit/metadata/bookies/test_retired.py"
+_RARE = "tests/unit/metadata/replication/test_rare_answers.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(
@@ -274,5 +276,26 @@ MUTANTS: list[Mutant] = [
         "if not _PATH.fullmatch(path):",
         "if not _PATH.match(path):",
         ("tests/unit/metadata/test_metadata_paths.py::test_a_node_path_is_absolute_with_plain_parts",),
+    ),
+    Mutant(
+        "an id that is given up again may deny what it was not to deny",
+        "entries that a bookie of the id had acknowledged are denied",
+        "    limbo_to = max(limbo_to, former.limbo_to)\n",
+        "",
+        (f"{_RETIRED}::test_a_record_is_made_and_changed_and_never_forgets_an_id",),
+    ),
+    Mutant(
+        "a lock that may have been taken stays",
+        "nobody copies the ledger until the session ends",
+        "                await self.release(lock)\n                return NotDone(outcome.error)\n",
+        "                return NotDone(outcome.error)\n",
+        (f"{_RARE}::test_who_has_no_lock_leaves_none",),
+    ),
+    Mutant(
+        "a taking in whose write is in doubt is said not to be recorded",
+        "a writer forgets a bookie that takes its entries",
+        "                    return outcome if isinstance(outcome, Done) else escalate_unknown(outcome, doubt)\n",
+        "                    return NotDone(outcome.error) if isinstance(outcome, Unknown) else outcome\n",
+        (f"{_RARE}::test_a_bookie_that_was_taken_in_is_recorded_unless_the_answer_says_otherwise",),
     ),
 ]

@@ -7,7 +7,7 @@ from tests.mutants import Mutant
 _PURE = "tests/unit/protocol/log/test_log_producers.py"
 _RECORDS = "tests/unit/protocol/wire/test_records.py"
 _WRITER = "tests/unit/log/test_producers.py"
-_RARE = "tests/unit/log/test_rare_steps.py"
+_RARE = "tests/unit/log/test_rare_log_steps.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(
