@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -101,6 +102,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.python.daemon.module": "tests.spark.loaded_workers",
         "spark.sql.warehouse.dir": tmp_path_factory.mktemp("warehouse").as_uri(),
     }
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).with_name("planning")), prepend=os.pathsep)
     # Its own handler of Ctrl-C, unlike PySpark's, doesn't speak to a Java process that is just being spoken to.
     with own_session("tests", master="local[2]", config=config) as session:
+        monkeypatch.undo()  # the Java process has it, and gives it to what it starts
         yield session

@@ -9,14 +9,10 @@ from __future__ import annotations
 import importlib
 import os
 
-# Arrow's allocator and numpy's linear algebra have threads of their own otherwise.
-os.environ.update(JE_ARROW_MALLOC_CONF="background_thread:false", OPENBLAS_NUM_THREADS="1")
-
-from pyspark import daemon
-
 _LOADED = (
     "bkpy.client.client",
     "bkpy.metadata.connect",
+    "bkpy.spark.planning",
     "bkpy.spark.sink",
     "bkpy.spark.source",
     "pyarrow",
@@ -25,9 +21,21 @@ _LOADED = (
     "pyspark.worker",
 )
 
-if __name__ == "__main__":
-    for module in _LOADED:
+
+_LOADED_BY_TASKS = ("pandas", "pyarrow.pandas_compat")
+
+
+def load(*more: str) -> None:
+    # Arrow's allocator and numpy's linear algebra have threads of their own otherwise.
+    os.environ.update(JE_ARROW_MALLOC_CONF="background_thread:false", OPENBLAS_NUM_THREADS="1")
+    for module in (*_LOADED, *more):
         importlib.import_module(module)
     if len(os.listdir("/proc/self/task")) > 1:
         raise RuntimeError("what the workers import has begun a thread, which those that are forked would not have")
+
+
+if __name__ == "__main__":
+    load(*_LOADED_BY_TASKS)
+    from pyspark import daemon  # which fixes the environment of all that it forks
+
     daemon.manager()

@@ -113,7 +113,8 @@ def test_ctrl_c_leaves_no_process(export: Program, tmp_path: Path, name: str) ->
     assert export.end() == (130, f"bkpy: interrupted; {tmp_path / 'out'} {REST}\n")
 
 
-@pytest.mark.parametrize("name", ["java", *(pytest.param(name, marks=slow) for name in ("launcher", "writing"))])
+@slow
+@pytest.mark.parametrize("name", ["java", "launcher", "writing"])
 def test_sigterm_leaves_no_process(export: Program, tmp_path: Path, name: str) -> None:
     export.wait_for(moment(export, tmp_path / "out", name))
     export.process.send_signal(signal.SIGTERM)
