@@ -12,6 +12,7 @@ import pytest
 from tests.command import COMMAND, PATIENCE_S, PRELOADED, as_json, bkpy, environment, start, write
 
 import bkpy as bkpy_library
+from bkpy.cli import completion
 from bkpy.cli.several import show_each
 from bkpy.errors import MetadataUnavailableError
 from bkpy.local.process import free_port
@@ -131,7 +132,10 @@ def completed(uri: str | None, *words: str) -> list[str]:
     return bkpy(uri=uri, _BKPY_COMPLETE="bash_complete", **variables).stdout.decode().split()
 
 
-def test_names_and_ids_are_completed_and_without_a_cluster_nothing_is(uri: str) -> None:
+def test_names_and_ids_are_completed_and_without_a_cluster_nothing_is(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(completion, "TIMEOUT_S", PATIENCE_S)  # a busy machine may take longer than a shell waits
     ledger_id = write(uri, b"x\n")
     bkpy("log", "create", "completed-1", uri=uri)
     bkpy("log", "create", "completed-2", uri=uri)

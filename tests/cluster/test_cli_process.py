@@ -161,7 +161,8 @@ def test_clients_take_settings_from_the_command_line(cluster: LocalCluster) -> N
 def test_shells_can_complete_commands_and_options(words: list[str], wanted: set[str]) -> None:
     line = " ".join(["bkpy", *words])
     completion = {"_BKPY_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words))}
-    shown = bkpy(**completion).stdout.decode().split()
+    done = PRELOADED.run([], stdin=b"", env={**environment(None), **completion}, timeout_s=PATIENCE_S)
+    shown = done.stdout.decode().split()
     assert {entry.partition(",")[2] for entry in shown} == wanted
 
 
