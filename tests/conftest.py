@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from bkpy.local.zookeeper import ZooKeeperServer
-from tests.examples import choose
+from tests.examples import choose, load_profile
 from tests.flakes import ORDER
 
 if TYPE_CHECKING:
@@ -42,6 +42,12 @@ _SHARED_DESCRIPTORS_MAX = 30  # that a cluster or a session of Spark takes, whic
 
 def pytest_configure(config: pytest.Config) -> None:
     choose(few="not exhaustive" in config.option.markexpr)
+
+
+def pytest_pycollect_makemodule(module_path: Path) -> None:
+    """Settings of hypothesis are taken where a test is defined, so they are there before its module is imported."""
+    if b"hypothesis" in module_path.read_bytes():
+        load_profile()
 
 
 @pytest.hookimpl(wrapper=True)

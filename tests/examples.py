@@ -1,28 +1,42 @@
-"""How many examples hypothesis tries of a property: all of them in the full run, every third in `make test`."""
+"""How many examples hypothesis tries of a property: all of them in the full run, every third in `make test`.
+
+It is loaded where tests of properties are, and nowhere else: that takes longer than most tests.
+"""
 
 from __future__ import annotations
 
-import hypothesis
+import functools
+from typing import TYPE_CHECKING
 
-ALL = 100
-_SHARE = {"few": 3, "all": 1}
+if TYPE_CHECKING:
+    import hypothesis
 
-# No test depends on timing or on luck: an example may take as long as it takes, and every run tries the same ones.
-for _name, _share in _SHARE.items():
-    hypothesis.settings.register_profile(
-        _name,
-        deadline=None,
-        derandomize=True,
-        max_examples=ALL // _share,
-        suppress_health_check=[hypothesis.HealthCheck.too_slow],
-    )
+ALL, FEW = 100, 33
+_chosen = ALL
 
 
 def choose(*, few: bool) -> None:
-    """For all tests that are imported from now on."""
-    hypothesis.settings.load_profile("few" if few else "all")
+    global _chosen
+    _chosen = FEW if few else ALL
+
+
+@functools.cache
+def load_profile() -> None:
+    """No test depends on timing or on luck: an example may take as long as it takes, and every run tries the same."""
+    import hypothesis
+
+    hypothesis.settings.register_profile(
+        "bkpy",
+        deadline=None,
+        derandomize=True,
+        max_examples=_chosen,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
+    hypothesis.settings.load_profile("bkpy")
 
 
 def examples(number: int) -> hypothesis.settings:
     """As many, or a share of them."""
-    return hypothesis.settings(max_examples=max(number * hypothesis.settings().max_examples // ALL, 1))
+    import hypothesis
+
+    return hypothesis.settings(max_examples=max(number * _chosen // ALL, 1))

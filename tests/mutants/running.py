@@ -34,6 +34,7 @@ _OWN_FAULT = re.compile(
     r"^(?:FAILED|ERROR) .* - (?:NameError|UnboundLocalError|ImportError|ModuleNotFoundError)\b", re.M
 )
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.M)
+_UNUSED = ("hypothesispytest", "platformdirs", "pytest_cov", "xdist.looponfail")  # plugins, which take time to load
 
 
 class Outcome(enum.StrEnum):
@@ -80,6 +81,7 @@ class Project:
         """pytest's verdict on the tests, with the packages of `source`."""
         temporary = source.parent / "tmp"  # of its own: runs side by side tidy up after themselves alone
         command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", "--tb=short", "-rfE"]
+        command += [word for plugin in _UNUSED for word in ("-p", f"no:{plugin}")]
         command += [f"--basetemp={temporary}", f"--timeout={self._test_timeout_s}", *options, *ids]
         path = os.pathsep.join(filter(None, (str(source), os.environ.get("PYTHONPATH", ""))))
         with tempfile.TemporaryFile() as output:

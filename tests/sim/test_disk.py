@@ -7,7 +7,7 @@ import errno
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from .disk import SimDisk, SimFile, SimulatedCrash
@@ -46,7 +46,6 @@ def test_reads_see_writes_at_any_offset() -> None:
     assert file.pread(10, 516) == b""
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.one_of(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -255,6 +256,12 @@ def test_no_test_in_real_time_sleeps_or_compares_a_clock_or_waits_by_itself() ->
         if (one.path, one.function) not in ALLOWED
     ]
     assert not new, "\n".join(new)
+
+
+def test_settings_of_hypothesis_are_made_in_one_place() -> None:
+    """Where they are the same each time: by its own defaults it draws other examples each time, within a deadline."""
+    own = re.compile(r"^from hypothesis import .*\bsettings\b|^ *import hypothesis\b", re.M)
+    assert [path.name for path in sorted(TESTS.rglob("*.py")) if own.search(path.read_text())] == ["examples.py"]
 
 
 def test_what_is_allowed_is_there() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
@@ -44,7 +44,6 @@ def test_the_schema_is_what_spark_makes_of_the_columns() -> None:
     assert arrow_schema((field.name, field.nullable) for field in fields).equals(expected)
 
 
-@settings(deadline=None)  # the first batch loads libraries
 @given(
     st.lists(st.binary(max_size=40), min_size=1, max_size=30),
     st.integers(0, 2**62),
@@ -64,7 +63,6 @@ def test_rows(payloads: list[bytes], first_entry: int, columns: tuple[str, ...],
     assert pa.Table.from_batches(made).to_pylist() == [{name: row[name] for name in columns} for row in expected]
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=40), st.integers(1, 60))
 def test_batches_are_as_large_as_they_may_be(sizes: list[int], bytes_max: int) -> None:
     made = list(batches(block_of([bytes(size) for size in sizes]), ("length",), schema_of(("length",)), bytes_max))
@@ -102,7 +100,6 @@ def stamped_block_of(
     return Block(3, first_entry, view, starts, ends)
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.binary(max_size=40), st.integers(0, 2**41)), min_size=1, max_size=30),
     st.integers(0, 2**61),

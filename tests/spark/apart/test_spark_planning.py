@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual, Not
 
@@ -115,7 +115,6 @@ def test_offsets() -> None:
     assert spans(plan(ledgers[1:], options(starts={3: 0}, fail_on_data_loss=False))) == [(2, 0, 9)]
 
 
-@settings(deadline=None)
 @given(
     entries=st.integers(0, 300),
     cuts=st.sets(st.integers(1, 299), max_size=4),
