@@ -555,4 +555,29 @@ MUTANTS: list[Mutant] = [
         "        low = 0\n        return Block(",
         (f"{_RARE}::test_a_part_of_a_block_is_what_lies_in_it",),
     ),
+    Mutant(
+        "a writer gives up where it can't read again what somebody has changed",
+        "a store that is away for a moment ends it",
+        "                if fragment.error is not None:\n                    raise\n",
+        "                raise\n",
+        (
+            f"{_RARE}::test_metadata_that_somebody_has_changed_are_read_when_the_store_is_back_unless_the_writer_has_ended",
+        ),
+    ),
+    Mutant(
+        "a bookie that was taken in is recorded at the first try or never",
+        "a worker copies what the bookie has",
+        "            if isinstance(outcome, Done | Missing):\n                return\n            await asyncio.sleep(",
+        "            return\n            await asyncio.sleep(",
+        (f"{_RARE}::test_a_bookie_is_taken_in_though_that_can_not_be_recorded_at_once",),
+    ),
+    Mutant(
+        "a ledger whose missing copies can't be recorded is not closed",
+        "its writer gets an error for what is stored",
+        "        except (BookKeeperError, UnsupportedVersionError) as error:\n"
+        '            log.warning("ledger %d: failed to mark it under-replicated on %s: %s"',
+        "        except UnsupportedVersionError as error:\n"
+        '            log.warning("ledger %d: failed to mark it under-replicated on %s: %s"',
+        (f"{_RARE}::test_a_ledger_is_closed_though_nobody_can_be_told_of_missing_copies",),
+    ),
 ]

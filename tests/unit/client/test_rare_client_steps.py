@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
-from tests.hooks import pool_of
+from tests.hooks import cluster_of, pool_of
 from tests.in_process import contents, rewrite, runtime_here
+from tests.unit.client.write.test_absent_bookies import taken_in, without
+from tests.waiting import eventually
 
 import bkpy
 from bkpy.client.arguments import LEDGERS_MAX, PASSWORD_BYTES_MAX, format_ledger_ids, parse_ledger_ids
@@ -28,6 +30,10 @@ from bkpy.errors import (
     TooManyRequestsError,
     UnauthorizedError,
 )
+from bkpy.metadata.ledgers.catalog import LedgerCatalog
+from bkpy.metadata.replication.underreplication import UnderreplicationQueue
+from bkpy.metadata.store.memory import MemorySession
+from bkpy.metadata.store.outcome import NotDone
 from bkpy.protocol.ledger.ledger_metadata import LEDGER_ID_MAX, Fragment
 from bkpy.protocol.wire import messages as m
 from bkpy.protocol.wire.records import walk
@@ -252,3 +258,111 @@ async def test_a_force_of_a_ledger_that_a_bookie_does_not_know_is_its_error(clus
     assert not refused.value.outcome_unknown or writer.usable
     assert await writer.force() == 0
     await writer.close()
+
+
+async def test_while_the_store_is_away_the_bookies_that_are_left_have_to_do(five: InProcess) -> None:
+    client = await five.client()
+    writer = await client.create_ledger()
+    await writer.append(b"0")
+    lost = writer.ensemble[0]
+    session_of(client).suspend()
+    five.kill(lost)
+    for i in range(1, 20):
+        await writer.append(b"%d" % i)
+    assert lost in writer.ensemble
+    session_of(client).resume()
+    await eventually(lambda: lost not in writer.ensemble)
+    await writer.close()
+    assert await contents(client, writer.ledger_id) == [b"%d" % i for i in range(20)]
+
+
+def session_of(client: Client) -> MemorySession:
+    store = cluster_of(client).store
+    assert isinstance(store, MemorySession)
+    return store
+
+
+@pytest.mark.parametrize("abandoned", [False, True])
+async def test_metadata_that_somebody_has_changed_are_read_when_the_store_is_back_unless_the_writer_has_ended(
+    five: InProcess, abandoned: bool
+) -> None:
+    client, other = await five.client(), await five.client()
+    writer = await client.create_ledger(ack_quorum=3)
+    await writer.append(b"0")
+    first = writer.ensemble
+    spare = next(name for name in "abcde" if name not in first)
+    await rewrite(other, writer.ledger_id, fragments=(Fragment(0, first), Fragment(1, (spare, *first[1:]))))
+    read, tries = LedgerCatalog.read, 0
+
+    async def away(catalog: LedgerCatalog, ledger_id: int, **given: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        if tries <= 5:
+            raise MetadataUnavailableError("away")
+        return await read(catalog, ledger_id, **given)
+
+    with patch.object(LedgerCatalog, "read", away):
+        five.kill(first[0])
+        appending = asyncio.create_task(writer.append(b"1"))
+        await eventually(lambda: tries)
+        if abandoned:
+            writer.abandon()
+            with pytest.raises(BookKeeperError):
+                await appending
+            await asyncio.sleep(1.0)
+            assert tries <= 5
+        else:
+            assert await appending == 1
+            assert writer.ensemble == (spare, *first[1:])
+            await writer.close()
+
+
+@pytest.mark.parametrize("answer", [NotDone(MetadataUnavailableError("away")), UnauthorizedError("not allowed")])
+async def test_a_bookie_is_taken_in_though_that_can_not_be_recorded_at_once(
+    cluster: InProcess, caplog: pytest.LogCaptureFixture, answer: Any
+) -> None:
+    client = await without(cluster, "c")
+    writer = await client.create_ledger()
+    await writer.append(b"0")
+    real, answers = UnderreplicationQueue.taken_in, [answer] * 3
+
+    async def troubled(queue: UnderreplicationQueue, *given: Any) -> Any:
+        if answers:
+            found = answers.pop()
+            if isinstance(found, BaseException):
+                raise found
+            return found
+        return await real(queue, *given)
+
+    with patch.object(UnderreplicationQueue, "taken_in", troubled):
+        await cluster.start_node("c")
+        await eventually(lambda: not writer.absent)
+        assert await writer.append(b"1") == 1
+        if isinstance(answer, NotDone):
+            await taken_in(client, writer, 1)
+        else:
+            await eventually(lambda: "failed to update its under-replication record: not allowed" in caplog.text)
+    await writer.close()
+    assert await contents(client, writer.ledger_id) == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("answer", [NotDone(MetadataUnavailableError("away")), UnauthorizedError("not allowed")])
+async def test_a_ledger_is_closed_though_nobody_can_be_told_of_missing_copies(
+    cluster: InProcess, caplog: pytest.LogCaptureFixture, answer: Any
+) -> None:
+    client = await cluster.client()
+    writer = await client.create_ledger()
+    await writer.append(b"0")
+    lost = writer.ensemble[0]
+    cluster.kill(lost)
+    await writer.append(b"1")
+
+    async def troubled(*_: Any) -> Any:
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    with patch.object(UnderreplicationQueue, "add", troubled):
+        await writer.close()
+    assert f"ledger {writer.ledger_id}: failed to mark it under-replicated on ['{lost}']" in caplog.text
+    assert (await client.ledger_metadata(writer.ledger_id)).last_entry == 1

@@ -54,6 +54,7 @@ async def test_a_log_goes_on_behind_all_that_was_told(
     times = [entry.time async for entry in reader.read()]
     assert [await reader.position_at(time) for time in times[-1:]] == [LEDGER_ENTRIES_MAX]
     assert await reader.position_at(0) == entries[0][0]
+    assert [reader.behind(i) for i in range(5)] == [*range(left), *[LEDGER_ENTRIES_MAX] * (5 - left)]
     caplog.clear()
     if left:
         async with asyncio.timeout(30):
