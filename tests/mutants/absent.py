@@ -86,6 +86,13 @@ MUTANTS: list[Mutant] = [
         (_WHOLE,),
     ),
     Mutant(
+        "what is under way is not sent to a bookie that is taken in",
+        "what the others acknowledge while the fragment is stored is under-replicated, and nothing says so",
+        "        if begun:\n            self._take_in(came)",
+        "        if False:\n            self._take_in(came)",
+        (_ABSENT + "test_what_is_under_way_when_a_bookie_is_taken_in_is_sent_to_it",),
+    ),
+    Mutant(
         "pending entries are not sent to a bookie that is taken in",
         "the new fragment is under-replicated, and nothing says so",
         "        self._send_to(came)\n",

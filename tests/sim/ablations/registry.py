@@ -281,11 +281,16 @@ PROTOCOL: Final = (
     Ablation("50", "a worker ends writers for nothing", switches.ending_writers_for_nothing, ("healing", "everything")),
     by_mutant("51", "too few of a write set are there", "too few bookies of a write set are there"),
     by_mutant(
-        "51", "a creation makes no record", "a ledger is created with absent bookies and no record", ("healing",)
+        "51", "a creation makes no record", "a ledger is created with absent bookies and no record", ("everything",)
     ),
     by_mutant("51", "a creation doesn't check for a draining", "a creation doesn't check that its absent bookie stays"),
     by_mutant("51", "a return ends the record", "a return ends the record of an absent bookie"),
-    by_mutant("51", "a bookie is taken in without a new fragment", "a bookie is taken in without a new fragment"),
+    by_mutant(
+        "51",
+        "a bookie is taken in without a new fragment",
+        "a bookie is taken in without a new fragment",
+        ("everything",),
+    ),
     by_mutant("56", "all workers copy beside clients", "all hands copy beside clients"),
     by_mutant("57", "failed ledgers take all slots", "ledgers that fail take all hands"),
 )

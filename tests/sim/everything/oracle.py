@@ -154,6 +154,9 @@ class Oracle(HealingOracle):
         # By bookie and ledger, the entries in blocks with flipped bytes: they may be unreadable there.
         self.rot: defaultdict[str, defaultdict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
         self.retired: set[str] = set()  # decommissioned bookies
+        self.checks_replicas = True
+        self.absent: defaultdict[int, set[str]] = defaultdict(set)  # by ledger, bookies that were when it was created
+        self.left_behind: dict[int, LedgerMetadata] = {}  # as ledgers were when a recovery of them began
         self._closing: tuple[LedgerMetadata, ...] = ()  # the metadata of a ledger before and after the present write
         self.created: set[int] = set()  # ledgers that there ever were
         self.stories = LedgerStories(self)
@@ -184,6 +187,41 @@ class Oracle(HealingOracle):
                 lost.add(entry_id)
         return lost
 
+    def _not_copied(self, metadata: LedgerMetadata) -> set[int]:
+        """What is given up, and where nobody could accept that, all else in the same fragment: it is not swapped."""
+        lost = self.given_up(metadata)
+        if lost and metadata.accepted_loss is None:
+            ends = [following.first_entry for following in metadata.fragments[1:]] + [metadata.last_entry + 1]
+            for fragment, end in zip(metadata.fragments, ends, strict=True):
+                if not lost.isdisjoint(entries := range(fragment.first_entry, end)):
+                    lost.update(entries)
+        return lost
+
+    def _unsent(self, ledger_id: int, bookie_id: str, entry_ids: set[int]) -> set[int]:
+        """Entries that a bookie need not have where replicas are not checked: a writer died before it had sent them.
+
+        No record tells of them, and a recovery writes nothing back that is known to be acknowledged. Of a bookie that
+        was absent when the ledger was created a record does tell, of all up to the fragment that took it in.
+        """
+        left = self.left_behind.get(ledger_id)
+        if self.checks_replicas or left is None:
+            return set()
+        recorded = range(0)
+        if bookie_id in self.absent[ledger_id]:
+            recorded = range(
+                left.fragments[1].first_entry if len(left.fragments) > 1 else max(entry_ids, default=-1) + 1
+            )
+        found = set()
+        for entry_id in entry_ids.difference(recorded, self._promised(bookie_id, ledger_id)):
+            names = left.fragment_of(entry_id).bookies
+            if bookie_id in {names[i] for i in write_set(entry_id, left.ensemble_size, left.write_quorum)}:
+                found.add(entry_id)
+        return found
+
+    def _promised(self, bookie_id: str, ledger_id: int) -> set[int]:
+        (bookie,) = (one for one in self.bookies if one.settings.bookie_id == bookie_id)
+        return bookie.promises[ledger_id]
+
     def stuck(self) -> set[int]:
         """Ledgers whose records stay: entries of them are lost, and nobody could accept that, for they were closed."""
         return {one.ledger_id for one in self.ledgers() if one.accepted_loss is None and self.given_up(one)}
@@ -191,8 +229,10 @@ class Oracle(HealingOracle):
     def not_registered(self) -> str:
         """The bookies that live and are not registered yet."""
         names = {bookie.settings.bookie_id for bookie in self.bookies} - self.gone
-        found = {name for name in names if any(self.data(paths.available(ROOT, name, read_only=r)) for r in (0, 1))}
-        return ", ".join(sorted(names - found))
+        return ", ".join(sorted(name for name in names if not self._is_registered(name)))
+
+    def _is_registered(self, name: str) -> bool:
+        return any(self.data(paths.available(ROOT, name, read_only=one)) is not None for one in (False, True))
 
     def last_kept(self, ledger_id: int) -> int:
         """The same, by the bookies that are named for an entry before the ledger is closed, or then."""
@@ -238,8 +278,12 @@ class Oracle(HealingOracle):
     def _created(self, ledger_id: int) -> None:
         self.created.add(ledger_id)
         data = self.data(LONG_HIERARCHICAL.path_of(ROOT, ledger_id))
-        if data is not None and LedgerMetadata.decode(ledger_id, data).ack_quorum == 1:
+        assert data is not None
+        metadata = LedgerMetadata.decode(ledger_id, data)
+        if metadata.ack_quorum == 1:
             self.may_lose.add(ledger_id)
+        # One that is not registered has just died, or is named though it is away.
+        self.absent[ledger_id] = {name for name in metadata.fragments[0].bookies if not self._is_registered(name)}
 
     def _removed(self, ledger_id: int) -> None:
         story = self.stories.by_id.get(ledger_id)
@@ -253,6 +297,8 @@ class Oracle(HealingOracle):
         for fragment in new.fragments:
             if len(set(fragment.bookies)) != len(fragment.bookies):
                 self.violate("I6", f"a fragment of ledger {new.ledger_id} names {', '.join(fragment.bookies)}")
+        if new.state is LedgerState.IN_RECOVERY:
+            self.left_behind.setdefault(new.ledger_id, old)
         story = self.stories.by_id.get(new.ledger_id)
         if story is not None:
             self.stories.changed(story, new)
@@ -305,7 +351,7 @@ class Oracle(HealingOracle):
     async def _short(self, client: Client, metadata: LedgerMetadata) -> str:
         """Only bookies that have not acknowledged all of their share are asked: more may be there after a restart."""
         by_name = {bookie.settings.bookie_id: bookie for bookie in self.bookies}
-        lost = self.given_up(metadata)
+        lost = self._not_copied(metadata)
         for held in holdings(metadata):
             assert held.last_entry is not None
             for share in held.shares:
@@ -313,6 +359,7 @@ class Oracle(HealingOracle):
                 wanted -= lost
                 if not wanted and share.entries:
                     continue  # all of it is given up
+                wanted -= self._unsent(metadata.ledger_id, share.bookie_id, wanted)
                 if share.bookie_id in self.gone:
                     return f"ledger {metadata.ledger_id} names {share.bookie_id}, which is gone"
                 wanted -= self.rot[share.bookie_id][metadata.ledger_id]
@@ -454,7 +501,7 @@ class Oracle(HealingOracle):
     def _check_copies(self, metadata: LedgerMetadata, held: Mapping[str, set[int]], *, heals: bool) -> None:
         """Every entry is on an ack quorum of its bookies, and on all of them where workers are."""
         needed = metadata.write_quorum if heals else metadata.ack_quorum
-        lost = self.given_up(metadata)
+        lost = self._not_copied(metadata)
         for entry_id in range(metadata.last_entry + 1):
             if entry_id in lost:
                 continue
@@ -463,7 +510,9 @@ class Oracle(HealingOracle):
             there = [
                 names[i]
                 for i in places
-                if entry_id in held.get(names[i], ()) or entry_id in self.rot[names[i]][metadata.ledger_id]
+                if entry_id in held.get(names[i], ())
+                or entry_id in self.rot[names[i]][metadata.ledger_id]
+                or (heals and self._unsent(metadata.ledger_id, names[i], {entry_id}))
             ]
             if len(there) < needed:
                 self.violate("I7", f"entry {entry_id} of ledger {metadata.ledger_id} is on {there or 'none'} only")

@@ -89,7 +89,11 @@ class Stage(Users):
         self.refusals: defaultdict[str, str] = defaultdict(str)  # by bookie, why its last start has failed
         self._stories: dict[str, asyncio.Future[LedgerStory]] = {}
         self._connecting: dict[tuple[str, int], asyncio.Task[Client]] = {}
-        self.settings = RecoverySettings(**{**CALM_WORKER, **self.bounds(RecoverySettings.model_fields)})
+        settings = {**CALM_WORKER, **self.bounds(RecoverySettings.model_fields)}
+        oracle.checks_replicas = bool(shape.get("checks_replicas", True))
+        if not oracle.checks_replicas:
+            settings["replicas_check_interval_s"] = 1e6
+        self.settings = RecoverySettings(**settings)
 
     def bounds(self, names: Any) -> dict[str, Any]:
         """The extreme settings among these of a bookie, or of a worker."""

@@ -434,31 +434,40 @@ class Replication:
             return
         if self.confirmed + 1 > self.metadata.fragments[-1].first_entry and not await self._begin_fragment(came):
             return
+        if self._absent.intersection(came):  # no new fragment was needed
+            self._take_in(came)
         first_entry = self.metadata.fragments[-1].first_entry
-        self._absent = self._absent.difference(came)
-        self._send_to(came)
         recording = self._store.taken_in(self, came, first_entry)
         self._runtime.spawn(recording, name=f"under-replication record of ledger {self.ledger_id}")
         log.info("ledger %d: entries from %d on go to %s as well", self.ledger_id, first_entry, ", ".join(came))
 
-    async def _begin_fragment(self, came: Collection[str]) -> bool:
-        """Store a fragment with the bookies of the last one; whether it is the last one now."""
+    async def _begin_fragment(self, came: Sequence[str]) -> bool:
+        """Store a fragment with the bookies of the last one, and take these in; whether it is the last one now."""
         self.move(Event.CHANGE)
         self.acks.freeze()
         self._dispatcher.watch(self)
         first_entry, before = self.confirmed + 1, self.ensemble
+        begun = False
         try:
             stored = await self._store.store(self, before, came)
             if stored is not None:
                 self.metadata = stored
                 if self.error is None:
                     self._adopt(before)
+                    last = stored.fragments[-1]
+                    begun = (last.first_entry, last.bookies) == (first_entry, before)
         except BaseException as e:
             self._broken(e)
             raise
+        if begun:
+            self._take_in(came)  # before what the others have acknowledged meanwhile is no longer pending
         self._thaw()
-        last = self.metadata.fragments[-1]
-        return self.error is None and (last.first_entry, last.bookies) == (first_entry, before)
+        return begun and self.error is None
+
+    def _take_in(self, came: Sequence[str]) -> None:
+        """From now on these bookies, which were absent, take all entries of the last fragment."""
+        self._absent = self._absent.difference(came)
+        self._send_to(came)
 
     def _broken(self, error: BaseException) -> None:
         """End with this error; whatever is pending has an unknown outcome."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from itertools import count
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
 from tests.hooks import cluster_of, pool_of, taking_in
@@ -106,6 +107,38 @@ async def test_three_bookies_are_enough_for_a_new_ledger_while_one_is_away(clust
     assert await record(client, writer.ledger_id) is None
     await whole(client, writer.ledger_id)
     assert await contents(client, writer.ledger_id) == [payload(i) for i in range(30)]
+
+
+async def test_what_is_under_way_when_a_bookie_is_taken_in_is_sent_to_it(cluster: InProcess) -> None:
+    """The others acknowledge it while the fragment is stored that begins with it, and so does the client at once."""
+    client = await without(cluster, "c")
+    writer = await client.create_ledger()
+    await append(writer, 3)
+    catalog, begins, go_on = cluster_of(client).catalog, asyncio.Event(), asyncio.Event()
+    write = catalog.write
+
+    async def hold_up(metadata: Any, *args: Any, **options: Any) -> Any:
+        if len(metadata.fragments) == 2:
+            begins.set()
+            await go_on.wait()
+        return await write(metadata, *args, **options)
+
+    disk = cluster.disks["b"]
+    with patch.object(catalog, "write", hold_up):
+        disk.stall()
+        appending = asyncio.create_task(writer.append(payload(3)))
+        await cluster.start_node("c")
+        async with asyncio.timeout(DEADLINE_S):
+            await begins.wait()
+        disk.unstall()
+        await asyncio.sleep(1)  # the other two have it by then
+        assert not appending.done()
+        go_on.set()
+        await appending
+    await taken_in(client, writer, 3)
+    await append(writer, 1)
+    await writer.close()
+    assert (await held(client, writer.ledger_id, "c", 4)).keys() == {3, 4}
 
 
 async def test_one_attempt_makes_all_that_the_first_such_ledger_needs(cluster: InProcess) -> None:
