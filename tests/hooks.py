@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from bkpy.bookie.collector import Collector
 from bkpy.bookie.node import Listening, Serving
+from bkpy.bookie.reloading import SettingsReload
 from bkpy.client.bookies.channel import BookieChannel
 from bkpy.client.write.leaving import Leaving
 from bkpy.client.write.replication import Replication
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from bkpy.client.write.append_window import AppendWindow
     from bkpy.client.write.out_of_order import OutOfOrder
     from bkpy.client.write.writer import LedgerWriter
+    from bkpy.config.bookie import BookieSettings
     from bkpy.config.client import ClientSettings
     from bkpy.errors import BookKeeperError
     from bkpy.local.zookeeper import ZooKeeperServer
@@ -280,6 +282,12 @@ def is_serving(node: BookieNode) -> bool:
 def mender_of(node: BookieNode) -> IntegrityCheck:
     """What restores the bookie's lost entries; it was made with one."""
     return next(each for each in _phase_of(node, Serving)._replication if isinstance(each, IntegrityCheck))
+
+
+def reload_with(node: BookieNode, given: BookieSettings) -> None:
+    """Reload the bookie's settings: the files now say these."""
+    node._reloading = SettingsReload(node.settings, lambda: given)
+    node.read_again()
 
 
 def added_to(node: BookieNode) -> Callable[[], tuple[float, float]]:

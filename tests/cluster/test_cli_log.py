@@ -231,6 +231,36 @@ def test_show_and_list(uri: str, name: str) -> None:
     assert any("billing" in line for line in on_terminal(120, "log", "show", name, uri=uri))
 
 
+async def test_logs_are_listed_by_what_they_are(uri: str, cluster: LocalCluster) -> None:
+    async with bkpy_library.connect(uri) as client:
+        admin = bkpy_library.AdminClient(client)
+        first, second = "filtered-a", "filtered-b"
+        async with await client.open_log(first, create=True) as log:
+            await log.append(b"entry")
+        async with await client.read_log(first) as reader:
+            await reader.consumer("late", create=True)
+        async with await client.open_log(second, create=True, ensemble_size=1, write_quorum=1, ack_quorum=1) as log:
+            await log.append(b"entry")
+            (segment,) = (await admin.describe_log(second)).log_list.segments
+            (bookie,) = (await client.ledger_metadata(segment.ledger_id)).fragments[-1].bookies
+            (other, *_) = [one.id for one in cluster.bookies if one.id != bookie]
+
+            async def names(*options: object) -> list[str]:
+                done = await asyncio.to_thread(bkpy, "log", "list", *options, uri=uri)
+                return [name for name in done.stdout.decode().split() if name in (first, second)]
+
+            assert await names("--written") == [second]
+            assert await names("--not-written") == [first]
+            assert await names("--behind") == [first]
+            assert await names("--since", "1h") == [first, second]
+            assert await names("--since", "2999-01-01T00:00") == []
+            assert second in await names("--bookie", bookie)
+            assert second not in await names("--bookie", other)
+            assert await names("--missing-copies") == []
+            rows = await asyncio.to_thread(as_json, "log", "list", "--written", uri=uri)
+            assert [row["log"] for row in rows if row["log"] in (first, second)] == [second]
+
+
 def test_truncate_asks_and_leaves_consumers_what_they_need(uri: str, name: str) -> None:
     for lines in (b"0\n1\n", b"2\n3\n", b"4\n"):
         bkpy("log", "write", name, "--create", uri=uri, stdin=lines)

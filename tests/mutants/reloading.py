@@ -54,4 +54,25 @@ MUTANTS = [
         "",
         (_RELOAD + "test_what_may_change_does_and_the_rest_is_named",),
     ),
+    Mutant(
+        "a bookie without an interval of collections never gets one",
+        "an operator who switched collection off has to restart to have it back",
+        "left_s = began + interval_s * share - now() if interval_s else None",
+        "left_s = began + interval_s * share - now() if interval_s else 1e12",
+        ("tests/unit/bookie/test_collector.py::test_an_interval_may_come_and_shrink_while_it_waits",),
+    ),
+    Mutant(
+        "a reload wakes nobody who waits",
+        "a shorter interval counts after the longer one has passed: a week",
+        "            for changed in serving.on_reload:\n                changed()\n",
+        "            pass\n",
+        ("tests/unit/bookie/test_collector.py::test_an_interval_may_come_and_shrink_while_it_waits",),
+    ),
+    Mutant(
+        "all bookies scrub at once when they first get an interval",
+        "all disks of a cluster are busy at the same time",
+        "            if not self._state.counted_from_s:\n",
+        "            if False:\n",
+        ("tests/unit/storage/scrub/test_scrub.py::test_an_interval_may_come_shrink_and_go_while_it_waits",),
+    ),
 ]

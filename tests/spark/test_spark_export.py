@@ -221,6 +221,7 @@ def test_ledgers_of_several_days_go_to_several_folders(spark: SparkSession, ledg
     )
     assert seen(tmp_path / "out") == written(ledgers, *ids)
     assert len(list((tmp_path / "out").glob("day=2026-11-2?/*.parquet"))) == 3
+    assert dict(spark.read.parquet(str(tmp_path / "out")).dtypes)["day"] == "date"
 
 
 @pytest.mark.exhaustive

@@ -82,6 +82,7 @@ def test_by_the_day_of_each_entry(spark: SparkSession, log: TestLog, tmp_path: P
         for row in rows(folder):
             assert f"day={row['time'].astimezone(UTC).date()}" == folder.name
     assert len(list((tmp_path / "out").glob("day=*"))) in (1, 2)
+    assert dict(spark.read.parquet(str(tmp_path / "out")).dtypes)["day"] == "date"
     assert abs(rows(tmp_path / "out")[0]["time"].timestamp() - datetime.now().timestamp()) < 600
 
 

@@ -135,6 +135,7 @@ class Serving:
         self._tasks: list[asyncio.Task[Any]] = []
         self._services: list[BackgroundService] = []
         self._replication: list[BackgroundService] = []
+        self.on_reload: list[Callable[[], None]] = []  # what waits for a time that settings decide
         self._unsubscribe = store.session_events.subscribe(self._session_changed)
 
     def run(self, coro: Coroutine[Any, Any, None], name: str) -> None:
@@ -401,6 +402,7 @@ class BookieNode:
         registry = self._metrics.registry
         collector = Collector(storage, cluster.catalog, probe, locks, settings, runtime, registry)
         serving.start(collector)
+        serving.on_reload += [collector.settings_changed, storage.scrub.settings_changed]
         return collector
 
     def _start_replication(self, serving: Serving, storage: LedgerStorage) -> IntegrityChecker | None:
@@ -448,6 +450,9 @@ class BookieNode:
         found = self._reloading.apply(given)
         if (listening := self._phase(Listening)) is not None:
             listening.service.slow.limit(self.settings.slow_request_ms)
+        if (serving := self._phase(Serving)) is not None:
+            for changed in serving.on_reload:
+                changed()
         return found
 
     def reload(self) -> None:

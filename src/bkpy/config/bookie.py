@@ -79,7 +79,7 @@ class BookieStorage(Settings):
         json_schema_extra=RELOADABLE,
         default=900.0,
         description="seconds between two searches for deleted ledgers, whose space is then reclaimed; 0 to search only "
-        "on request, which a reload doesn't end",
+        "on request",
     )
     gc_over_replicated_interval_s: SecondsOrZero = Field(
         json_schema_extra=RELOADABLE,

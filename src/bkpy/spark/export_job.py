@@ -153,15 +153,16 @@ def _with_payload(rows: DataFrame, payload: str | None) -> DataFrame:
 
 
 def _with_day(spark: SparkSession, rows: DataFrame, days: Mapping[int, str] | None) -> DataFrame:
-    """A further column: each ledger's day, or without `days` that of each entry's time. In UTC."""
+    """A further column, a date: each ledger's day, or without `days` that of each entry's time. In UTC."""
     from pyspark.sql import functions as f
 
     if days is None:  # whatever time zone the session has
         day = f.date_from_unix_date(f.floor(f.unix_micros("time") / f.lit(86_400_000_000)).cast("int"))
         return rows.withColumn(PARTITION_COLUMN, day)
     if len(set(days.values())) <= 1:
-        return rows.withColumn(PARTITION_COLUMN, f.lit(next(iter(days.values()), None)).cast("string"))
+        return rows.withColumn(PARTITION_COLUMN, f.lit(next(iter(days.values()), None)).cast("date"))
     table = spark.createDataFrame(list(days.items()), f"ledger_id bigint, {PARTITION_COLUMN} string")
+    table = table.withColumn(PARTITION_COLUMN, f.col(PARTITION_COLUMN).cast("date"))
     return rows.join(f.broadcast(table), "ledger_id").select(*rows.columns, PARTITION_COLUMN)
 
 

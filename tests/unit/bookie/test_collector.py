@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import aiohttp
 import pytest
-from tests.hooks import cluster_of, collector_of, pool_of
+from tests.hooks import cluster_of, collector_of, pool_of, reload_with
 from tests.in_process import DEADLINE_S, ROOT, InProcess, rewrite, runtime_here, stored
 from tests.unit.metadata.store.troubled import AWAY, Troubled
 from tests.waiting import eventually
@@ -716,6 +716,39 @@ async def test_its_interval_may_change_while_it_runs(tmp_path: Path) -> None:
         await asyncio.sleep(200)
         assert collector.run is not None
         assert collector.run.number == 3
+    finally:
+        await local.stop()
+
+
+async def test_an_interval_may_come_and_shrink_while_it_waits(tmp_path: Path) -> None:
+    local = Collecting(tmp_path)
+    await local.start_all("a", gc_interval_s=0.0)
+    try:
+        node, collector = local.node("a"), local.collector()
+
+        def runs() -> int:
+            return 0 if collector.run is None else collector.run.number
+
+        def every(interval_s: float) -> None:
+            given = node.settings.model_copy(update={"gc_interval_s": interval_s})
+            reload_with(node, given)
+
+        await asyncio.sleep(1000)
+        assert runs() == 0
+        every(10_000.0)
+        await eventually(lambda: runs() == 1, deadline_s=20_000)
+        await asyncio.sleep(100)
+        every(200.0)
+        await asyncio.sleep(90)
+        assert runs() == 1
+        await asyncio.sleep(20)
+        assert runs() == 2
+        every(0.0)
+        await asyncio.sleep(1000)
+        assert runs() == 2
+        every(500.0)  # more than that has passed
+        await asyncio.sleep(10)
+        assert runs() == 3
     finally:
         await local.stop()
 

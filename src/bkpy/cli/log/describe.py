@@ -5,6 +5,7 @@ The ledger key is left out, since it gives access to the log.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import click
 from bkpy.cli.connecting import connect_admin
 from bkpy.cli.output.tables import print_table
 from bkpy.cli.output.text import human_bytes, say
+from bkpy.metadata.logs.maintenance import LOG_UID
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -71,18 +73,52 @@ async def described(uri: str, name: str, password: bytes, *, whole: bool) -> dic
         }
 
 
-async def listed(uri: str) -> list[dict[str, Any]]:
-    """Of each log, the fields that a line of a list shows."""
+@dataclass(frozen=True)
+class Wanted:
+    """Which logs a list is to have; None and False want all.
+
+    `since`: created since then, in seconds of the epoch; `written`: whether a client has it open for writing; `behind`:
+    a consumer has yet to read what the metadata know; `bookie`: its ledgers name this bookie; `missing_copies`: one of
+    its ledgers has an under-replication record.
+    """
+
+    since: float | None = None
+    written: bool | None = None
+    behind: bool = False
+    bookie: str | None = None
+    missing_copies: bool = False
+
+    def wants(self, log_list: LogList, row: Mapping[str, Any]) -> bool:
+        """As far as the log's own metadata decide."""
+        return (
+            (self.since is None or log_list.created_ms >= self.since * 1000)
+            and (self.written is None or self.written == (row["writer"] is not None))
+            and (not self.behind or bool(row["lag"]))
+        )
+
+    async def uids(self, admin: AdminClient) -> set[str] | None:
+        """The uids of the logs whose ledgers are as wanted; None if all are."""
+        if self.bookie is None and not self.missing_copies:
+            return None
+        found = admin.find_ledgers(bookie=self.bookie, missing_copies=self.missing_copies)
+        return {one.custom_metadata.get(LOG_UID, b"").decode(errors="replace") async for one in found}
+
+
+async def listed(uri: str, wanted: Wanted) -> list[dict[str, Any]]:
+    """Of each log that is wanted, the fields that a line of a list shows. An unreadable one is among them."""
     import bkpy
     from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 
     async with connect_admin(uri) as admin:
         found = []
+        uids = await wanted.uids(admin)
         async for name in admin.client.list_logs():
             try:
                 log_list, writer = await admin.describe_log(name, fresh=False)
                 consumers = await admin.log_consumers(name)
-                found.append(_summary(name, log_list, writer) | _behind(log_list, consumers) | {"writer": writer})
+                row = _summary(name, log_list, writer) | _behind(log_list, consumers) | {"writer": writer}
+                if (uids is None or log_list.uid in uids) and wanted.wants(log_list, row):
+                    found.append(row)
             except bkpy.NoSuchLogError:  # deleted meanwhile
                 continue
             except (bkpy.CorruptDataError, bkpy.UnauthorizedError, UnsupportedVersionError) as error:

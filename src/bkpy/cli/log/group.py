@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bkpy.cli.arguments import duration, seconds, size
-from bkpy.cli.completion import complete_log
+from bkpy.cli.arguments import duration, seconds, since_option, size
+from bkpy.cli.completion import complete_bookie, complete_log
 from bkpy.cli.connecting import connect, connect_admin, connect_option
 from bkpy.cli.input import confirm
 from bkpy.cli.ledger.group import creation_arguments, digest_option, password_option, quorums_option
@@ -268,15 +268,28 @@ def show(uri: str, name: str, password: bytes, whole: bool, as_json: bool) -> No
 @log.command("list")
 @connect_option
 @click.option("--long", "-l", "long_", is_flag=True, help="Show positions, ledgers, size and writer of each.")
+@since_option("Logs created since then only")
+@click.option(
+    "--written/--not-written", default=None, help="Logs that a client has, or no client has, open for writing."
+)
+@click.option("--behind", is_flag=True, help="Logs with a consumer that has yet to read sealed ledgers only.")
+@click.option("--bookie", metavar="ID", shell_complete=complete_bookie, help="Logs with a ledger on this bookie only.")
+@click.option("--missing-copies", is_flag=True, help="Logs with a ledger that has an under-replication record only.")
 @json_option
-def list_(uri: str, long_: bool, as_json: bool) -> None:
-    """List the logs by name."""
+def list_(uri: str, long_: bool, as_json: bool, **filters: Any) -> None:
+    """List the logs by name: all, or the ones that are as all given options say.
+
+    An unreadable log is in each list.
+    """
     from bkpy.cli.log import describe as log_describe
 
-    if long_ or as_json:
-        found = run(log_describe.listed(uri))
+    wanted = log_describe.Wanted(**filters)
+    if long_ or as_json or wanted != log_describe.Wanted():
+        found = run(log_describe.listed(uri, wanted))
         if as_json:
             print_json(found)
+        elif not long_:
+            click.echo("".join(f"{row['log']}\n" for row in found), nl=False)
         else:
             print_table(
                 ("log", "first position", "known end", "ledgers", "bytes", "consumers", "lag", "writer"),

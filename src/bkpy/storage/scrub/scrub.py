@@ -40,6 +40,11 @@ class Scrub:
         for scrubber in self._scrubbers:
             scrubber.start()
 
+    def settings_changed(self) -> None:
+        """Settings were reloaded: rounds are due by the interval that there is now."""
+        for scrubber in self._scrubbers:
+            scrubber.settings_changed()
+
     def begin(self) -> bool:
         """Begin a round in each directory in which none is under way; False if one is under way in all."""
         begun = [scrubber.begin() for scrubber in self._scrubbers]

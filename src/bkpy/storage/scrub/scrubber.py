@@ -112,6 +112,10 @@ class Scrubber:
         self._woken.set()
         return True
 
+    def settings_changed(self) -> None:
+        """Look again when the next round is due."""
+        self._woken.set()
+
     async def look_again(self) -> None:
         """Forget damages that the index doesn't name any more: the entries were deleted, or stored elsewhere."""
         before = self.damages.defects
@@ -146,9 +150,6 @@ class Scrubber:
         return self._worker.run(function, *args)
 
     async def _run(self) -> None:
-        if self._saved is None and self._settings.scrub_interval_s:
-            self._first_start()
-            await self._save()
         while True:
             try:
                 if self._state.round is None:
@@ -181,6 +182,9 @@ class Scrubber:
         interval_s = self._settings.scrub_interval_s
         wait_s = None
         if interval_s:
+            if not self._state.counted_from_s:
+                self._first_start()
+                await self._save()
             now = self._clock.time()
             if self._state.counted_from_s > now:  # the clock was set back
                 self._state = self._state._replace(counted_from_s=now)

@@ -16,6 +16,7 @@ from tests.unit.storage.support import INSTANCE, Batch, Reports, read_all, recla
 from tests.unit.storage.support import settings as bookie_settings
 from tests.waiting import eventually
 
+from bkpy.config.reloading import take_over
 from bkpy.storage.index.index import block_rows, decode_block_row, ledger_key, ledger_of_block
 from bkpy.storage.open import open_storage
 from bkpy.storage.sealed_json import seal_json
@@ -514,6 +515,38 @@ def test_without_an_interval_it_scrubs_only_when_it_is_asked_to() -> None:
         storage = await host.boot()
         assert not storage.scrub.statuses[0].running
         assert storage.scrub.progress == 1
+        await storage.close()
+
+    host.run(main())
+
+
+def test_an_interval_may_come_shrink_and_go_while_it_waits() -> None:
+    host = Host(**COPYING)
+
+    async def main() -> None:
+        storage = await host.filled()
+        settings = host.settings
+
+        def every(interval_s: float) -> None:
+            take_over(settings, settings.model_copy(update={"scrub_interval_s": interval_s}), ["scrub_interval_s"])
+            storage.scrub.settings_changed()
+
+        async def rounds_after(seconds: float) -> int:
+            await asyncio.sleep(seconds)
+            return storage.scrub.statuses[0].rounds
+
+        assert await rounds_after(10 * WEEK_S) == 0
+        every(WEEK_S)
+        await asyncio.sleep(0)
+        due_s = storage.scrub.statuses[0].next_s
+        assert due_s is not None
+        assert 0 <= due_s - host.clock.time() <= WEEK_S, "at some time in the first week"
+        assert await rounds_after(WEEK_S + 10) == 1
+        every(100.0)
+        assert await rounds_after(110) in (2, 3)
+        before = storage.scrub.statuses[0].rounds
+        every(0.0)
+        assert await rounds_after(WEEK_S) == before
         await storage.close()
 
     host.run(main())
