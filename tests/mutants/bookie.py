@@ -189,10 +189,13 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "a change of the interval of collections is reported, and not gone by",
-        "an operator whose disks fill up believes that bookies collect each minute",
-        "            await asyncio.sleep(self._settings.gc_interval_s)\n",
-        "            await asyncio.sleep(50.0)\n",
-        (f"{_COLLECTOR}::test_its_interval_may_change_while_it_runs",),
+        "an operator shortens or ends collections, and the bookie goes on as before",
+        "            interval_s = self._settings.gc_interval_s\n            left_s",
+        "            interval_s = self.__dict__.setdefault('_first', self._settings.gc_interval_s)\n            left_s",
+        (
+            "tests/unit/bookie/test_collector.py::test_its_interval_may_change_while_it_runs",
+            "tests/unit/bookie/test_collector.py::test_an_interval_may_come_and_shrink_while_it_waits",
+        ),
     ),
     Mutant(
         "a run goes by probes of several sessions",

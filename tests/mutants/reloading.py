@@ -57,8 +57,8 @@ MUTANTS = [
     Mutant(
         "a bookie without an interval of collections never gets one",
         "an operator who switched collection off has to restart to have it back",
-        "left_s = began + interval_s * share - now() if interval_s else None",
-        "left_s = began + interval_s * share - now() if interval_s else 1e12",
+        "self._waiting = self._runtime.spawn(self._collect_forever(), ",
+        "if self._settings.gc_interval_s:\n            self._waiting = self._runtime.spawn(self._collect_forever(), ",
         ("tests/unit/bookie/test_collector.py::test_an_interval_may_come_and_shrink_while_it_waits",),
     ),
     Mutant(

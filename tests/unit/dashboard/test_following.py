@@ -88,6 +88,7 @@ async def test_a_changed_ensemble_is_told_once_with_where_it_begins(followed: Fo
 async def test_recoveries_are_told_and_those_before_the_first_look_are_not(followed: Followed) -> None:
     old, new = [await followed.client.create_ledger() for _ in range(2)]
     await new.append_batch([b"entry"] * 3)
+    await followed.client.recover_ledger(old.ledger_id)
     before = ((old.ledger_id, 1.0),)
     assert await followed.look(fences=before) == []
     fences = (*before, (new.ledger_id, 2.0))
