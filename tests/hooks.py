@@ -22,6 +22,7 @@ from bkpy.log.rolling import Roller
 from bkpy.metadata.bookies.naming import NamingScan
 from bkpy.recovery.ledger_recovery import LedgerRecovery
 from bkpy.replication.integrity import IntegrityCheck
+from bkpy.runtime import metrics_page
 from bkpy.runtime.process import TaskSpawner
 from bkpy.storage.engine import LedgerStorage
 from bkpy.storage.journal.journal import JournalWriter
@@ -582,6 +583,11 @@ def dashboard_changes(before: ClusterView, now: ClusterView) -> list[tuple[str, 
 
 dashboard_rate = watching._rate
 dashboard_p99_ms = watching._p99_ms
+
+
+def linger_over_bodies(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """HTTP servers take the rest of a body that they don't read for so long."""
+    monkeypatch.setattr(metrics_page, "_LINGER_S", seconds)
 
 
 def thread_of(client: BlockingClient) -> ClientThread:

@@ -10,6 +10,7 @@ _CHECK = "tests/unit/admin/test_cluster_check.py"
 _SERVER = "tests/unit/dashboard/test_server.py"
 _FOLLOWING = "tests/unit/dashboard/test_following.py"
 _BUSIEST = "tests/unit/bookie/test_busiest.py"
+_HOSTILE = "tests/unit/dashboard/test_hostile_clients.py"
 _WATCHING = "tests/unit/dashboard/test_watching.py"
 
 MUTANTS: list[Mutant] = [
@@ -267,5 +268,89 @@ MUTANTS: list[Mutant] = [
         'except UnicodeDecodeError as error:\n        raise CorruptDataError(f"{root}/{paths.INSTANCE_ID}',
         'except KeyError as error:\n        raise CorruptDataError(f"{root}/{paths.INSTANCE_ID}',
         ("tests/unit/metadata/test_edges.py::test_a_damaged_node_of_the_cluster_is_named",),
+    ),
+    Mutant(
+        "bytes that are no HTTP are errors of a handler",
+        "strangers fill the log with tracebacks of their bytes",
+        "if isinstance(error, HttpProcessingError | ClientConnectionResetError):",
+        "if isinstance(error, ClientConnectionResetError):",
+        (f"{_HOSTILE}::test_what_is_no_request_is_refused_and_fills_no_log",),
+    ),
+    Mutant(
+        "errors of handlers are errors of clients",
+        "a defect of a page is never heard of",
+        "if isinstance(error, HttpProcessingError | ClientConnectionResetError):",
+        "if error is not None:",
+        (f"{_HOSTILE}::test_an_error_of_a_handler_is_logged_whole",),
+    ),
+    Mutant(
+        "every lost connection is that of the client",
+        "a handler that can't reach another server fails without a word",
+        "if request.transport is not None and not request.transport.is_closing():",
+        "if request.transport is False:",
+        (f"{_HOSTILE}::test_an_error_of_a_handler_is_logged_whole",),
+    ),
+    Mutant(
+        "a client that hangs up is a defect",
+        "strangers fill the log with tracebacks",
+        "if request.transport is not None and not request.transport.is_closing():",
+        "if request.transport is not False:",
+        (f"{_HOSTILE}::test_who_hangs_up_in_the_midst_of_a_body_is_no_error",),
+    ),
+    Mutant(
+        "a malformed body is a defect",
+        "strangers fill the log with tracebacks",
+        "        response = web.Response(status=400)\n        response.force_close()",
+        "        raise",
+        (f"{_HOSTILE}::test_a_body_that_is_malformed_later_is_refused",),
+    ),
+    Mutant(
+        "a refused body is read for ten seconds",
+        "whoever reaches the page keeps it busy with gigabytes",
+        "auto_decompress=False, lingering_time=0)",
+        "auto_decompress=False)",
+        (f"{_HOSTILE}::test_bytes_without_an_end_are_not_taken",),
+    ),
+    Mutant(
+        "the rest of a body has no bound in bytes",
+        "whoever reaches the page keeps it busy with gigabytes",
+        "left -= len(await request.content.readany())",
+        "await request.content.readany()",
+        (f"{_HOSTILE}::test_bytes_without_an_end_are_not_taken",),
+    ),
+    Mutant(
+        "the rest of a body is unpacked",
+        "a body of empty blocks is read as fast as it comes",
+        "auto_decompress=False, lingering_time=0)",
+        "lingering_time=0)",
+        (f"{_HOSTILE}::test_bytes_without_an_end_are_not_taken",),
+    ),
+    Mutant(
+        "packed bodies are taken as they are",
+        "a body means to the bookie what it doesn't mean to its client",
+        'if "Content-Encoding" in request.headers:',
+        'if "" in request.headers:',
+        (f"{_HOSTILE}::test_what_is_no_request_is_refused_and_fills_no_log",),
+    ),
+    Mutant(
+        "who is refused hears of it after the rest of the body",
+        "a client that waits for the answer first is hung up on",
+        "    await response.prepare(request)\n    await response.write_eof()\n    left",
+        "    left",
+        (f"{_HOSTILE}::test_a_body_that_comes_late_is_no_end_of_the_connection",),
+    ),
+    Mutant(
+        "who still sends is hung up on",
+        "a client loses the answer that says why it is refused",
+        "    if request.content.is_eof():\n        return",
+        "    if request:\n        return",
+        (f"{_HOSTILE}::test_a_body_that_comes_late_is_no_end_of_the_connection",),
+    ),
+    Mutant(
+        "a bookie takes requests for no host",
+        "a name that no setting has counts as its own",
+        "*(host_of(name) for name in own if name))",
+        '*(host_of(name or "") for name in own))',
+        (f"{_HOSTILE}::test_what_is_no_request_is_refused_and_fills_no_log",),
     ),
 ]

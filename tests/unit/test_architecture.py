@@ -343,6 +343,10 @@ CONSTANTS = {
     "metadata/store/zookeeper/connection.py": {"REQUEST_BYTES_MAX": OF_ANOTHER, "XID_MAX": ON_THE_WIRE},
     "metadata/store/zookeeper/store.py": {"_API_ERRORS_FROM": ON_THE_WIRE, "_ANY_VERSION": ON_THE_WIRE},
     "metadata/store/zookeeper/watches.py": {"SET_WATCHES_BYTES_MAX": OF_ANOTHER},
+    "runtime/metrics_page.py": {
+        "_LINGER_BYTES": "is of pages over HTTP, which no simulated run has",
+        "_LINGER_S": "is of pages over HTTP, which no simulated run has",
+    },
     "runtime/process.py": {"_HOST_CHARS_MAX": OF_ANOTHER},
     "runtime/slow_requests.py": {
         "LINES_MAX": "bounds log lines, which no decision depends on",

@@ -1,20 +1,32 @@
-"""HTTP servers: that of a process's metrics page, with other pages beside it, and that of any application."""
+"""HTTP servers: that of a process's metrics page, with other pages beside it, and that of any application.
+
+Invariant: strangers fill neither the log nor the memory. What is no HTTP, and who hangs up, is logged at DEBUG, in a
+line that has none of their bytes; of a body that is not read, the server takes `_LINGER_BYTES` at most.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, Any, Final
 
-from aiohttp import web
+from aiohttp import ClientConnectionResetError, web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from bkpy.errors import ConfigError
 from bkpy.runtime.http_connections import HttpConnections
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from bkpy.runtime.tls import TlsContext
+
+log = logging.getLogger("bkpy.http")
+
+# A client that still sends when it is answered would lose the answer if the connection were closed at once.
+_LINGER_BYTES: Final = 1 << 16
+_LINGER_S: Final = 1.0
 
 
 def metrics_page(
@@ -57,7 +69,9 @@ async def http_server(
     what: str,
 ) -> AsyncIterator[int]:
     """Serve the application at that port, as `metrics_page` does its pages. `what` names it in errors."""
-    runner = web.AppRunner(app, access_log=None)
+    app.middlewares.insert(0, _whatever_the_body)
+    # Nobody needs to send compressed bodies, and they can be a thousand times as large as what arrives.
+    runner = web.AppRunner(app, access_log=None, logger=_ServerLog(log, {}), auto_decompress=False, lingering_time=0)
     await runner.setup()
     assert runner.server is not None
     http_connections = HttpConnections(runner.server, connections_max, tls, handshake_timeout_s)
@@ -76,3 +90,52 @@ async def http_server(
     finally:
         await runner.cleanup()
         http_connections.stop()
+
+
+class _ServerLog(logging.LoggerAdapter[logging.Logger]):
+    """What aiohttp logs: errors of handlers as they are, errors of parsing in a line at DEBUG."""
+
+    def log(self, level: int, msg: object, *args: object, **given: Any) -> None:
+        error = given.get("exc_info")
+        if isinstance(error, HttpProcessingError | ClientConnectionResetError):
+            log.debug("a client sends what is no HTTP, or hangs up (%s)", type(error).__name__)
+        else:
+            super().log(level, msg, *args, **given)
+
+
+@web.middleware
+async def _whatever_the_body(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Answer also a request whose body is malformed, ends early or never, and take little of the rest of it."""
+    try:
+        try:
+            if "Content-Encoding" in request.headers:
+                raise web.HTTPUnsupportedMediaType(reason="send the body as it is")
+            response = await handler(request)
+        except web.HTTPException as refusal:
+            await _answer_and_linger(request, refusal)
+            raise
+        await _answer_and_linger(request, response)
+    except web.RequestPayloadError as error:
+        log.debug("the body of a client's request is malformed (%s)", type(error).__name__)
+        response = web.Response(status=400)
+        response.force_close()
+    except ConnectionError:
+        if request.transport is not None and not request.transport.is_closing():
+            raise  # of another connection
+        log.debug("a client hangs up during its request")
+        response = web.Response(status=400)  # which nobody gets
+    return response
+
+
+async def _answer_and_linger(request: web.Request, response: web.StreamResponse) -> None:
+    if request.content.is_eof():
+        return
+    await response.prepare(request)
+    await response.write_eof()
+    left = _LINGER_BYTES
+    with contextlib.suppress(TimeoutError, ConnectionError, web.RequestPayloadError):
+        async with asyncio.timeout(_LINGER_S):
+            while left > 0 and not request.content.is_eof():
+                left -= len(await request.content.readany())

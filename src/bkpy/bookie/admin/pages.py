@@ -206,7 +206,7 @@ class AdminPages:
         host = host_of(request.host)
         settings = self._settings
         own = (settings.advertised_address, settings.listen, settings.metrics_listen, platform.node())
-        if not is_address(host) and host not in ("localhost", *(host_of(name or "") for name in own)):
+        if not is_address(host) and host not in ("localhost", *(host_of(name) for name in own if name)):
             raise AdminRequestError(403, f"this bookie is not {host}: ask it by its address, or as localhost")
 
     async def _gc(self, request: web.Request, of: Administered) -> dict[str, Any]:
