@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.hooks import cluster_of
 from tests.in_process import ROOT, InProcess, runtime_here
+from tests.stepping import naming, run_to
 from tests.unit.replication.worker.test_ledger_repair import closed
 
 import bkpy
 from bkpy.cli.arguments import parse_since
-from bkpy.client.client import open_client
+from bkpy.client.client import open_client, replication_context
 from bkpy.config.client import client_settings
 from bkpy.metadata.audit_trail import ActKind, Actor, actor_of
 from bkpy.metadata.store.resolve import create_certainly
@@ -20,6 +21,7 @@ from bkpy.metadata.store.store import Create
 from bkpy.runtime.process import process_runtime
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
     from pathlib import Path
 
 ALICE = Actor("alice", "ops-1, pid 7", "tool", ("digest:ops",))
@@ -121,6 +123,61 @@ async def test_an_act_that_can_not_be_recorded_does_not_begin(five: InProcess) -
         await admin.client.delete_log("orders")
     store.multi = real  # type: ignore[method-assign]
     assert [name async for name in admin.client.list_logs()] == ["orders"]
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_an_act_that_is_cancelled_at_any_step_is_recorded_if_it_was_done(five: InProcess, late: bool) -> None:
+    """Each time by an administrator of its own, whose first act it is: so it looks after the trail, too."""
+    steady = bkpy.AdminClient(await five.client())
+    client, directory = steady.client, replication_context(steady.client).directory
+
+    async def cancelled(at: int, act: Callable[[bkpy.AdminClient], Coroutine[Any, Any, Any]]) -> bool:
+        admin = await admin_of(five)
+        with naming("the act", at, late):
+            reached = await run_to(act(admin), at, late, None)
+        await five.clients.pop().close()  # what it still did has ended
+        return reached
+
+    async def recorded(act: str, what: str) -> int:
+        trail = await steady.audit_trail()
+        return [record.act for record in trail if what in (record.subject, record.details)].count(act)
+
+    async def drain(at: int) -> bool:
+        await steady.cancel_drain("a")
+        before = await recorded("drain", "a")
+        reached = await cancelled(at, lambda admin: admin.start_drain("a"))
+        await directory.refresh()
+        assert ("a" in directory.draining) == (await recorded("drain", "a") > before), at
+        return reached
+
+    async def delete_ledger(at: int) -> bool:
+        ledger = (await closed(client, 1)).ledger_id
+        reached = await cancelled(at, lambda admin: admin.client.delete_ledger(ledger))
+        there = {one async for one in client.list_ledgers()}
+        assert (ledger not in there) == (await recorded("delete-ledger", str(ledger)) == 1), at
+        return reached
+
+    async def delete_log(at: int) -> bool:
+        name = f"log-{at}"
+        await (await client.open_log(name, create=True)).close()
+        reached = await cancelled(at, lambda admin: admin.client.delete_log(name))
+        assert name in {one async for one in client.list_logs()} or await recorded("delete-log", name) == 1, at
+        return reached
+
+    async def delete_consumer(at: int) -> bool:
+        name = f"consumer-{at}"
+        await log.consumer(name, create=True)
+        reached = await cancelled(at, lambda admin: admin.delete_log_consumer("orders", name))
+        there = await steady.log_consumers("orders")
+        assert name in there or await recorded("delete-consumer", name) == 1, at
+        return reached
+
+    async with await client.open_log("orders", create=True) as log:
+        for act in (drain, delete_ledger, delete_log, delete_consumer):
+            steps = 0
+            while await act(steps):
+                steps += 1
+            assert steps > 5
 
 
 async def test_a_record_that_is_damaged_is_shown_by_its_name(five: InProcess) -> None:
