@@ -263,8 +263,8 @@ class BlockingAdminClient(Blocking[AdminClient]):
     def health(self, *, tls: TlsContext | None = None) -> ClusterHealth:
         """Whether all is well with the cluster, or what isn't, worst first, as `bkpy cluster health` reports it.
 
-        Reads what `replication_status` reads, and the metrics pages of all bookies as far as this machine reaches them;
-        `tls` is for pages that have TLS. What can't be seen is among the findings.
+        Reads what `replication_status` reads, the lists of logs, and the metrics pages of all bookies as far as this
+        machine reaches them; `tls` is for pages that have TLS. What can't be seen is among the findings.
         """
         return self._call(self._of.health, tls=tls)
 
