@@ -47,7 +47,7 @@ class Chaos:
 
     def __init__(self, directory: Path, seed: int, length_s: float, *, streaming: bool) -> None:
         self.faults: Counter[str] = Counter()
-        self.compared = 0
+        self.compared = self.acknowledged = 0
         self._directory = directory
         self._seed, self._length_s = seed, length_s
         self._stage = Stage(directory)
@@ -217,7 +217,7 @@ class Chaos:
         done = ", ".join(f"{count} {kind}" for kind, count in sorted(self.faults.items()))
         terms = sum(len(acknowledged_files(self._directory, log)) for log in LOGS)
         print(
-            f"\n{self.compared} entries compared, {sum(map(len, acknowledged.values()))} of them acknowledged, by "
+            f"\n{self.compared} entries compared, {self.acknowledged} of them acknowledged, by "
             f"{terms} terms of writers; {len(ledgers)} ledgers; nothing is wrong. {done}"
         )
 
@@ -231,6 +231,7 @@ class Chaos:
         with contextlib.closing(record):
             await consume_some(client, log, record, until_the_end=True)
         self.compared += len(found)
+        self.acknowledged += sum(position >= first for position, _ in acknowledged)
         wrong = account(log, acknowledged, found, first)
         wrong += consumed(found, Record.load(record.path), acknowledged)
         if first > self._truncated[log]:

@@ -208,6 +208,8 @@ async def test_collection_and_compaction_of_the_first_versions_directories(
         return sum(path.stat().st_size for path in tmp_path.rglob("*.log"))
 
     kept = [name for name, ledger in inherited.ledgers.items() if ledger.state == "CLOSED" and name not in gone]
+    for bookie in inherited.bookies.values():
+        await collect(bookie)  # what the old software had deleted, as for the truncation of a log
     async with bkpy.connect(inherited.uri) as client:
         before = bytes_of_logs()
         for name in gone:
@@ -227,7 +229,8 @@ async def test_collection_and_compaction_of_the_first_versions_directories(
                 for bookie in inherited.bookies.values():
                     await bookie.kill()
                 await inherited.start(*inherited.bookies)
-    assert bytes_of_logs() < before - 4 * 2_000_000
+    copies = 4 if version == "0.1.0" else 2  # of the large one in entry logs; later versions keep it in journal files
+    assert bytes_of_logs() < before - copies * 2_000_000
     for bookie in inherited.bookies.values():
         await bookie.stop()
         await check_files(bookie)

@@ -32,11 +32,10 @@ ROOT = Path(__file__).parents[2]
 
 
 def start(job: Job) -> subprocess.Popen[bytes]:
-    """A driver in a process group of its own."""
+    """A driver in a process group of its own, whose errors are beside its checkpoint."""
     command = [sys.executable, "-m", "tests.spark.kill_driver", json.dumps(job.__dict__)]
-    return subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
-    )
+    with Path(f"{job.checkpoint}.errors").open("wb") as errors:
+        return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, start_new_session=True)
 
 
 def descendants(pid: int) -> dict[int, str]:
@@ -113,7 +112,7 @@ def test_what_is_read_is_exactly_the_log(
                 time.sleep(1)
                 kill_all(driver)
         end = log.appended()
-        assert run(Job(options(log), job.checkpoint, job.files))
+        assert run(Job(options(log), job.checkpoint, job.files)), Path(f"{job.checkpoint}.errors").read_text()[-5000:]
     assert_exactly(spark.read.parquet(job.files).collect(), 0, end)
 
 
