@@ -147,10 +147,10 @@ async def closed(client: Client, sizes: tuple[int, int, int] = (3, 3, 2), count:
     return writer.ledger_id
 
 
-async def move(client: Client, ledger_id: int, name: str) -> None:
-    """Move the bookie's copies elsewhere, as a worker does."""
-    repaired = await Repairs(client).run(ledger_id, {name})
-    assert name not in (await client.ledger_metadata(ledger_id)).needed_bookies, repaired
+async def move(client: Client, ledger_id: int, *names: str) -> None:
+    """Move the bookies' copies to others, as a worker does."""
+    repaired = await Repairs(client).run(ledger_id, set(names))
+    assert not set(names) & set(await names_of(client, ledger_id)), repaired
 
 
 async def replaced(cluster: Lost, writer: LedgerWriter, name: str) -> None:
@@ -176,9 +176,7 @@ async def test_copies_that_were_moved_come_back_from_wherever_they_are(six: Lost
     ledger_id = await closed(six.former, sizes)
     await six.back_up()
     before = sorted(await names_of(six.former, ledger_id))
-    for name in before:
-        await move(six.former, ledger_id, name)
-    assert not set(before) & set(await names_of(six.former, ledger_id))
+    await move(six.former, ledger_id, *before)
     client = await six.again(lost="".join(before))
     assert sorted(await names_of(client, ledger_id)) == before
     assert await contents(client, ledger_id) == payloads(0, 20)
