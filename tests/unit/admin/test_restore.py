@@ -543,8 +543,7 @@ async def test_entries_are_kept_though_all_bookies_that_the_backup_names_are_gon
     ledger_id = await closed(six.former, sizes)
     await six.back_up()
     before = sorted(await names_of(six.former, ledger_id))
-    for name in before:
-        await move(six.former, ledger_id, name)
+    await move(six.former, ledger_id, *before)
     await six.lose_metadata()
     await six.restore()
     await six.join(absent="".join(before))
