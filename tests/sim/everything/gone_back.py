@@ -10,13 +10,10 @@ import asyncio
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bkpy.client.client import replication_context
-from bkpy.errors import BookKeeperError
 from bkpy.metadata import paths
 from bkpy.protocol.ledger.ledger_metadata import LedgerState
-from tests.faults.oracle import findings, read_back
 from tests.sim.cluster import ROOT
 from tests.sim.coverage_marks import WENT_BACK
-from tests.sim.stories import PASSWORD
 
 from .oracle import LedgerStory
 
@@ -28,6 +25,7 @@ if TYPE_CHECKING:
 
     from .stage import Stage
 
+_WHEN = "after the metadata store went back, "
 COLLECTS_WITHIN_S = 10.0  # several rounds of every bookie's collection
 
 
@@ -117,13 +115,7 @@ class GoneBack:
         metadata = await client.ledger_metadata(story.ledger_id)
         if metadata != story.stored or metadata.state is not LedgerState.CLOSED:
             return
-        try:
-            contents = await read_back(client, story.ledger_id, PASSWORD)
-        except BookKeeperError as error:
-            self._violated("I2", f"ledger {story.ledger_id} can't be read any more: {error}")
-            return
-        for invariant, what in findings(story.promises, contents):
-            self._violated(invariant, f"ledger {story.ledger_id}: {what}")
+        await self.stage.oracle.check_contents(client, story, _WHEN)
 
     def _violated(self, invariant: str, what: str) -> None:
-        self.stage.oracle.violate(invariant, f"after the metadata store went back, {what}")
+        self.stage.oracle.violate(invariant, f"{_WHEN}{what}")

@@ -417,7 +417,7 @@ class Oracle(HealingOracle):
         if story.stored.accepted_loss is not None or self.given_up(story.stored):
             await self._check_what_is_left(client, story)
         else:
-            await self._check_contents(client, story)
+            await self.check_contents(client, story)
         metadata = story.stored
         if wrong := set(story.ends) - {metadata.last_entry}:
             self.violate("I3", f"ledger {story.ledger_id} ends at {metadata.last_entry}, clients saw {sorted(wrong)}")
@@ -449,14 +449,14 @@ class Oracle(HealingOracle):
                 story.promises.returned(entry_id, data)
         await reader.close()
 
-    async def _check_contents(self, client: Client, story: LedgerStory) -> None:
+    async def check_contents(self, client: Client, story: LedgerStory, when: str = "") -> None:
         try:
             contents = await read_back(client, story.ledger_id, PASSWORD)
         except BookKeeperError as error:
-            self.violate("I2", f"ledger {story.ledger_id} can't be read: {error}")
+            self.violate("I2", f"{when}ledger {story.ledger_id} can't be read: {error}")
             return
         for invariant, what in findings(story.promises, contents):
-            self.violate(invariant, f"ledger {story.ledger_id}: {what}")
+            self.violate(invariant, f"{when}ledger {story.ledger_id}: {what}")
 
     async def _check_bookies(self, client: Client, story: LedgerStory) -> dict[str, set[int]]:
         """Each bookie has what it acknowledged; returns what each has."""

@@ -12,24 +12,16 @@ from tests.unit.metadata.store.troubled import AWAY, REPLY_LOST, REQUEST_LOST, S
 from bkpy.errors import BookKeeperError, CorruptDataError, IdentityError, MetadataConflictError
 from bkpy.metadata import paths
 from bkpy.metadata.bookies.retired import RetiredBy, read_retired, retire
-from bkpy.metadata.cluster import init_cluster
-from bkpy.metadata.store.memory import MemoryStore
 from bkpy.metadata.store.store import Create, Put
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable
+    from collections.abc import Awaitable
+
+    from bkpy.metadata.store.memory import MemoryStore
 
 NODE = paths.retired(ROOT, "b1")
 ANOTHER = b'{"version": 1, "by": "decommission", "since_ms": 7, "limbo_to": 3, "instance": "another"}'
 BEFORE_THE_WRITE = {False: 3, True: 1}  # calls, where there is no record yet, and where there is one
-
-
-@pytest.fixture
-async def tree() -> AsyncIterator[MemoryStore]:
-    made = MemoryStore(runtime_here())
-    await init_cluster(made.session(), ROOT)
-    yield made
-    made.check_invariants()
 
 
 async def given_up(store: Any, by: RetiredBy = RetiredBy.DECOMMISSION, **given: Any) -> None:

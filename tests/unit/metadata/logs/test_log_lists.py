@@ -12,10 +12,8 @@ from tests.unit.metadata.store.troubled import AWAY, REPLY_LOST, REQUEST_LOST, O
 
 from bkpy.config.shared import MetadataSettings
 from bkpy.errors import ConfigError, MetadataUnavailableError, NoSuchLogError
-from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.ledgers.layout import LONG_HIERARCHICAL
 from bkpy.metadata.logs.catalog import HeldBy, LogStore, Taken
-from bkpy.metadata.store.memory import MemorySession, MemoryStore
 from bkpy.metadata.store.outcome import Changed, Done, Exists, Missing, NotDone, Superseded, Unknown
 from bkpy.metadata.store.store import Create, Delete, Put
 from bkpy.protocol.log.log_list import LogList, Segment
@@ -23,16 +21,11 @@ from bkpy.protocol.log.log_list import LogList, Segment
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from bkpy.metadata.store.memory import MemorySession, MemoryStore
+
 ROOT = "/ledgers"
 LIST = f"{ROOT}/logs/orders"
 SETTINGS = MetadataSettings(metadata_write_attempts_max=2, metadata_retry_pause_s=0.001)
-
-
-@pytest.fixture
-async def tree() -> MemoryStore:
-    tree = MemoryStore(runtime_here())
-    await init_cluster(tree.session(), ROOT)
-    return tree
 
 
 def on(store: MemorySession, **settings: Any) -> LogStore:

@@ -12,26 +12,19 @@ from tests.waiting import eventually
 
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import MetadataConflictError
-from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.replication.election import Election, Leader, leader
 from bkpy.metadata.replication.underreplication import LostBookie, UnderreplicationQueue
-from bkpy.metadata.store.memory import MemoryStore
 from bkpy.metadata.store.outcome import Done, Missing
 from bkpy.metadata.store.store import Create, Delete
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
+    from bkpy.metadata.store.memory import MemoryStore
+
 ROOT = "/ledgers"
 LINE = f"{ROOT}/underreplication/auditorelection"
 SETTINGS = RecoverySettings(metadata_write_attempts_max=3, metadata_retry_pause_s=0.001, audit_look_interval_s=0.005)
-
-
-@pytest.fixture
-async def tree() -> MemoryStore:
-    tree = MemoryStore(runtime_here())
-    await init_cluster(tree.session(), ROOT)
-    return tree
 
 
 class Candidate:

@@ -10,14 +10,12 @@ from tests.in_process import ROOT, runtime_here
 from tests.unit.metadata.store.troubled import AWAY, REPLY_LOST, REQUEST_LOST, Troubled
 
 from bkpy.config.recovery import RecoverySettings
-from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.replication.locks import LedgerLock, LedgerLocks, held_locks
 from bkpy.metadata.replication.underreplication import LossReason, LostBookie, UnderreplicationQueue
-from bkpy.metadata.store.memory import MemoryStore
 from bkpy.metadata.store.outcome import Done, Exists, Missing, NotDone, Unknown
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from bkpy.metadata.store.memory import MemoryStore
 
 SETTINGS = RecoverySettings(metadata_write_attempts_max=2)
 TROUBLES = pytest.mark.parametrize(
@@ -33,14 +31,6 @@ TROUBLES = pytest.mark.parametrize(
 )
 AT = pytest.mark.parametrize("at", range(7))
 ABSENT = LostBookie(1, LossReason.ABSENT, "i", absent_at_creation=True)
-
-
-@pytest.fixture
-async def tree() -> AsyncIterator[MemoryStore]:
-    made = MemoryStore(runtime_here())
-    await init_cluster(made.session(), ROOT)
-    yield made
-    made.check_invariants()
 
 
 @TROUBLES

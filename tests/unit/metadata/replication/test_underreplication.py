@@ -13,7 +13,6 @@ from tests.unit.metadata.store.troubled import AWAY, CLOSED, REPLY_LOST, REQUEST
 
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import ClientClosedError, CorruptDataError, MetadataUnavailableError
-from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.replication.locks import LedgerLock, LedgerLocks
 from bkpy.metadata.replication.underreplication import (
     LossReason,
@@ -22,7 +21,6 @@ from bkpy.metadata.replication.underreplication import (
     UnderreplicationRecord,
     merged,
 )
-from bkpy.metadata.store.memory import MemoryStore
 from bkpy.metadata.store.outcome import Changed, Done, Gone, Missing, NotDone, Unknown
 from bkpy.metadata.store.store import Create, Delete, Put
 from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
@@ -30,18 +28,13 @@ from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from bkpy.metadata.store.memory import MemoryStore
+
 ROOT = "/ledgers"
 MARKS = f"{ROOT}/underreplication/ledgers"
 SETTINGS = RecoverySettings(metadata_write_attempts_max=3, metadata_retry_pause_s=0.001, marks_look_interval_s=0.01)
 A = {"a": LostBookie(1000, instance="u1")}
 B = {"b": LostBookie(2000, LossReason.DRAINING)}
-
-
-@pytest.fixture
-async def tree() -> MemoryStore:
-    tree = MemoryStore(runtime_here())
-    await init_cluster(tree.session(), ROOT)
-    return tree
 
 
 def opened(
