@@ -15,6 +15,22 @@ _WATCHING = "tests/unit/dashboard/test_watching.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(
+        "the audit trail is read before what may fail, and told behind it",
+        "acts are missing among the events of a dashboard",
+        """            for kind, text in await self.following.look(view.pages):
+                self.tell(kind, text)
+            for act in await self._new_acts():
+                self.tell("audit", str(act), act.time_ms / 1000)
+""",
+        """            acts = await self._new_acts()
+            for kind, text in await self.following.look(view.pages):
+                self.tell(kind, text)
+            for act in acts:
+                self.tell("audit", str(act), act.time_ms / 1000)
+""",
+        (f"{_SERVER}::test_no_event_is_lost_where_the_rest_of_a_look_fails",),
+    ),
+    Mutant(
         "health forgets bookies that the auditor knows nothing of",
         "a bookie that died just now isn't shown",
         "for bookie_id in sorted((seen.known | absences.keys()) - seen.bookies.keys()):",

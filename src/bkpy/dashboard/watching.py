@@ -82,8 +82,11 @@ class ClusterWatch:
         try:
             await self._sweep.step(SWEPT_MAX)
             view = await seen(self._cluster, self._settings, self._pages, activity=True, sweep=self._sweep)
-            acts = await self._new_acts()
-            of_ledgers = await self.following.look(view.pages)
+            # Each is told at once: what comes next may fail, and nobody finds the same event twice.
+            for kind, text in await self.following.look(view.pages):
+                self.tell(kind, text)
+            for act in await self._new_acts():
+                self.tell("audit", str(act), act.time_ms / 1000)
         except BookKeeperError as error:
             self._fail(str(error))
             return
@@ -92,10 +95,6 @@ class ClusterWatch:
         self._error = ""
         look = _Look(view, self._clock.monotonic(), assess(view))
         self._compare(look)
-        for kind, text in of_ledgers:
-            self.tell(kind, text)
-        for act in acts:
-            self.tell("audit", str(act), act.time_ms / 1000)
         self._before, self._last = self._last, look
         self._looked_s = self._clock.time()
         self._health = HealthReport.model_validate(look.health.to_json())

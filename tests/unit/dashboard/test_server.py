@@ -35,6 +35,9 @@ TOKEN = "a token of sixteen"
 JSON = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"}
 
 
+PROTECTED = (ActKind.PROTECT, "/ledgers")
+
+
 class Shown:
     """A dashboard of a cluster of three bookies, and an HTTP client of it."""
 
@@ -370,7 +373,7 @@ async def test_acts_of_the_audit_trail_are_events_once(dashboard: Shown) -> None
     there = replication_context(dashboard.client).cluster
     runtime = there.store.runtime
     trail = AuditTrail(there.store, there.root, runtime, client_settings(), Actor("alice", "ops-1, pid 7"))
-    await trail.record(ActKind.PROTECT, "/ledgers")
+    await trail.record(*PROTECTED)
     for _ in range(2):
         await dashboard.watch.look()
     events = [event["text"] for event in (await dashboard.get("/api/v1/events"))["events"] if event["kind"] == "audit"]
@@ -378,6 +381,28 @@ async def test_acts_of_the_audit_trail_are_events_once(dashboard: Shown) -> None
     (act,) = (await dashboard.get("/api/v1/audit"))["acts"]
     assert (act["act"], act["user"], act["done"]) == ("protect", "alice", False)
     assert (await dashboard.get(f"/api/v1/audit?since_ms={act['time_ms'] + 1}"))["acts"] == []
+
+
+async def test_no_event_is_lost_where_the_rest_of_a_look_fails(
+    dashboard: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of the two is away in one look, and what the other one found is told all the same."""
+    there = replication_context(dashboard.client).cluster
+    trail = AuditTrail(there.store, there.root, there.store.runtime, client_settings(), Actor("alice", "ops-1, pid 7"))
+    writer = await dashboard.client.create_ledger()
+    await writer.append(b"entry")
+
+    async def away(*_: object) -> Any:
+        raise bkpy.MetadataUnavailableError("it is away")
+
+    for one, name in ((dashboard.watch.trail, "names"), (dashboard.watch.following, "look")):
+        await (dashboard.client.recover_ledger(writer.ledger_id) if name == "names" else trail.record(*PROTECTED))
+        with monkeypatch.context() as patched:
+            patched.setattr(one, name, away)
+            await dashboard.watch.look()
+        await dashboard.watch.look()
+    events = (await dashboard.get("/api/v1/events"))["events"]
+    assert [event["kind"] for event in events if event["kind"] in ("ledger", "audit")] == ["audit", "ledger"]
 
 
 async def test_without_metadata_the_page_says_so_and_comes_back(dashboard: Shown) -> None:
