@@ -82,7 +82,7 @@ class ClusterWatch:
         try:
             await self._sweep.step(SWEPT_MAX)
             view = await seen(self._cluster, self._settings, self._pages, activity=True, sweep=self._sweep)
-            # Each is told at once: what comes next may fail, and nobody finds the same event twice.
+            # Tell each at once: the next read may fail, and no later look finds the same event.
             for kind, text in await self.following.look(view.pages):
                 self.tell(kind, text)
             for act in await self._new_acts():
