@@ -785,3 +785,9 @@ def test_a_bookie_loads_no_http_server() -> None:
     loaded = loaded_by("import bkpy.bookie.process")
     assert "bkpy.storage.engine" in loaded
     assert "aiohttp" not in loaded
+
+
+def test_nothing_but_bookkeepers_own_protocol_loads_protobuf() -> None:
+    loaded = loaded_by("import bkpy, bkpy.bookie.process, bkpy.local.cluster; bkpy.connect, bkpy.AdminClient")
+    assert {"bkpy.client.client", "bkpy.storage.engine"} <= loaded
+    assert not {name for name in loaded if name.startswith(("google.protobuf", "bkpy.protocol.bookkeeper"))}
