@@ -99,3 +99,58 @@ async def test_a_changed_line_and_a_newer_version_are_refused(tmp_path: Path) ->
     with pytest.raises(ConfigError, match="can't be read"):
         async with reading(runtime_here().files, str(tmp_path / "none")):
             pass
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        (b"bkpy metadata backup", b"something else", "no backup of bkpy's metadata"),
+        (b'"kept_from":41', b'"kept_from":"41"', "a value of a wrong type"),
+        (b'"root":"/ledgers",', b"", "first line can't be read"),
+        (b'{"format"', b'["format"', "first line can't be read"),
+        (b'["cookies/b1","e30="]', b'["cookies/b1"]', "node 0 can't be read"),
+        (b'["cookies/b1","e30="]', b'["cookies/b1","e30"]', "node 0 can't be read"),
+        (b'{"end"', b'{"END"', "last line can't be read"),
+        (b'"nodes":5', b'"nodes":4', "checksum is wrong"),
+        (b'"nodes":5', b'"more":1,"nodes":5', "last line can't be read"),
+        (b'"}}\n', b'"}}\n["cookies/b9",""]\n', "something behind its end"),
+        (b'"}}\n', b'"}}', "cut off"),
+        (b'{"end"', b'["cookies/b9","' + b"A" * (5 << 20), "a line is too long"),
+    ],
+)
+async def test_lines_that_no_backup_has_are_refused_by_what_is_wrong(
+    tmp_path: Path, old: bytes, new: bytes, complaint: str
+) -> None:
+    path = tmp_path / "backup"
+    await written(path, 5)
+    changed(path, old, new)
+    async with reading(runtime_here().files, str(path)) as reader:
+        with pytest.raises(CorruptDataError, match=complaint):
+            await verify(reader)
+
+
+async def test_what_is_appended_to_a_backup_and_a_file_without_lines_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "backup"
+    await written(path, 5)
+    path.write_bytes(path.read_bytes() + b"more")
+    async with reading(runtime_here().files, str(path)) as reader:
+        with pytest.raises(CorruptDataError, match="something behind its end"):
+            await verify(reader)
+    for nothing in (b"", gzip.compress(b"")):
+        path.write_bytes(nothing)
+        async with reading(runtime_here().files, str(path)) as reader:
+            with pytest.raises(CorruptDataError, match="empty|cut off"):
+                await reader.header()
+            with pytest.raises(CorruptDataError, match="cut off"):
+                await verify(reader)
+
+
+async def test_a_backup_replaces_no_file_and_what_a_killed_one_left_is_in_no_way(tmp_path: Path) -> None:
+    path = tmp_path / "backup"
+    (tmp_path / "backup.new").write_bytes(b"of one that was killed")
+    await written(path)
+    assert runtime_here().files.listdir(str(tmp_path)) == ["backup"]
+    before = path.read_bytes()
+    with pytest.raises(ConfigError, match="replaces no file"):
+        await written(path)
+    assert path.read_bytes() == before
