@@ -139,7 +139,7 @@ async def test_what_is_appended_to_a_backup_and_a_file_without_lines_are_refused
     for nothing in (b"", gzip.compress(b"")):
         path.write_bytes(nothing)
         async with reading(runtime_here().files, str(path)) as reader:
-            with pytest.raises(CorruptDataError, match="empty|cut off"):
+            with pytest.raises(CorruptDataError, match=r"empty|cut off"):
                 await reader.header()
             with pytest.raises(CorruptDataError, match="cut off"):
                 await verify(reader)
