@@ -358,6 +358,13 @@ CONSTANTS = {
         "_NAMES_SHOWN": "is how much of an error's text",
         "_NAME_CHARS_SHOWN": "is how much of an error's text",
     },
+    "protocol/bookkeeper/entries.py": dict.fromkeys(
+        ("ENTRY_HEADER_BYTES", "LAC_HEADER_BYTES", "MASTER_KEY_BYTES"), ON_THE_WIRE
+    ),
+    "protocol/bookkeeper/frames.py": dict.fromkeys(("LENGTH_BYTES", "PACKET_VERSION", "_MESSAGE_BEGIN"), ON_THE_WIRE),
+    "protocol/bookkeeper/messages.py": dict.fromkeys(
+        ("MESSAGE_VERSION", "HIGH_PRIORITY", "_FENCE", "_PIGGYBACK", "_RECOVERY", "_DEFERRED_SYNC"), ON_THE_WIRE
+    ),
     "protocol/restore/restoring.py": {"HIGHS_SKIPPED": ON_DISK, "SEQUENCE_BITS": OF_ANOTHER},
     "protocol/wire/block_scan.py": {
         "_HEADER_BYTES": ON_THE_WIRE,
