@@ -1,6 +1,6 @@
 """The dashboard in a real Chromium: it loads, shows a killed bookie and how its ledgers heal, by keyboard, and narrow.
 
-The pictures of all views, light and dark, are left in the test's directory.
+The pictures of all views, light and dark, wide and narrow, are left in the test's directory.
 """
 
 from __future__ import annotations
@@ -37,6 +37,42 @@ SETTINGS: dict[str, Any] = {
 }
 MARKUP = b"<script>document.title = 'owned'</script><b>bold</b>"
 
+# Texts whose contrast to what is behind them is under the 4.5 that WCAG asks for, and texts that are cut or overlap.
+FLAWS = """() => {
+  const found = [];
+  const parts = (colour) => { const n = colour.match(/[\\d.]+/g).map(Number); return n.length < 4 ? [...n, 1] : n; };
+  const light = (c) => [0.2126, 0.7152, 0.0722].reduce((sum, weight, i) => {
+    const v = c[i] / 255; return sum + weight * (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4); }, 0);
+  const behind = (element) => {
+    for (let e = element; e; e = e.parentElement) {
+      const c = parts(getComputedStyle(e).backgroundColor);
+      if (c[3] === 1) return c;
+    }
+    return [255, 255, 255];
+  };
+  const texts = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const node = walker.currentNode, element = node.parentElement;
+    if (!node.data.trim() || !element.checkVisibility()) continue;
+    if (element.closest("script, noscript, option, dialog:not([open]), .skip, thead")) continue;
+    const a = light(parts(getComputedStyle(element).color)), b = light(behind(element));
+    const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (contrast < 4.5) found.push(`${node.data}: contrast ${contrast.toFixed(2)}`);
+    const range = document.createRange();
+    range.selectNodeContents(node);
+    for (const box of range.getClientRects()) if (box.width && box.height) texts.push([node, box]);
+    const right = range.getBoundingClientRect().right;
+    if (right > innerWidth && !element.closest(".scroll")) found.push(`${node.data}: cut`);
+  }
+  texts.forEach(([one, a], i) => texts.slice(i + 1).forEach(([other, b]) => {
+    const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+    const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+    if (one !== other && wide > 1 && high > 3) found.push(`${one.data} overlaps ${other.data}`);
+  }));
+  return found;
+}"""
+
 
 class Browser:
     """A page of Chromium on the dashboard, and everything that it complained of or asked elsewhere for."""
@@ -72,6 +108,14 @@ class Browser:
     async def open(self, view: str) -> None:
         await self.page.keyboard.press(str(VIEWS.index(view) + 1))
         await self.page.wait_for_selector(f'nav a[aria-current][href="#{view}"]')
+        await self.page.wait_for_selector("main .card")
+
+    async def pictures(self, path: Path) -> None:
+        """Of what is open, light and dark; asserts that both can be read."""
+        for theme in ("light", "dark"):
+            await self.page.screenshot(path=path.with_name(f"{path.name}-{theme}.png"), full_page=True)
+            assert await self.page.evaluate(FLAWS) == [], (path.name, theme)
+            await self.page.keyboard.press("t")
 
 
 @contextlib.asynccontextmanager
@@ -109,10 +153,8 @@ async def test_a_bookie_is_killed_and_healed_in_view(tmp_path: Path) -> None:
             for view in VIEWS:
                 await browser.open(view)
                 await log.append(b"order")
-                await page.wait_for_selector("main .card")
-                for theme in ("light", "dark"):
-                    await page.screenshot(path=tmp_path / f"{view}-{theme}.png", full_page=True)
-                    await page.keyboard.press("t")
+                await browser.pictures(tmp_path / view)
+            await what_somebody_does_with_it_stays(browser)
             await page.keyboard.press("/")
             await page.wait_for_selector("#search:focus")
             await page.keyboard.type(str(writer.ledger_id))
@@ -129,19 +171,59 @@ async def test_a_bookie_is_killed_and_healed_in_view(tmp_path: Path) -> None:
             await browser.shows(f"bookie {victim.id} has gone", "under-replicated ledgers")
             await browser.open("healing")
             await browser.shows("lost, re-replicated")
+            for view in VIEWS:
+                await browser.open(view)
+                await browser.pictures(tmp_path / f"{view}-healed")
 
             await drain_by_button(browser, cluster.bookies[0].id)
 
             await page.set_viewport_size({"width": 400, "height": 800})
             for view in VIEWS:
                 await browser.open(view)
-                await page.wait_for_selector("main .card")
+                await browser.pictures(tmp_path / f"{view}-narrow")
                 width = await page.evaluate("document.documentElement.scrollWidth")
                 assert width <= 400, f"{view} is {width} pixels wide"
             log.abandon()  # idle for longer than the grace of writers, it may have been recovered
             await cluster.zookeeper.kill()
             await browser.shows("The cluster can't be seen")
+            await browser.pictures(tmp_path / "unseen")
             assert browser.complaints == []
+
+
+async def what_somebody_does_with_it_stays(browser: Browser) -> None:
+    """The page is drawn anew every two seconds: what is marked, pressed or scrolled to isn't."""
+    page = browser.page
+    await browser.open("bookies")
+    await page.keyboard.press("Control+Home")
+    await page.focus(".skip")
+    await page.keyboard.press("Enter")
+    assert await page.evaluate("[location.hash, document.activeElement.id]") == ["#bookies", "main"]
+    cell = "main td[data-name=bookie]"
+    drawn = "() => { globalThis.kept = document.querySelector('main .card'); }"
+    anew = "() => globalThis.kept !== document.querySelector('main .card')"
+    await page.evaluate(drawn)
+    await page.set_viewport_size({"width": 700, "height": 800})
+    await page.evaluate("document.querySelector('.scroll').scrollLeft = 50")
+    await page.wait_for_function(anew)
+    assert await page.evaluate("document.querySelector('.scroll').scrollLeft") == 50
+    await page.set_viewport_size({"width": 1200, "height": 800})
+    marks = f"getSelection().selectAllChildren(document.querySelector('{cell}'))"
+    for keep, free in (
+        (lambda: page.evaluate(marks), lambda: page.evaluate("getSelection().removeAllRanges()")),
+        (lambda: press(page, cell), page.mouse.up),
+    ):
+        await keep()
+        await page.evaluate(drawn)
+        for _ in range(2):
+            await page.wait_for_event("response", lambda response: response.url.endswith("/api/v1/bookies"))
+        assert not await page.evaluate(anew)
+        await free()
+        await page.wait_for_function(anew)
+
+
+async def press(page: Page, where: str) -> None:
+    await page.hover(where)
+    await page.mouse.down()
 
 
 async def drain_by_button(browser: Browser, bookie_id: str) -> None:

@@ -249,7 +249,7 @@ def _changes(last: _Look, look: _Look) -> Iterator[tuple[str, str]]:
             f"{finding.severity.name.lower()}: {finding.subject and finding.subject + ': '}{finding.message}",
         )
     for key in sorted(known.keys() - codes.keys()):
-        yield "health", f"over: {known[key].subject and known[key].subject + ': '}{known[key].code}"
+        yield "health", f"over: {known[key].subject and known[key].subject + ': '}{known[key].message}"
     holders = {work["ledger_id"] for work in before.replication["working"]}
     for work in now.replication["working"]:
         if work["ledger_id"] not in holders:

@@ -4,10 +4,10 @@
 
 const INTERVAL_MS = 2000;
 const ACTIONS = {
-  "drain": ["Drain", "Drain bookie %? It takes no new entries, and its ledgers are copied to others."],
-  "cancel-drain": ["Stop draining", "End the draining of bookie %? Copies that were moved stay where they are."],
-  "gc": ["Collect", "Start a run of garbage collection on bookie %?"],
-  "scrub": ["Scrub", "Start a round of the scrub on bookie %?"],
+  "drain": ["Drain", "Drain %? It takes no new entries, and its ledgers are copied to others."],
+  "cancel-drain": ["Stop draining", "End the draining of %? Copies that were moved stay where they are."],
+  "gc": ["Collect", "Start a run of garbage collection on %?"],
+  "scrub": ["Scrub", "Start a round of the scrub on %?"],
   "recover": ["Recover", "Close ledger % where it ends? Its writer, if there is one, is fenced."],
 };
 const VIEWS = { overview: "Overview", bookies: "Bookies", ledgers: "Ledgers", logs: "Logs", healing: "Healing", events: "Events" };
@@ -19,6 +19,7 @@ let overview = null;
 let shown = null;       // the hash of what is on the page
 let asking = null;      // the request of the open view, cut off by the next one
 let token = "";
+let pressed = false;    // a button of the mouse is down: what is under it must not be replaced
 
 // --- the page ----------------------------------------------------------------------------------------------------
 
@@ -54,7 +55,10 @@ function numbers(pairs) {
 function table(columns, rows, caption) {
   const plain = columns.map((column) => column.replace(/^#/, ""));
   const number = (i) => columns[i].startsWith("#") ? "number" : null;
-  const cells = (row) => row.map((cell, i) => h("td", { "data-name": plain[i], class: number(i) }, cell === null ? "–" : cell));
+  const cells = (row) => row.map((cell, i) => {
+    const text = cell === null ? "–" : cell;
+    return h("td", { "data-name": plain[i], class: [number(i), text === "–" && "empty"].filter(Boolean).join(" ") || null }, h("div", {}, text));
+  });
   return h("div", { class: "scroll" }, h("table", { class: "cards", "aria-label": caption },
     h("thead", {}, h("tr", {}, plain.map((column, i) => h("th", { scope: "col", class: number(i) }, column)))),
     h("tbody", {}, rows.length ? rows.map((row) => h("tr", {}, cells(row)))
@@ -80,7 +84,6 @@ function span(s) {
   if (s < 5400) return `${Math.round(s / 60)} min`;
   return s < 172800 ? `${(s / 3600).toFixed(1)} h` : `${Math.round(s / 86400)} days`;
 }
-const clock = (s) => new Date(s * 1000).toLocaleTimeString("en-GB");
 const day = (t) => new Date(t).toISOString().replace("T", " ").slice(0, 19);
 const KIND = { healthy: "good", warning: "warn", risk: "bad", note: "dim", unknown: "bad", writable: "good", "read-only": "warn",
   draining: "warn", limbo: "warn", absent: "bad", OPEN: "good", IN_RECOVERY: "warn", CLOSED: "dim", unreadable: "bad" };
@@ -119,7 +122,7 @@ function head() {
   const text = overview.health.status;
   if (place.textContent !== text) { place.textContent = text; place.className = `pill ${KIND[text] || "dim"}`; }
   document.title = text === "healthy" ? "bkpy" : `${text} – bkpy`;
-  complain(overview.error ? `The cluster can't be seen: ${overview.error}` + (overview.looked ? ` (last seen ${clock(overview.looked)})` : "") : "");
+  complain(overview.error ? `The cluster can't be seen: ${overview.error}` + (overview.looked ? ` (last seen ${day(overview.looked * 1000)} UTC)` : "") : "");
 }
 
 // --- actions -----------------------------------------------------------------------------------------------------
@@ -149,7 +152,7 @@ function confirm(name, subject) {
     } catch (error) { result.textContent = error.message; }
     go.disabled = false;
   } }, h("label", { for: "token" }, "Token ", field), h("div", { class: "row" }, go,
-    h("button", { type: "button", onclick: () => dialog.close() }, "Leave it")), result);
+    h("button", { type: "button", onclick: () => dialog.close() }, "Cancel")), result);
   dialog.replaceChildren(h("h2", { id: "dialog-title" }, ACTIONS[name][1].replace("%", subject)), form);
   dialog.showModal();
   field.focus();
@@ -210,7 +213,7 @@ async function viewLedgers(signal, parts, query) {
     l.missing.length ? h("span", { class: "bad" }, `on ${l.missing.join(", ")}`) : "–",
   ]);
   const more = none(page.after) ? null : `#ledgers?${new URLSearchParams({ ...query, after: page.after })}`;
-  return [card("Ledgers", search(query), table(["#ledger", "state", "#last entry", "#bytes", "E,Qw,Qa", "created", "#fragments", "log", "missing copies"], rows, "Ledgers"),
+  return [card("Ledgers", search(query), table(["#ledger", "state", "#last entry", "#bytes", "E,Qw,Qa", "created (UTC)", "#fragments", "log", "missing copies"], rows, "Ledgers"),
     h("div", { class: "row" }, query.after ? h("a", { href: "#ledgers" }, "From the beginning") : null, more ? h("a", { href: more, id: "more" }, "Next page") : null,
       h("span", { class: "dim" }, `${count(page.examined)} looked at`)))];
 }
@@ -232,16 +235,18 @@ function search(query) {
 }
 
 async function ledger(signal, id) {
-  const found = await ask(`/ledgers/${encodeURIComponent(id)}`, signal);
+  const [found, { bookies }] = await Promise.all([ask(`/ledgers/${encodeURIComponent(id)}`, signal), ask("/bookies", signal)]);
+  const here = new Set(bookies.filter((b) => b.state !== "absent").map((b) => b.bookie_id));
   const one = found.ledger;
   const strips = one.fragments.map((f) => h("div", { class: "strip" },
     h("span", { class: "dim" }, `${count(f.first_entry)} – ${none(f.last_entry) ? "…" : count(f.last_entry)}`),
-    h("div", { class: "bookies" }, f.bookies.map((b) => h("span", { class: b in found.missing ? "copy missing" : "copy",
-      title: b in found.missing ? `misses copies: ${found.missing[b]}` : null }, b, b in found.missing ? " misses copies" : null)))));
+    h("div", { class: "bookies" }, f.bookies.map((b) => b in found.missing
+      ? h("span", { class: "copy missing", title: `misses copies: ${found.missing[b]}` }, b, " misses copies")
+      : here.has(b) ? h("span", { class: "copy" }, b) : h("span", { class: "copy absent" }, b, " is absent")))));
   const custom = Object.entries(one.custom_metadata);
   return [card(`Ledger ${one.ledger_id}`, numbers([
     ["state", one.state, KIND[one.state]], ["last entry", count(one.last_entry)], ["bytes", bytes(one.length)],
-    ["E, Qw, Qa", `${one.ensemble_size}, ${one.write_quorum}, ${one.ack_quorum}`], ["created", one.created.replace("T", " ").slice(0, 19)],
+    ["E, Qw, Qa", `${one.ensemble_size}, ${one.write_quorum}, ${one.ack_quorum}`], ["created (UTC)", one.created.replace("T", " ").slice(0, 19)],
   ]), h("h3", {}, "Fragments and their bookies"), h("div", { class: "strips" }, strips),
   custom.length ? [h("h3", {}, "Custom metadata"), table(["name", "value"], custom, "Custom metadata")] : null,
   h("div", { class: "row" }, h("a", { href: "#ledgers" }, "All ledgers"), found.unclosed ? actions(["recover"], one.ledger_id) : null))];
@@ -263,9 +268,9 @@ async function log(signal, name) {
   return [card(`Log ${one.log}`, numbers([
     ["first position", count(one.first_position)], ["known end", count(one.known_end)], ["writer", one.writer || "nobody"],
     ["kept for", none(one.retention_s) ? "ever" : span(one.retention_s)], ["kept bytes", none(one.retention_bytes) ? "all" : bytes(one.retention_bytes)],
-  ]), h("h3", {}, "Segments over time"), timeline(one.segments), table(["#ledger", "#first position", "#entries", "#bytes", "begun"], rows, "Segments"),
-  older(one)),
-  card("Consumers", table(["consumer", "#position", "#entries behind", "since"], one.consumers.map((c) => [c.consumer, count(c.position),
+  ]), h("h3", {}, "Segments over time"), timeline(one.segments), table(["#ledger", "#first position", "#entries", "#bytes", "begun (UTC)"], rows, "Segments"),
+  one.segments.some((s) => none(s.entries)) ? h("p", { class: "dim" }, "The known end is that of the last sealed segment.") : null, older(one)),
+  card("Consumers", table(["consumer", "#position", "#entries behind", "since (UTC)"], one.consumers.map((c) => [c.consumer, count(c.position),
     h("span", { class: c.lag ? "warn" : "good" }, count(c.lag)), day(c.since_ms)]), "Consumers"),
   h("div", { class: "row" }, h("a", { href: "#logs" }, "All logs")))];
 }
@@ -304,8 +309,8 @@ async function viewHealing(signal) {
 
 async function viewEvents(signal) {
   const { events } = await ask("/events", signal);
-  return [card("Events", h("p", { class: "dim" }, "What this dashboard has seen change since it was started, the newest first."),
-    h("ul", { class: "plain" }, events.map((e) => h("li", {}, h("span", { class: "dim" }, clock(e.time), " ", e.kind, " "), e.text))))];
+  return [card("Events", h("p", { class: "dim" }, "What this dashboard has seen change since it was started, the newest first. Times are UTC."),
+    h("ul", { class: "plain" }, events.map((e) => h("li", {}, h("span", { class: "dim" }, day(e.time * 1000), " ", e.kind, " "), e.text))))];
 }
 
 const DRAW = { overview: viewOverview, bookies: viewBookies, ledgers: viewLedgers, logs: viewLogs, healing: viewHealing, events: viewEvents };
@@ -331,19 +336,22 @@ async function refresh() {
   } catch (error) {
     if (mine !== asking || error.name === "AbortError") return;
     complain(error instanceof TypeError ? "The dashboard doesn't answer: is it still running?" : error.message);
-    if (shown !== location.hash) draw([card(VIEWS[view], h("p", { class: "bad" }, error.message))]);
+    if (shown !== location.hash) draw([card(VIEWS[view], h("p", { class: "dim" }, "Nothing to show: the error is above."))]);
   } finally {
     if (mine === asking) asking = null;
   }
 }
 
 function draw(cards) {
-  // What somebody types into, or stands on, stays.
+  // What somebody types into, stands on, marks, presses or has scrolled to stays.
   const inside = main.contains(document.activeElement) ? document.activeElement : null;
-  const same = shown === location.hash;
-  if (same && inside && ["INPUT", "SELECT"].includes(inside.tagName)) return;
+  const same = shown === location.hash, marked = getSelection();
+  if (same && (pressed || (inside && ["INPUT", "SELECT"].includes(inside.tagName)))) return;
+  if (same && !marked.isCollapsed && main.contains(marked.anchorNode)) return;
+  const scrolled = same ? [...main.querySelectorAll(".scroll")].map((e) => e.scrollLeft) : [];
   const label = inside && same ? inside.getAttribute("aria-label") || inside.textContent : null;
   main.replaceChildren(...cards.flat(Infinity).filter((c) => c));
+  [...main.querySelectorAll(".scroll")].forEach((e, i) => { e.scrollLeft = scrolled[i] || 0; });
   if (label) {
     const again = [...main.querySelectorAll("a, button")].find((e) => (e.getAttribute("aria-label") || e.textContent) === label);
     if (again) again.focus({ preventScroll: true });
@@ -390,6 +398,9 @@ document.addEventListener("keydown", (event) => {
   else if (event.key === "?") keys();
   else if (event.key === "/") { event.preventDefault(); find(); }
 });
+document.addEventListener("pointerdown", () => { pressed = true; });
+for (const name of ["pointerup", "pointercancel", "blur"]) window.addEventListener(name, () => { pressed = false; });
+document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
 document.getElementById("theme").addEventListener("click", theme);
 document.getElementById("keys").addEventListener("click", keys);
 window.addEventListener("hashchange", navigate);
