@@ -54,7 +54,7 @@ def test_without_a_change_nothing_is_told() -> None:
         (replaced(replication={**REPLICATION, "ledgers": 3}), WELL, "all ledgers have all of their copies"),
         (of_page(done=2), of_page(done=5), "workers have done 3 under-replicated ledgers"),
         (WELL, replaced(replication={**REPLICATION, "enabled": False}), "warning: re-replication is off"),
-        (replaced(replication={**REPLICATION, "enabled": False}), WELL, "over: re-replication-off"),
+        (replaced(replication={**REPLICATION, "enabled": False}), WELL, "over: re-replication is off"),
         (
             WELL,
             replaced(replication={**REPLICATION, "working": [{"ledger_id": 7, "holder": "a", "for_s": 0.0}]}),
