@@ -31,6 +31,13 @@ MUTANTS: list[Mutant] = [
         (f"{_SERVER}::test_no_event_is_lost_where_the_rest_of_a_look_fails",),
     ),
     Mutant(
+        "each bookie's fence of a ledger tells of a recovery",
+        "an event is told twice",
+        "if ledger_id not in self._ended and len(self._recoveries) < RECOVERIES_MAX:",
+        "if len(self._recoveries) < RECOVERIES_MAX:",
+        (f"{_FOLLOWING}::test_a_recovery_is_told_once_though_a_bookie_tells_of_its_fence_later",),
+    ),
+    Mutant(
         "health forgets bookies that the auditor knows nothing of",
         "a bookie that died just now isn't shown",
         "for bookie_id in sorted((seen.known | absences.keys()) - seen.bookies.keys()):",
@@ -225,8 +232,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "every ledger that bookies report is followed",
         "a dashboard reads the metadata of thousands of ledgers each two seconds",
-        "            if len(self._recoveries) < RECOVERIES_MAX:\n                self._recoveries",
-        "            if True:\n                self._recoveries",
+        "            if ledger_id not in self._ended and len(self._recoveries) < RECOVERIES_MAX:\n                self._recoveries",
+        "            if ledger_id not in self._ended:\n                self._recoveries",
         (f"{_FOLLOWING}::test_a_look_reads_few_ledgers",),
     ),
     Mutant(

@@ -29,6 +29,7 @@ RECOVERIES_MAX: Final = 64  # ledgers that are followed until they are closed
 READS_MAX: Final = BUSY_MAX + RECOVERIES_MAX
 _AT_ONCE: Final = 32
 _LOOKS_MAX: Final = 150  # at a fenced ledger that nobody closes
+_ENDED_MAX: Final = 1024  # recoveries that have ended: a bookie that was away may report its fence much later
 
 Event = tuple[str, str]
 
@@ -48,6 +49,7 @@ class LedgerFollower:
         self._known: dict[int, LedgerMetadata] = {}  # of the last look
         self._fences: dict[str, frozenset[tuple[int, float]]] = {}  # by bookie, the fences seen so far
         self._recoveries: dict[int, int] = {}  # how many looks each was followed
+        self._ended: dict[int, None] = {}  # recoveries that need no event any more, the oldest first
         self.ledgers: list[BusyLedger] = []
         self.logs: list[BusyLog] = []
 
@@ -60,15 +62,20 @@ class LedgerFollower:
         stored = _stored(pages)
         busiest = sorted(stored, key=lambda ledger_id: (-stored[ledger_id].bytes, ledger_id))[:BUSY_MAX]
         for ledger_id in self._new_fences(pages):
-            if len(self._recoveries) < RECOVERIES_MAX:
+            if ledger_id not in self._ended and len(self._recoveries) < RECOVERIES_MAX:
                 self._recoveries.setdefault(ledger_id, 0)
         found = await self._read({*busiest, *self._recoveries})
         events = [event for ledger_id in sorted(found) for event in self._changes(ledger_id, found[ledger_id])]
         for ledger_id, looks in list(self._recoveries.items()):
             metadata = found.get(ledger_id)
             self._recoveries[ledger_id] = looks + 1
-            if metadata is None or metadata.state is LedgerState.CLOSED or looks >= _LOOKS_MAX:
+            ended = metadata is None or metadata.state is LedgerState.CLOSED
+            if ended or looks >= _LOOKS_MAX:
                 del self._recoveries[ledger_id]
+            if ended:
+                self._ended[ledger_id] = None
+        while len(self._ended) > _ENDED_MAX:
+            del self._ended[next(iter(self._ended))]
         self._known = found
         self.ledgers = [
             _busy(ledger_id, stored[ledger_id], found[ledger_id]) for ledger_id in busiest if ledger_id in found

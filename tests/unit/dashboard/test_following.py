@@ -108,6 +108,17 @@ async def test_a_recovery_that_takes_long_is_told_when_it_begins(followed: Follo
     assert await followed.look(fences=fences) == []
 
 
+async def test_a_recovery_is_told_once_though_a_bookie_tells_of_its_fence_later(followed: Followed) -> None:
+    writer = await followed.client.create_ledger()
+    await followed.look()
+    await followed.client.recover_ledger(writer.ledger_id)
+    fences = ((writer.ledger_id, 1.0),)
+    first = pages(fences=fences, names="a") | pages(names="bc")
+    assert len(await followed.follower.look(first)) == 1
+    assert await followed.follower.look(first) == []
+    assert await followed.look(fences=fences) == []
+
+
 async def test_without_metadata_a_fence_is_told_later(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = await followed.client.create_ledger()
     await followed.look()
