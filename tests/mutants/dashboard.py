@@ -232,8 +232,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "every ledger that bookies report is followed",
         "a dashboard reads the metadata of thousands of ledgers each two seconds",
-        "            if ledger_id not in self._ended and len(self._recoveries) < RECOVERIES_MAX:\n                self._recoveries",
-        "            if ledger_id not in self._ended:\n                self._recoveries",
+        "not in self._ended and len(self._recoveries) < RECOVERIES_MAX:\n                self._recoveries",
+        "not in self._ended:\n                self._recoveries",
         (f"{_FOLLOWING}::test_a_look_reads_few_ledgers",),
     ),
     Mutant(
