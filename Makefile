@@ -13,7 +13,7 @@ WORKERS ?= 4
 RUNS ?= 10
 LOAD ?= 0
 # Bytecode is kept, whatever the environment says: tests start hundreds of processes, and each would compile all modules.
-test test-fast test-full flakes coverage mutants: export PYTHONDONTWRITEBYTECODE :=
+test test-fast test-full test-long flakes coverage mutants: export PYTHONDONTWRITEBYTECODE :=
 PYTEST = $(BIN)/python -m pytest $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS))
 
 .PHONY: help demo compiled test test-fast flakes coverage test-full test-long test-privileged test-containers test-browser test-alarms test-pythons mutants check docs docs-serve golden scenarios settings sim soak chaos shrink planted ablations bench bench-export bench-housekeeping bench-memory bench-peers bench-streaming bench-tls clean
@@ -24,8 +24,8 @@ help:
 	@echo "make test-fast  those that need neither Java nor ZooKeeper: unit and simulation"
 	@echo "make flakes     the tests many times over, and which of them fail now and then (RUNS=10 LOAD=2 ORDER=7 TESTS=tests/unit)"
 	@echo "make coverage   the tests, and which lines and branches of src/bkpy none of them reaches"
-	@echo "make test-full  these, the exhaustive and the privileged ones, and the mutants (an hour)"
-	@echo "make test-long  what takes longer still, and runs alone: a part of the tests on each other Python"
+	@echo "make test-full  these, the exhaustive and the privileged ones, and the mutants (50 minutes)"
+	@echo "make test-long  what takes longer still: more seeds, kills for minutes, a part of the tests on each other Python"
 	@echo "make test-privileged  the privileged ones that are short: needs root and loop devices"
 	@echo "make test-browser  the dashboard in a real Chromium: needs apt-get install chromium"
 	@echo "make test-alarms  the alarms by a real Prometheus: needs root, apt-get install prometheus"
@@ -88,8 +88,8 @@ test-alarms: $(VENV)/.dev
 test-browser: $(VENV)/.dev
 	$(BIN)/python -m pytest -m browser
 
-test-long: $(VENV)/.dev
-	$(BIN)/python -m pytest -m long
+test-long: $(VENV)/.dev $(VENV)/zookeeper.jsa compiled
+	$(PYTEST) -m long --durations=20
 
 test-pythons: $(VENV)/.dev
 	$(BIN)/python -m tests.pythons $(PYTHONS)

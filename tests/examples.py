@@ -1,4 +1,4 @@
-"""How many examples hypothesis tries of a property: all of them in the full run, every third in `make test`.
+"""How many examples hypothesis tries of a property: all of them in the full run, every fifth in `make test`.
 
 It is loaded where tests of properties are, and nowhere else: that takes longer than most tests.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import hypothesis
 
-ALL, FEW = 100, 33
+ALL, FEW = 100, 20
 _chosen = ALL
 
 

@@ -147,6 +147,7 @@ def as_json_or_none(*arguments: str, uri: str) -> Any:
     return None
 
 
+@pytest.mark.exhaustive
 async def test_switched_off_nothing_is_marked_and_a_process_without_a_bookie_does_it_too(tmp_path: Path) -> None:
     from tests.command import PATIENCE_S, start
 

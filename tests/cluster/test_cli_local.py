@@ -110,6 +110,7 @@ def line_with(stream: object, *words: str) -> str:
     raise AssertionError(f"no line with {words}")
 
 
+@pytest.mark.exhaustive
 def test_what_dies_is_started_again_and_the_others_go_on(directory: Path) -> None:
     with running(directory) as (local, uri):
         ledger_id = write(uri, b"kept\n")

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from tests.waiting import eventually
 
 import bkpy
@@ -52,6 +53,7 @@ async def put_somehow(store: ZooKeeperStore, path: str, version: int) -> int:
                 return version + 1
 
 
+@pytest.mark.exhaustive
 async def test_the_loss_of_any_one_zookeeper_server(tmp_path: Path) -> None:
     async with ZooKeeperEnsemble(tmp_path / "zookeeper", servers=3) as ensemble:
         uri = f"zk://{ensemble.connect_string}/ledgers"

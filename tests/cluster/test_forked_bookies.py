@@ -94,6 +94,7 @@ async def test_a_fork_is_given_what_a_bookie_is_given_and_ends_as_it_does(local:
     await bookie.start()
 
 
+@pytest.mark.exhaustive
 async def test_a_fork_that_can_not_start_is_told_of_as_others_are(local: LocalCluster) -> None:
     bookie = local.bookies[0]
     await bookie.stop()

@@ -133,6 +133,7 @@ async def test_all_processes_die_while_several_ledgers_are_written(cluster: Loca
     await client.close()
 
 
+@pytest.mark.exhaustive
 async def test_killed_again_and_again(cluster: LocalCluster) -> None:
     """One bookie after the other is killed and started, and then again; nothing acknowledged is lost."""
     async with bkpy.connect(cluster.connect_string) as client:

@@ -42,6 +42,7 @@ def moving_slowly(uri: str) -> Fork:
     return start(*words, uri=uri)
 
 
+@pytest.mark.exhaustive
 async def test_a_new_bookie_gets_its_share_though_the_command_is_killed_meanwhile(local: LocalCluster) -> None:
     uri = local.connect_string
     async with api.connect(uri) as client:

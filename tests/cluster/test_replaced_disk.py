@@ -60,6 +60,7 @@ async def denies_nothing(uri: str, bookie: LocalBookie, wanted: dict[int, set[in
     return rounds
 
 
+@pytest.mark.exhaustive
 @pytest.mark.scenario(52)
 async def test_a_bookie_whose_disks_were_replaced_gets_everything_back(tmp_path: Path) -> None:
     config = {"metrics_port": 0, "open_ledger_grace_s": 1.0, "integrity_retry_interval_s": 0.5}

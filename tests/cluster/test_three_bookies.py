@@ -54,6 +54,7 @@ async def whole_at_last(client: Client, ledger_ids: list[int]) -> None:
         await whole(client, ledger_id)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.scenario(66)
 async def test_logs_are_opened_rolled_and_taken_over_while_one_of_three_bookies_is_down(tmp_path: Path) -> None:
     async with LocalCluster(tmp_path, 3, {"session_timeout_s": 4.0}) as cluster, AsyncExitStack() as stack:

@@ -56,6 +56,7 @@ def secured(ca: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         run_elsewhere(local.stop())
 
 
+@pytest.mark.exhaustive
 async def test_bookies_show_each_other_their_certificates_when_they_heal(secured: LocalCluster, ca: Authority) -> None:
     mine = ca.settings(ca.issue("writer"))
     async with bkpy.connect(secured.connect_string, **mine) as client:

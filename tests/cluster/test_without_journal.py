@@ -92,6 +92,7 @@ async def test_without_a_journal_kill_9_puts_everything_in_limbo(tmp_path: Path)
             assert (await client.ledger_metadata(lost)).state != "CLOSED", "it would have been cut short"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.scenario(55)
 async def test_without_syncs_kill_9_loses_nothing(tmp_path: Path) -> None:
     """What was written outlives the process, in the page cache."""

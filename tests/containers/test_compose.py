@@ -86,6 +86,7 @@ def test_the_demo_stores_the_flights_and_reads_them_back(composed: Composed) -> 
     assert told.count(" same") == 12
 
 
+@pytest.mark.long
 def test_the_demo_runs_again_beside_what_it_stored_before(composed: Composed) -> None:
     assert "All of it agrees with the source." in composed.client("demo")
 

@@ -96,6 +96,7 @@ async def test_a_writer_and_one_of_its_bookies_are_killed_at_once(
         await check(fresh, writing.promises())
 
 
+@pytest.mark.exhaustive
 async def test_all_bookies_are_killed_and_started_between_the_writers_death_and_recovery(
     cluster: ProxiedCluster, writing: WritingProcess
 ) -> None:

@@ -186,8 +186,9 @@ async def test_too_few_bookies_are_left_and_nothing_acknowledged_is_lost(
     await everything_was_kept(cluster, load)
 
 
-@pytest.mark.parametrize("ack_quorum", [pytest.param(2, marks=exhaustive), 3])
-@pytest.mark.parametrize("how", [stopped, pytest.param(killed, marks=exhaustive)], ids=lambda how: how.__name__)
+@exhaustive
+@pytest.mark.parametrize("ack_quorum", [2, 3])
+@pytest.mark.parametrize("how", [stopped, killed], ids=lambda how: how.__name__)
 async def test_all_bookies_are_restarted_one_after_the_other_under_load(
     cluster: ProxiedCluster, how: Misfortune, ack_quorum: int
 ) -> None:

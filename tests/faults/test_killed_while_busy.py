@@ -214,7 +214,7 @@ async def look_into(bookie: LocalBookie, inspect: Iterable[str]) -> None:
 
 @pytest.mark.scenario(55)
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("kills", [2, pytest.param(30, marks=pytest.mark.timeout(900))])
+@pytest.mark.parametrize("kills", [10, pytest.param(30, marks=[pytest.mark.timeout(900), pytest.mark.long])])
 async def test_killed_again_and_again_while_everything_is_busy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int
 ) -> None:

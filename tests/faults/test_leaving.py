@@ -148,6 +148,7 @@ async def test_a_bookie_leaves_whatever_dies_meanwhile(tmp_path: Path, seed: int
         assert leaving.bookie.id not in await leaving.cookies()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.scenario(60)
 async def test_a_bookie_that_never_comes_back_is_struck_off_when_nothing_names_it(tmp_path: Path) -> None:
     async with five(tmp_path) as (cluster, client):

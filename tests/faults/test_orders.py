@@ -23,14 +23,12 @@ def demand_all(result: Result) -> None:
 
 
 @pytest.mark.exhaustive
-async def test_every_order_of_ten_seconds_is_in_the_log_once(tmp_path: Path) -> None:
-    demand_all(await Attack(tmp_path, 8, 10.0).run())
-
-
-@pytest.mark.exhaustive
 @pytest.mark.timeout(900)
-async def test_every_order_of_five_minutes_is_in_the_log_once(tmp_path: Path) -> None:
-    demand_all(await Attack(tmp_path, 9, 300.0).run())
+@pytest.mark.parametrize(
+    ("seed", "seconds"), [(8, 60.0), pytest.param(9, 300.0, marks=pytest.mark.long)], ids=["a minute", "five minutes"]
+)
+async def test_every_order_is_in_the_log_once(tmp_path: Path, seed: int, seconds: float) -> None:
+    demand_all(await Attack(tmp_path, seed, seconds).run())
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from bkpy.local import LocalCluster
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("rounds", [1, pytest.param(10, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("rounds", [1, pytest.param(10, marks=pytest.mark.long)])
 async def test_each_order_is_in_the_log_once(cluster: LocalCluster, tmp_path: Path, rounds: int) -> None:
     name, uri = f"orders-{rounds}", cluster.connect_string
     first, second = (OrderingProcess(tmp_path, which, uri, name) for which in ("first", "second"))

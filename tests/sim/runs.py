@@ -88,9 +88,10 @@ class Range:
 
 
 def seeds_of(scenario: str, block: int, blocks: int, *, often: int | None = None) -> list[ParameterSet]:
-    """Parameters of a test that plays a run: the few seeds, and for the exhaustive tests `blocks` of `block` others.
+    """Parameters of a test that plays a run: the few seeds, and `blocks` of `block` others.
 
-    `make test` plays the few, or the first `often` of them where they take long.
+    `make test` plays the few, or the first `often` of them where they take long. `make test-full` plays the first half
+    of the others, `make test-long` the rest.
     """
     if often is not None:
         few = [
@@ -99,11 +100,12 @@ def seeds_of(scenario: str, block: int, blocks: int, *, often: int | None = None
         ]
     else:
         few = [pytest.param(FEW[scenario], id="few")]
-    many = (range(first, first + block) for first in range(0, block * blocks, block))
-    return [
-        *few,
-        *(pytest.param(seeds, id=f"{seeds.start}-{seeds.stop - 1}", marks=pytest.mark.exhaustive) for seeds in many),
-    ]
+    many = []
+    for number in range(blocks):
+        seeds = range(number * block, (number + 1) * block)
+        marks = [pytest.mark.exhaustive] if number < blocks // 2 else [pytest.mark.exhaustive, pytest.mark.long]
+        many.append(pytest.param(seeds, id=f"{seeds.start}-{seeds.stop - 1}", marks=marks))
+    return [*few, *many]
 
 
 def play_all(scenario: str, seeds: Sequence[int]) -> list[Cluster]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.scenario(55)
-@pytest.mark.parametrize("seeds", seeds_of("exposed", block=10, blocks=20))
+@pytest.mark.parametrize("seeds", seeds_of("exposed", block=10, blocks=20, often=2))
 def test_what_was_acknowledged_is_never_denied(seeds: Sequence[int]) -> None:
     clusters = play_all("exposed", seeds)
     counts = [sum(len(ledger.acknowledged) for ledger in cluster.ledgers.values()) for cluster in clusters]

@@ -37,7 +37,8 @@ Begin = Callable[[Job], "subprocess.Popen[bytes]"]
 Copying = tuple[Job, Written, TestLog, Path]
 
 MASTER = "local-cluster[2,1,1024]"
-ENTRIES = 3000
+# How often executors of one run are killed, and how many entries are enough to do meanwhile.
+OFTEN = pytest.mark.parametrize(("kills", "entries"), [(1, 1500), pytest.param(3, 3000, marks=pytest.mark.long)])
 
 
 @pytest.fixture
@@ -90,12 +91,12 @@ def batches_done(job: Job) -> int:
     return len(list((Path(job.checkpoint) / "commits").glob("[0-9]*")))
 
 
-def kill_executors(begin: Begin, job: Job, seed: int) -> None:
-    """Three times in one run, whose driver is then killed as well, and once in another one that comes to its end."""
+def kill_executors(begin: Begin, job: Job, seed: int, kills: int) -> None:
+    """So many in one run, whose driver is then killed as well, and one in another one that comes to its end."""
     rng = random.Random(seed)
     driver = begin(job)
     wait_until(lambda: batches_done(job) > 0, driver)
-    for _ in range(3):
+    for _ in range(kills):
         kill_an_executor(driver, rng)
     assert driver.poll() is None, "the killed executors cost more than time, or there was too little to do"
     kill_all(driver)
@@ -107,29 +108,35 @@ def kill_executors(begin: Begin, job: Job, seed: int) -> None:
     assert b"done" in out
 
 
+@OFTEN
 @pytest.mark.usefixtures("workers_directories")
-def test_what_is_read_is_exactly_the_log(spark: SparkSession, begin: Begin, ledgers: Ledgers, tmp_path: Path) -> None:
+def test_what_is_read_is_exactly_the_log(
+    spark: SparkSession, begin: Begin, ledgers: Ledgers, tmp_path: Path, kills: int, entries: int
+) -> None:
     with TestLog(ledgers.uri, roll_entries=100) as log:
-        log.append(ENTRIES, 50)
+        log.append(entries, 50)
         given = options(log, maxEntriesPerTrigger=20, minPartitions=4)
         job = Job(given, str(tmp_path / "checkpoint"), str(tmp_path / "out"), master=MASTER)
-        kill_executors(begin, job, seed=1)
-    assert_exactly(spark.read.parquet(str(job.files)).collect(), 0, ENTRIES)
+        kill_executors(begin, job, seed=1, kills=kills)
+    assert_exactly(spark.read.parquet(str(job.files)).collect(), 0, entries)
 
 
+@OFTEN
 @pytest.mark.usefixtures("workers_directories")
-def test_what_is_written_is_exactly_what_was_read(begin: Begin, ledgers: Ledgers, tmp_path: Path) -> None:
+def test_what_is_written_is_exactly_what_was_read(
+    begin: Begin, ledgers: Ledgers, tmp_path: Path, kills: int, entries: int
+) -> None:
     target = TestLog(ledgers.uri)
     target.close()
     written = Written(target)
     with TestLog(ledgers.uri, roll_entries=100) as source:
-        source.append(ENTRIES, 50)
+        source.append(entries, 50)
         given = options(source, maxEntriesPerTrigger=20, minPartitions=4)
         job = Job(given, str(tmp_path / "checkpoint"), sink=options(target, writerId="copy"), master=MASTER)
-        kill_executors(begin, job, seed=2)
-    assert_copied(target, ENTRIES)
+        kill_executors(begin, job, seed=2, kills=kills)
+    assert_copied(target, entries)
     swept(written)
-    assert_copied(target, ENTRIES)
+    assert_copied(target, entries)
 
 
 def assert_copied(target: TestLog, count: int) -> None:

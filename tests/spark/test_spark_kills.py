@@ -93,7 +93,7 @@ def options(log: TestLog, **more: object) -> dict[str, str]:
     return {"metadataServiceUri": log.uri, "log": log.name} | {name: str(value) for name, value in more.items()}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))])
 @pytest.mark.parametrize("victim", ["driver", "worker"])
 def test_what_is_read_is_exactly_the_log(
     spark: SparkSession, ledgers: Ledgers, tmp_path: Path, seed: int, victim: str

@@ -18,9 +18,23 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from _pytest.mark.structures import ParameterSet
+
 # How many traces that count there are at least in each block of seeds.
 FAILOVER_SEEDS, FAILOVER_TRACES = 15, 10
 HEALING_SEEDS, HEALING_TRACES = 25, 60
+CHEAP = {
+    "failover": (45, 90, 120),
+    "healing": (0, 175, 200),
+}  # blocks that take least time; `make test-long` has the others
+
+
+def blocks(scenario: str, count: int, size: int) -> list[ParameterSet]:
+    """The first seed of each block."""
+    return [
+        pytest.param(first, marks=() if first in CHEAP[scenario] else pytest.mark.long)
+        for first in range(0, count * size, size)
+    ]
 
 
 def explained(scenario: str, seeds: Sequence[int], directory: Path) -> tuple[int, set[str]]:
@@ -38,7 +52,7 @@ def test_the_model_explains_what_some_runs_do(tmp_path: Path) -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("first", range(0, 12 * FAILOVER_SEEDS, FAILOVER_SEEDS))
+@pytest.mark.parametrize("first", blocks("failover", 12, FAILOVER_SEEDS))
 def test_the_model_explains_failovers(first: int, tmp_path: Path) -> None:
     count, kinds = explained("failover", range(first, first + FAILOVER_SEEDS), tmp_path)
     assert count >= FAILOVER_TRACES
@@ -47,7 +61,7 @@ def test_the_model_explains_failovers(first: int, tmp_path: Path) -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("first", range(0, 10 * HEALING_SEEDS, HEALING_SEEDS))
+@pytest.mark.parametrize("first", blocks("healing", 10, HEALING_SEEDS))
 def test_the_model_explains_healing(first: int, tmp_path: Path) -> None:
     count, kinds = explained("healing", range(first, first + HEALING_SEEDS), tmp_path)
     assert count >= HEALING_TRACES

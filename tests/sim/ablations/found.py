@@ -38,11 +38,11 @@ FOUND: Final[Mapping[str, Found]] = {
     "50 a worker ends writers for nothing": Found(
         "healing", 8, "I10: ledger 4 was recovered, and no bookie could take a place", cheap=True
     ),
-    "51 a creation makes no record": Found("everything", 8, "liveness: every copy there: bookie-3 misses", cheap=True),
+    "51 a creation makes no record": Found("everything", 8, "liveness: every copy there: bookie-3 misses"),
     "51 a bookie is taken in without a new fragment": Found(
         "everything", 8, "liveness: every copy there: bookie-3 misses"
     ),
-    "53 an opener does not read unsealed numbers": Found("logs", 4, ", and a repetition", cheap=True),
+    "53 an opener does not read unsealed numbers": Found("logs", 4, ", and a repetition"),
     "53 a forgotten producer begins again": Found("logs", 6, ", and a repetition", cheap=True),
     "S1 frames are acknowledged without a sync": Found("storage", 1, "are unknown, and were not lost", cheap=True),
     "S3 damage is cut like a torn tail": Found("storage", 56, "are unknown, and were not lost", cheap=True),

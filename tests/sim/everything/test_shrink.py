@@ -83,6 +83,7 @@ def test_no_more_runs_are_played_than_allowed() -> None:
     assert lines[-1] == "the budget of 7 runs is used up"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.thorough
 def test_a_planted_defect_becomes_a_story_and_a_test(tmp_path: Path) -> None:
     with collected_ledgers_forgotten():

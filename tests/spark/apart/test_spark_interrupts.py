@@ -121,7 +121,8 @@ def test_sigterm_leaves_no_process(export: Program, tmp_path: Path, name: str) -
     assert export.end() == (143, f"bkpy: terminated; {tmp_path / 'out'} {REST}\n")
 
 
-@pytest.mark.parametrize("name", ["java", *(pytest.param(name, marks=slow) for name in ("launcher", "writing"))])
+@slow
+@pytest.mark.parametrize("name", ["java", "launcher", "writing"])
 def test_sigkill_leaves_no_process(export: Program, tmp_path: Path, name: str) -> None:
     export.wait_for(moment(export, tmp_path / "out", name))
     export.process.send_signal(signal.SIGKILL)
@@ -144,7 +145,10 @@ def test_an_export_whose_java_process_is_killed_says_so(export: Program, tmp_pat
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", ["launcher", "java", "service", "stream", "picture"])
+@pytest.mark.parametrize(
+    "name",
+    ["java", "stream", *(pytest.param(name, marks=pytest.mark.long) for name in ("launcher", "service", "picture"))],
+)
 def test_ctrl_c_ends_the_demo_with_all_its_processes(tmp_path: Path, name: str) -> None:
     program = Program("demo", "--dir", tmp_path / "demo")
     program.wait_for(moment(program, tmp_path, name))

@@ -309,7 +309,7 @@ class Life:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(3, 24))]
+    "seed", [1, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in (0, *range(2, 24)))]
 )
 def test_nothing_is_denied_however_few_states_are_kept(seed: int) -> None:
     life = Life(seed)

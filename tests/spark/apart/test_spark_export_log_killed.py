@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -19,13 +20,14 @@ from tests.spark.logs import PATIENCE_S, TestLog, assert_exactly, entry
 from tests.waiting import eventually_here
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.spark.conftest import Ledgers
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.exhaustive]
 
-KILLS = 8
+KILLS = pytest.mark.parametrize("kills", [3, pytest.param(8, marks=pytest.mark.long)])
 BEGINNING_S = 15.0  # about as long as it takes until the first batch is added
 ADDING_S = 3.0  # for some more
 SESSION_S = 4
@@ -96,9 +98,12 @@ class Export:
         """Return when the lock of the dead is forgotten."""
         eventually_here(lambda: can_be_taken(lock(self.log.uri, self.to)), deadline_s=PATIENCE_S)
 
+    def killed(self, kills: int) -> Iterator[int]:
+        """So many times, and more until an export has got as far as to add something."""
+        return itertools.takewhile(lambda number: number < kills or not self.seen, itertools.count())
+
     def finish(self) -> None:
         """One that nobody kills; then everything is there."""
-        assert self.seen, "no export got as far as to add anything"
         end = self.log.appended(at_once=True)
         self.unlocked()
         program = self.start("--json", stdout=subprocess.PIPE)
@@ -131,8 +136,9 @@ def export(ledgers: Ledgers, tmp_path: Path) -> Any:
         log.appended(at_once=True)
 
 
-def test_killed_at_random_an_export_of_a_growing_log_goes_on(export: Export) -> None:
-    for _ in range(KILLS):
+@KILLS
+def test_killed_at_random_an_export_of_a_growing_log_goes_on(export: Export, kills: int) -> None:
+    for _ in export.killed(kills):
         program = export.start()
         export.let(program)
         export.kill(program)
@@ -141,10 +147,11 @@ def test_killed_at_random_an_export_of_a_growing_log_goes_on(export: Export) -> 
     export.finish()
 
 
-def test_killed_at_random_a_service_goes_on(export: Export) -> None:
+@KILLS
+def test_killed_at_random_a_service_goes_on(export: Export, kills: int) -> None:
     """By another one if it was killed, and by itself if its Java process was."""
     program = None
-    for _ in range(KILLS):
+    for _ in export.killed(kills):
         if program is None:
             export.unlocked()  # the first round's errors end the service, and the lock of the dead is one
             program = export.start("--follow", "--interval", "0.2")

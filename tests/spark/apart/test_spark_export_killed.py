@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.exhaustive]
 
-KILLS = 8
 LATEST_S = 15.0  # when a kill comes, at the latest: about as long as a whole export takes
 
 
@@ -45,14 +44,15 @@ def keys(to: Path) -> list[tuple[int, int]]:
     return sorted(found)
 
 
-def test_killed_at_random_an_export_goes_on(ledgers: Ledgers, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [4, pytest.param(8, marks=pytest.mark.long)])
+def test_killed_at_random_an_export_goes_on(ledgers: Ledgers, tmp_path: Path, kills: int) -> None:
     """Of the command or of its Java process. Small batches, so that there is much to interrupt."""
     rng = random.Random(int(time.time()))
     everything = sorted((i, n) for i, payloads in ledgers.payloads.items() for n in range(len(payloads)))
     arguments = ["--connect", ledgers.uri, "--ledgers", "closed", "--to", tmp_path / "out", "--batch-bytes", "1"]
     arguments += ["-o", "sessionTimeoutSeconds=4", "-o", "maxBytesPerPartition=50000"]
     seen: list[tuple[int, int]] = []
-    for _ in range(KILLS):
+    for _ in range(kills):
         program = Program("export", *arguments)
         java_too = rng.random() < 0.3
         with contextlib.suppress(subprocess.TimeoutExpired):
