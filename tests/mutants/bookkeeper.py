@@ -9,6 +9,9 @@ _ENTRIES = f"{_HERE}/test_bookkeeper_entries.py"
 _STATUSES = f"{_HERE}/test_bookkeeper_statuses.py"
 _PACKETS = f"{_HERE}/test_bookkeeper_packets.py"
 _MESSAGES = f"{_HERE}/test_bookkeeper_messages.py"
+_METADATA = f"{_HERE}/test_bookkeeper_ledger_metadata.py"
+_CLUSTER = "tests/unit/metadata/bookkeeper/test_bookkeeper_cluster.py"
+_BOOKIES = "tests/unit/metadata/bookkeeper/test_bookkeeper_bookies.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(
@@ -66,5 +69,61 @@ MUTANTS: list[Mutant] = [
         "if status == StatusCode.EOK and not isinstance(response, AuthExchange | StartTlsResponse):",
         "if response is None:",
         (f"{_MESSAGES}::test_a_status_that_nobody_knows_is_handed_out",),
+    ),
+    Mutant(
+        "a BookKeeper ledger rewritten in the newest metadata format",
+        "an old client of the same cluster can't read the ledger any more",
+        "format_version=version,\nkept=",
+        "kept=",
+        (f"{_METADATA}::test_a_transition_keeps_the_format_that_was_read",),
+    ),
+    Mutant(
+        "unknown fields of a BookKeeper ledger dropped",
+        "a newer BookKeeper loses what it has stored of a ledger when bkpy recovers it",
+        "message.MergeFromString(self.kept)",
+        "message.MergeFromString(self.kept)\nmessage.DiscardUnknownFields()",
+        (f"{_METADATA}::test_fields_that_nobody_knows_survive_each_transition",),
+    ),
+    Mutant(
+        "any password opens a BookKeeper ledger",
+        "the password of a ledger protects nothing",
+        "if self.password != password:",
+        "if False:",
+        (f"{_METADATA}::test_another_password_is_refused",),
+    ),
+    Mutant(
+        "bytes behind a ledger's binary metadata ignored",
+        "damaged metadata are believed",
+        "if len(found) != size:",
+        "if len(found) < size:",
+        (f"{_METADATA}::test_damage_is_refused",),
+    ),
+    Mutant(
+        "a BookKeeper counter of ledger ids made again after its deletion",
+        "two ledgers get the same id",
+        "newest = high + 1",
+        "newest = max(high, 1)",
+        (f"{_CLUSTER}::test_a_counter_that_java_has_deleted_is_not_made_again",),
+    ),
+    Mutant(
+        "a BookKeeper id made with bkpy's own number of bits",
+        "bkpy and Java give out the same ids for different ledgers",
+        "_HIGH_BITS: Final = 32",
+        "_HIGH_BITS: Final = 31",
+        (f"{_CLUSTER}::test_the_next_ids_after_the_short_ones_have_a_high",),
+    ),
+    Mutant(
+        "the first endpoint of a bookie taken for the one of clients",
+        "clients talk BookKeeper's protocol to an HTTP server",
+        "if one.protocol == _PROTOCOL",
+        "if one.protocol",
+        (f"{_BOOKIES}::test_the_address_is_that_of_the_endpoint_for_clients",),
+    ),
+    Mutant(
+        "ledgers created on BookKeeper bookies that are away",
+        "an under-replication record that BookKeeper doesn't know is written into its cluster",
+        "if self._stored_as.absent_allowed else ()",
+        "",
+        (f"{_BOOKIES}::test_no_ledger_is_created_on_bookies_that_are_away",),
     ),
 ]

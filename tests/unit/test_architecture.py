@@ -320,6 +320,11 @@ CONSTANTS = {
     "metadata/backup/restore.py": {"_TRANSACTION_BYTES": OF_ANOTHER},
     "metadata/restore_record.py": {"_EXAMPLES_MAX": OF_A_TEXT},
     "metadata/cluster.py": {"LAYOUT_VERSION": ON_DISK},
+    "metadata/bookkeeper/cookies.py": dict.fromkeys(("_LINES", "_NEWEST"), ON_DISK),
+    "metadata/bookkeeper/layout.py": {
+        **dict.fromkeys(("_FORMAT_VERSION", "_HIGH_BITS", "_HIGH_MAX"), ON_DISK),
+        "_SHORT_END": OF_ANOTHER,
+    },
     "metadata/ledgers/layout.py": {"SEQUENCE_BITS": OF_ANOTHER},
     "metadata/replication/election.py": {
         "_TOKEN_BYTES": "is how unlike others a name is",
@@ -365,6 +370,7 @@ CONSTANTS = {
     "protocol/bookkeeper/messages.py": dict.fromkeys(
         ("MESSAGE_VERSION", "HIGH_PRIORITY", "_FENCE", "_PIGGYBACK", "_RECOVERY", "_DEFERRED_SYNC"), ON_THE_WIRE
     ),
+    "protocol/bookkeeper/ledger_metadata.py": dict.fromkeys(("_BINARY", "_TEXT", "_LINES", "_IN_RECOVERY"), ON_DISK),
     "protocol/restore/restoring.py": {"HIGHS_SKIPPED": ON_DISK, "SEQUENCE_BITS": OF_ANOTHER},
     "protocol/wire/block_scan.py": {
         "_HEADER_BYTES": ON_THE_WIRE,
@@ -660,6 +666,7 @@ INHERITED = {
     "errors.LedgerFencedError": "what is caught says how much is",
     "errors.SequenceError": "what is caught says how much is",
     "metadata.store.store.StoreRefusal": "what is caught says how much is",
+    "protocol.ledger.ledger_metadata.LedgerMetadata": "its heir has another stored form, and the same transitions",
 }
 
 
@@ -798,3 +805,4 @@ def test_nothing_but_bookkeepers_own_protocol_loads_protobuf() -> None:
     loaded = loaded_by("import bkpy, bkpy.bookie.process, bkpy.local.cluster; bkpy.connect, bkpy.AdminClient")
     assert {"bkpy.client.client", "bkpy.storage.engine"} <= loaded
     assert not {name for name in loaded if name.startswith(("google.protobuf", "bkpy.protocol.bookkeeper"))}
+    assert "bkpy.metadata.bookkeeper.cluster" not in loaded

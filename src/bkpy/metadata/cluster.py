@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, assert_never
 from bkpy.config.client import ClientSettings
 from bkpy.errors import ConfigError, CorruptDataError, MetadataConflictError, NoSuchClusterError
 from bkpy.metadata import paths
+from bkpy.metadata.bookkeeper.layout import is_bookkeeper_layout
 from bkpy.metadata.ledgers.catalog import LedgerCatalog
 from bkpy.metadata.ledgers.layout import LONG_HIERARCHICAL, Layout, layout_named
 from bkpy.metadata.store.outcome import Done, Exists, Missing, NotDone, Superseded, Unknown, to_error
@@ -33,6 +34,8 @@ class Cluster:
     instance_id: str
     layout_name: str
     catalog: LedgerCatalog
+    of_bookkeeper: bool = False
+    """Whether it is a cluster of Apache BookKeeper."""
 
 
 async def init_cluster(
@@ -97,17 +100,34 @@ def _above(root: str) -> Iterator[str]:
         yield root
 
 
-async def open_cluster(store: MetadataStore, root: str, *, settings: ClientSettings = _DEFAULTS) -> Cluster:
-    """The cluster under `root`. Raises `NoSuchClusterError` when none was initialised there."""
+async def open_cluster(
+    store: MetadataStore, root: str, *, settings: ClientSettings = _DEFAULTS, of_bookkeeper: bool = False
+) -> Cluster:
+    """The cluster under `root`; one of Apache BookKeeper only if the caller can use it.
+
+    Raises `NoSuchClusterError` when none was initialised there, and `ConfigError` for one of BookKeeper otherwise.
+    """
     layout = await read_certainly(store, f"{root}/{paths.LAYOUT}")
+    theirs = layout is not None and is_bookkeeper_layout(layout[0])
+    if theirs and not of_bookkeeper:
+        raise ConfigError(f"the cluster under {root} is one of Apache BookKeeper, on which this doesn't work")
     instance_id = await read_certainly(store, f"{root}/{paths.INSTANCE_ID}")
+    if theirs and instance_id is None:
+        instance_id = b"", 0  # the cluster of an old BookKeeper has none
     if layout is None or instance_id is None:
         raise NoSuchClusterError(f"there is no cluster under {root}: run `bkpy cluster init` first")
     try:
         instance = instance_id[0].decode("ascii")
     except UnicodeDecodeError as error:
         raise CorruptDataError(f"{root}/{paths.INSTANCE_ID} is unreadable: {error!r}") from error
-    return _cluster(store, root, instance, _layout(layout[0], root), settings)
+    if not theirs:
+        return _cluster(store, root, instance, _layout(layout[0], root), settings)
+    try:
+        from bkpy.metadata.bookkeeper.cluster import open_catalog
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"a cluster of Apache BookKeeper needs {error.name}: install bkpy[bookkeeper]") from error
+    catalog = open_catalog(store, root, layout[0], settings)
+    return Cluster(store, root, instance, catalog.layout.name, catalog, of_bookkeeper=True)
 
 
 def _cluster(store: MetadataStore, root: str, instance_id: str, layout: Layout, settings: ClientSettings) -> Cluster:

@@ -86,6 +86,33 @@ class BookieInfo:
     in_limbo: bool = False  # it has lost data
 
 
+class RegistrationFormat(NamedTuple):
+    """How a kind of cluster stores what a bookie says of itself.
+
+    `fields` takes a bookie's id and the value of its node. `address_of_unseen` takes the id and the cookie of a bookie
+    that this client has never seen registered. `absent_allowed`: ledgers may be created on bookies that aren't there.
+    """
+
+    encode: Callable[[Mapping[str, Any]], bytes]
+    fields: Callable[[str, bytes], dict[str, Any]]
+    address_of_unseen: Callable[[str, bytes | None], str]
+    absent_allowed: bool
+
+
+def _address_in_cookie(bookie_id: str, cookie: bytes | None) -> str:
+    if cookie is None:
+        raise BookieUnavailableError("the cluster knows no such bookie", bookie=bookie_id, retriable=False)
+    return str(cookie_fields(cookie)["address"])
+
+
+JSON: Final = RegistrationFormat(
+    encode=_RECORD.encode,
+    fields=lambda _, data: fields_of(data),
+    address_of_unseen=_address_in_cookie,
+    absent_allowed=True,
+)
+
+
 class Registration:
     """A bookie's own node.
 
@@ -107,9 +134,11 @@ class Registration:
         cookie: tuple[bytes, int] | None = None,
         on_death: Callable[[BaseException], None] | None = None,
         settings: MetadataSettings = _BOOKIE_DEFAULTS,
+        stored_as: RegistrationFormat = JSON,
     ) -> None:
         paths.checked_bookie_id(info.bookie_id)
         self.info = info
+        self._stored_as = stored_as
         self._store = store
         self._root = root
         self._runtime = runtime
@@ -231,7 +260,7 @@ class Registration:
                 continue
             if found[0] == value:
                 return
-            owner = fields_of(found[0])
+            owner = self._fields(found[0])
             if (owner.get("token"), owner.get("session")) == (self._token, _session(self._store)):
                 await self._replace(path, value, found[1])  # a field has changed
             elif owner.get("token") == self._token or (self._identity and owner.get("identity") == self._identity):
@@ -256,7 +285,7 @@ class Registration:
         if isinstance(found, Answer) and found.value == self._cookie:
             return await create_certainly(self._store, node, Check(cookie, self._cookie[1]), attempts_max=1)
         here = await self._look(path, doubt=False)
-        if here is None or fields_of(here[0]).get("token") != self._token:
+        if here is None or self._fields(here[0]).get("token") != self._token:
             raise self._not_known()
         return Exists(path)
 
@@ -285,7 +314,7 @@ class Registration:
     async def _withdraw(self, path: str) -> None:
         """Remove the node if it is this process's."""
         found = await read_if_there(self._store, path)
-        if found is not None and fields_of(found[0]).get("token") == self._token:
+        if found is not None and self._fields(found[0]).get("token") == self._token:
             await self._remove(path, found[1])
 
     async def _look(self, path: str, doubt: bool) -> tuple[bytes, int] | None:
@@ -337,16 +366,25 @@ class Registration:
             "session": _session(self._store),
             "identity": self._identity,
         }
-        return _RECORD.encode(fields)
+        return self._stored_as.encode(fields)
+
+    def _fields(self, value: bytes) -> dict[str, Any]:
+        """The fields of a node that may be anybody's, and anything."""
+        try:
+            return self._stored_as.fields(self.info.bookie_id, value)
+        except CorruptDataError:
+            return {}
 
 
 def _session(store: MetadataStore) -> str:
     return f"{store.session_id:#x}"
 
 
-def decode_registration(bookie_id: str, data: bytes, *, read_only: bool) -> BookieInfo:
+def decode_registration(
+    bookie_id: str, data: bytes, *, read_only: bool, stored_as: RegistrationFormat = JSON
+) -> BookieInfo:
     """The fields of a bookie's node; unknown ones are ignored. Raises `CorruptDataError`."""
-    fields = fields_of(data)
+    fields = stored_as.fields(bookie_id, data)
     try:
         return BookieInfo(
             bookie_id=bookie_id,
@@ -388,7 +426,12 @@ class BookieDirectory:
     """
 
     def __init__(
-        self, store: MetadataStore, root: str, runtime: Runtime, settings: ClientSettings = _CLIENT_DEFAULTS
+        self,
+        store: MetadataStore,
+        root: str,
+        runtime: Runtime,
+        settings: ClientSettings = _CLIENT_DEFAULTS,
+        stored_as: RegistrationFormat = JSON,
     ) -> None:
         self.bookies: dict[str, BookieInfo] = {}
         self.read_only: dict[str, BookieInfo] = {}
@@ -397,6 +440,7 @@ class BookieDirectory:
         self._store = store
         self._root = root
         self._runtime = runtime
+        self._stored_as = stored_as
         self._addresses: dict[str, str] = {}
         self._last_seen: dict[str, BookieInfo] = {}  # of registered bookies, and the ones that were
         self._drains = Drains(store, root, runtime, settings)
@@ -468,7 +512,7 @@ class BookieDirectory:
         Raises `MetadataUnavailableError`. From now on one of them that isn't registered counts as absent for this
         client, seen before or not.
         """
-        names = await list_cookies(self._store, self._root)
+        names = await list_cookies(self._store, self._root) if self._stored_as.absent_allowed else ()
         found = await asyncio.gather(
             *(self._known(name) for name in names if name not in without and name not in self.draining)
         )
@@ -510,10 +554,8 @@ class BookieDirectory:
         """
         if bookie_id not in self._addresses:
             cookie = await read_cookie(self._store, self._root, bookie_id)
-            if cookie is None:
-                raise BookieUnavailableError("the cluster knows no such bookie", bookie=bookie_id, retriable=False)
-            # A registration since then is newer than the cookie.
-            self._addresses.setdefault(bookie_id, str(cookie_fields(cookie[0])["address"]))
+            address = self._stored_as.address_of_unseen(bookie_id, cookie and cookie[0])
+            self._addresses.setdefault(bookie_id, address)  # a registration since then is newer than the cookie
         return self._addresses[bookie_id]
 
     async def _follow(self, watch: Watch) -> None:
@@ -549,6 +591,6 @@ class BookieDirectory:
         if found is None:
             return None
         try:
-            return decode_registration(bookie_id, found[0], read_only=read_only)
+            return decode_registration(bookie_id, found[0], read_only=read_only, stored_as=self._stored_as)
         except CorruptDataError:
             return None  # not a bookie's node: it must not hide all the bookies

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, assert_never
+from typing import TYPE_CHECKING, NamedTuple, Protocol, assert_never
 
 from bkpy.config.client import ClientSettings
 from bkpy.errors import ConfigError, MetadataConflictError, NoSuchClusterError, NoSuchLedgerError
 from bkpy.metadata import paths
-from bkpy.metadata.ledgers.layout import IdGenerator, Layout, held_ids, next_id
+from bkpy.metadata.ledgers.layout import IdGenerator, Layout, NewId, held_ids, next_id
 from bkpy.metadata.replication.underreplication import UnderreplicationQueue
 from bkpy.metadata.store.outcome import (
     CreateOutcome,
@@ -78,8 +78,17 @@ class IdsGiven(NamedTuple):
     held: frozenset[int]
 
 
+class NewIds(Protocol):
+    """Where the ids of new ledgers come from."""
+
+    async def next(self) -> NewId | NotDone: ...
+
+
 class LedgerCatalog:
-    """The ledgers under `root`. Reads raise `MetadataUnavailableError` when the store can't be reached in time."""
+    """The ledgers under `root`. Reads raise `MetadataUnavailableError` when the store can't be reached in time.
+
+    `codec` decodes what is stored of a ledger. `new_ids` gives out ids as the layout does, by default.
+    """
 
     def __init__(
         self,
@@ -88,14 +97,18 @@ class LedgerCatalog:
         layout: Layout,
         runtime: Runtime,
         settings: ClientSettings = _DEFAULTS,
+        *,
+        codec: type[LedgerMetadata] = LedgerMetadata,
+        new_ids: NewIds | None = None,
     ) -> None:
         self.layout = layout
+        self._codec = codec
         self._store = store
         self._root = root
         self._runtime = runtime
         self._settings = settings
         self._attempts_max = settings.metadata_write_attempts_max
-        self._new_ids = IdGenerator(store, root, layout, attempts_max=self._attempts_max)
+        self._new_ids = new_ids or IdGenerator(store, root, layout, attempts_max=self._attempts_max)
 
     @property
     def reachable(self) -> bool:
@@ -236,7 +249,7 @@ class LedgerCatalog:
         found = await read_certainly(self._store, path)
         if found is None:
             raise NoSuchLedgerError("there is no such ledger", ledger_id=ledger_id)
-        return LedgerMetadata.decode(ledger_id, found[0]), found[1]
+        return self._codec.decode(ledger_id, found[0]), found[1]
 
     async def closed_before(self, ledger_id: int, ms: int) -> bool:
         """Whether the ledger was CLOSED at that time and is unchanged since, or is gone.

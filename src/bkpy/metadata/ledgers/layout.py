@@ -26,15 +26,22 @@ _HIGH_MAX = LEDGER_ID_MAX >> SEQUENCE_BITS
 
 @dataclass(frozen=True)
 class Layout:
-    """Decimal digits of the id, split into `widths`: one node level each, the last one prefixed with an L."""
+    """Decimal digits of the id, split into `widths`: one node level each, the last one prefixed with an L.
+
+    Ids below `first_id` are in the layout `lower`, under the same root.
+    """
 
     name: str
     widths: tuple[int, ...]
     id_nodes: tuple[str, ...]  # nodes under the root, parents first, that new ids come from
     long_ids: bool = False
+    lower: Layout | None = None
+    first_id: int = 0
 
     def path_of(self, root: str, ledger_id: int) -> str:
         """The ledger's node. Raises `ConfigError` for an id that the layout has no room for."""
+        if self.lower is not None and ledger_id < self.first_id:
+            return self.lower.path_of(root, ledger_id)
         digits = f"{ledger_id:0{sum(self.widths)}d}"
         if not 0 <= ledger_id <= LEDGER_ID_MAX or len(digits) > sum(self.widths):
             raise ConfigError(f"the {self.name} layout has no ledger id {ledger_id}")
@@ -47,7 +54,7 @@ class Layout:
     def id_of(self, path: str) -> int | None:
         """The ledger whose node is at this path below the root, without a slash in front; None for other nodes."""
         digits = path.replace("/", "").replace("L", "")
-        if not digits.isascii() or not digits.isdecimal() or len(digits) != sum(self.widths):
+        if not digits.isascii() or not digits.isdecimal() or len(digits) > sum(self.widths):
             return None
         ledger_id = int(digits)
         return ledger_id if ledger_id <= LEDGER_ID_MAX and self.path_of("", ledger_id)[1:] == path else None
@@ -66,8 +73,13 @@ class Layout:
         A partition that vanishes meanwhile is empty. One that may not be listed raises `UnauthorizedError`, or is
         reported to `skipped` and left out.
         """
-        async for ids in self._walk(store, root, 0, 0, range(first, last + 1), skipped):
-            yield ids
+        if self.lower is not None and first < self.first_id:
+            below = min(last, self.first_id - 1)
+            async for ids in self.lower.partitions(store, root, first, below, skipped=skipped):
+                yield [ledger_id for ledger_id in ids if ledger_id < self.first_id]
+        if last >= self.first_id:
+            async for ids in self._walk(store, root, 0, 0, range(max(first, self.first_id), last + 1), skipped):
+                yield [ledger_id for ledger_id in ids if ledger_id >= self.first_id] if self.first_id else ids
 
     async def _walk(
         self,

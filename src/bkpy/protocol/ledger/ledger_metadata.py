@@ -16,7 +16,7 @@ import dataclasses
 import enum
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from bkpy.errors import CallerError, ConfigError, CorruptDataError, LedgerClosedError, UnauthorizedError
 from bkpy.protocol.ledger.accepted_loss import AcceptedLoss
@@ -90,6 +90,10 @@ class LedgerMetadata:
     Methods that change it return another value and store nothing.
     """
 
+    # What a subclass with another stored form has otherwise.
+    _digests: ClassVar[tuple[str, ...]] = DIGESTS
+    _ledger_key_bytes: ClassVar[int] = LEDGER_KEY_BYTES
+
     ledger_id: int
     """The id, which the path of the stored value says."""
     state: LedgerState
@@ -143,11 +147,14 @@ class LedgerMetadata:
                 f"{self.ensemble_size}, {self.write_quorum}, {self.ack_quorum}",
                 ledger_id=self.ledger_id,
             )
-        if self.digest not in DIGESTS:
-            raise ConfigError(f"a digest is one of {', '.join(DIGESTS)}, not {self.digest!r}", ledger_id=self.ledger_id)
-        if len(self.ledger_key) != LEDGER_KEY_BYTES:
+        if self.digest not in self._digests:
             raise ConfigError(
-                f"a ledger key has {LEDGER_KEY_BYTES} bytes, not {len(self.ledger_key)}", ledger_id=self.ledger_id
+                f"a digest is one of {', '.join(self._digests)}, not {self.digest!r}", ledger_id=self.ledger_id
+            )
+        if len(self.ledger_key) != self._ledger_key_bytes:
+            raise ConfigError(
+                f"a ledger key has {self._ledger_key_bytes} bytes, not {len(self.ledger_key)}",
+                ledger_id=self.ledger_id,
             )
 
     def _check_fragments(self) -> None:
