@@ -352,7 +352,7 @@ def accepted_transport(connection: Connection) -> asyncio.Transport:
 
 def takes_answers(connection: Connection) -> bool:
     """Whether the client reads what it is answered."""
-    return connection.requests._writable.is_set()
+    return connection.requests.answers._writable.is_set()
 
 
 def keys_max(keys: Keys) -> int:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from bkpy.bookie.background_services import NewBackgroundService
     from bkpy.bookie.connection.connection import Connection
+    from bkpy.bookie.connection.served import OtherProtocol
     from bkpy.bookie.server import BookieServer
     from bkpy.bookie.service import BookieService
     from bkpy.client.bookies.channel import BookieChannel
@@ -95,10 +96,11 @@ class DirectFiles:
 class InProcess:
     """Bookies a, b, c, ..., and clients of them."""
 
-    def __init__(self, directory: Path, *, real_disks: bool = False) -> None:
+    def __init__(self, directory: Path, *, real_disks: bool = False, protocol: OtherProtocol | None = None) -> None:
         self.directory = directory
         self.root = ROOT
         self.real_disks = real_disks or not virtual()
+        self.protocol = protocol  # what clients of the bookies speak, if not bkpy's own
         self.disks: dict[str, SimDisk] = {}
         self.tree = MemoryStore(runtime_here())
         self.nodes: list[BookieNode] = []
@@ -147,6 +149,7 @@ class InProcess:
             background_service=background_service,
             integrity_checker=integrity_checker,
             rebuild=rebuild,
+            protocol=self.protocol,
         )
 
     async def start_node(self, name: str, *, mending: bool = False, rebuild: bool = False) -> BookieNode:

@@ -131,7 +131,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "stalled holders of memory are waited for as long as others",
         "hung clients keep everybody else from sending large frames",
-        "            under_pressure = bool(self._receive.charged) and self.service.receive_budget.wanted",
+        "            under_pressure = bool(receive.charged) and self._service.receive_budget.wanted",
         "            under_pressure = False",
         (f"{_MEMORY}::test_hung_clients_with_half_frames_hold_little_and_nobody_waits_for_them_for_ever",),
     ),

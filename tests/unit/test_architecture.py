@@ -289,6 +289,11 @@ CONSTANTS = {
     "bookie/identity.py": {"_NAMED_MAX": OF_A_TEXT},
     "bookie/collector.py": {"_NAMED_MAX": OF_A_TEXT},
     "bookie/connection/keys.py": {"_FREE_KEYS": OF_MEMORY, "_KEY_MEMORY_BYTES": OF_MEMORY},
+    "bookie/bookkeeper/adds.py": {
+        "_COPY_BYTES_MAX": OF_THE_CPU,
+        "_STRIDE_MAX": OF_THE_CPU,
+    },
+    "bookie/bookkeeper/reads.py": {"LAST": ON_THE_WIRE, "_GAP_MAX": OF_THE_CPU},
     "bookie/process.py": {"SWITCH_INTERVAL_S": "is the interpreter's, of the whole process"},
     "bookie/state_manager.py": {"_FREE_CHANGE_MIN": "is a share of a value that only weights choices"},
     "client/arguments.py": {"LEDGERS_MAX": "bounds what a command or a query names, and no setting of a client"},
@@ -364,9 +369,9 @@ CONSTANTS = {
         "_NAME_CHARS_SHOWN": "is how much of an error's text",
     },
     "protocol/bookkeeper/entries.py": dict.fromkeys(
-        ("ENTRY_HEADER_BYTES", "LAC_HEADER_BYTES", "MASTER_KEY_BYTES"), ON_THE_WIRE
+        ("ENTRY_HEADER_BYTES", "ENTRY_ID_MAX", "LAC_HEADER_BYTES", "MASTER_KEY_BYTES"), ON_THE_WIRE
     ),
-    "protocol/bookkeeper/frames.py": dict.fromkeys(("LENGTH_BYTES", "PACKET_VERSION", "_MESSAGE_BEGIN"), ON_THE_WIRE),
+    "protocol/bookkeeper/frames.py": dict.fromkeys(("PREFIX_BYTES", "PACKET_VERSION", "_MESSAGE_BEGIN"), ON_THE_WIRE),
     "protocol/bookkeeper/messages.py": dict.fromkeys(
         ("MESSAGE_VERSION", "HIGH_PRIORITY", "_FENCE", "_PIGGYBACK", "_RECOVERY", "_DEFERRED_SYNC"), ON_THE_WIRE
     ),

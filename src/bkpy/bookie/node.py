@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         NewBackgroundService,
         NewIntegrityChecker,
     )
+    from bkpy.bookie.connection.served import OtherProtocol
     from bkpy.bookie.membership import KnownBookie
     from bkpy.config.bookie import BookieSettings
     from bkpy.config.reloading import Comparison
@@ -81,13 +82,19 @@ class Listening:
     """The server, and what decides whether it takes entries. It listens before the bookie registers the port."""
 
     def __init__(
-        self, service: BookieService, credentials: Credentials, runtime: DiskRuntime, instance_id: str
+        self,
+        service: BookieService,
+        credentials: Credentials,
+        runtime: DiskRuntime,
+        instance_id: str,
+        protocol: OtherProtocol | None,
     ) -> None:
         self.credentials = credentials
         self.service = service
-        self.server = BookieServer(service, credentials, instance_id=instance_id)
-        self.reasons = ReadOnlyReasons(service)
         self.disk = DiskMonitor(service.settings, runtime)
+        connect = None if protocol is None else partial(protocol, disk=self.disk)
+        self.server = BookieServer(service, credentials, instance_id=instance_id, new_connection=connect)
+        self.reasons = ReadOnlyReasons(service)
 
     async def listen(self, membership: Membership) -> str:
         """Serve clients, after a look at all that could make the bookie read-only. Returns the address for others."""
@@ -203,7 +210,7 @@ class BookieNode:
     `release_memory` is called when the bookie has freed memory that it doesn't need again soon. `background_service`
     makes what runs beside the bookie as long as it serves, with metrics in the bookie's registry, and
     `integrity_checker` makes what restores lost entries. `rebuild`: the directories may be empty, although the cluster
-    knows the bookie: its disks were lost.
+    knows the bookie: its disks were lost. `protocol`: what clients speak, if not bkpy's own.
     """
 
     def __init__(
@@ -218,6 +225,7 @@ class BookieNode:
         *,
         rebuild: bool = False,
         reloading: SettingsReload | None = None,
+        protocol: OtherProtocol | None = None,
     ) -> None:
         self.settings = settings
         self._reloading = reloading or SettingsReload(settings)
@@ -231,6 +239,7 @@ class BookieNode:
         self._new_background_service = background_service
         self._new_integrity_checker = integrity_checker
         self._rebuild = rebuild
+        self._protocol = protocol
         self._metrics = BookieMetrics(runtime.clock)
         self._phases: list[Phase] = []
         self._closing = asyncio.Lock()
@@ -326,7 +335,8 @@ class BookieNode:
             restored=restore is not None,
         )
         service = BookieService(settings, storage, self._runtime, self._metrics, probe)
-        listening = self._enter(Listening(service, credentials, self._runtime, known.cluster.instance_id))
+        instance = known.cluster.instance_id
+        listening = self._enter(Listening(service, credentials, self._runtime, instance, self._protocol))
         self.failed.add_done_callback(lambda _: listening.server.stop())
         self.address = await listening.listen(membership)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from bkpy.bookie.connection.connection import Connection
 from bkpy.bookie.connection.handshakes import Handshakes
@@ -19,6 +19,7 @@ from bkpy.protocol.access import Right
 from bkpy.protocol.wire.messages import Hello, Status
 
 if TYPE_CHECKING:
+    from bkpy.bookie.connection.served import NewConnection, ServedConnection
     from bkpy.bookie.credentials import Credentials
     from bkpy.bookie.service import BookieService
 
@@ -26,15 +27,23 @@ if TYPE_CHECKING:
 class BookieServer:
     """Owns the connections to `service`. `instance_id` is the cluster's; the server refuses clients that name another.
 
-    With certificates among its `credentials` it speaks TLS only.
+    With certificates among its `credentials` it speaks TLS only. `new_connection` makes connections of another
+    protocol than bkpy's, which begin in the clear.
     """
 
-    def __init__(self, service: BookieService, credentials: Credentials, *, instance_id: str) -> None:
+    def __init__(
+        self,
+        service: BookieService,
+        credentials: Credentials,
+        *,
+        instance_id: str,
+        new_connection: NewConnection | None = None,
+    ) -> None:
         self._service = service
         self._settings = service.settings
         self._instance_id = instance_id
-        self._connections: dict[Connection, None] = {}  # in order of arrival, so that simulated runs repeat
-        self._new_connections: dict[Connection, None] = {}  # they have not sent HELLO yet
+        self._connections: dict[ServedConnection, None] = {}  # in order of arrival, so that simulated runs repeat
+        self._new_connections: dict[ServedConnection, None] = {}  # they have not sent HELLO yet
         self._memory_full = False
         self._complain_of_new_connections = service.complaint()
         self._complain_of_clients = service.complaint()
@@ -42,7 +51,8 @@ class BookieServer:
         self._complain_of_silence = service.complaint()
         self._credentials = credentials
         self._handshakes: Handshakes | None = None
-        if credentials.certificates is not None:
+        self._connect = new_connection or Connection
+        if credentials.certificates is not None and new_connection is None:
             self._handshakes = Handshakes(service, credentials.certificates, self._new_connection)
         credentials.on_rights.append(self._rights_changed)
         self._server: asyncio.Server | None = None
@@ -71,7 +81,7 @@ class BookieServer:
         return bound
 
     def _new_connection(self) -> Connection:
-        return Connection(self._service, self)
+        return cast("Connection", self._connect(self._service, self))
 
     async def finish(self, timeout_s: float) -> None:
         """Stop accepting and reading, answer accepted requests for at most `timeout_s`, and close all connections."""
@@ -102,7 +112,7 @@ class BookieServer:
 
     # --- the connections' calls -------------------------------------------------------------------------------------
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: ServedConnection) -> None:
         """Keep it. When too many connections have not sent HELLO yet, refuse the oldest of them."""
         if self._service.stopping:
             connection.abort()
@@ -127,7 +137,7 @@ class BookieServer:
         for connection in list(self._connections):
             connection.know_rights()
 
-    def greet(self, connection: Connection, hello: Hello) -> tuple[Status, str]:
+    def greet(self, connection: ServedConnection, hello: Hello) -> tuple[Status, str]:
         """Whether the client has reached the bookie that it meant, and may stay."""
         bookie_id = self._service.bookie_id
         if not self.rights_of(connection.names) & (Right.READ | Right.WRITE):
@@ -148,7 +158,7 @@ class BookieServer:
         self._new_connections.pop(connection, None)
         return Status.OK, ""
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: ServedConnection) -> None:
         self._connections.pop(connection, None)
         self._new_connections.pop(connection, None)
         self._answered.set()
@@ -190,7 +200,7 @@ class BookieServer:
         for connection in list(self._connections):
             allowed_s = connection.count_idle_tick()
             # One tick more than these has passed since the client last made progress.
-            if allowed_s is not None and connection.idle_ticks >= allowed_s / self._settings.tick_s:
+            if allowed_s is not None and connection.stalls.ticks >= allowed_s / self._settings.tick_s:
                 self._complain_of_silence(
                     "closing the connection from %s: it stalled, in sending or in reading, for longer than %g s",
                     connection.address,

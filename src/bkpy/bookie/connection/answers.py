@@ -10,11 +10,12 @@ answer needs beyond its reservation; the first in line goes on when there is roo
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from bkpy.buffers import Bytes
     from bkpy.storage.memory_budget import MemoryPart
@@ -113,3 +114,47 @@ class Answers:
                     return
                 waiting.set_result(self._take(bytes_))
             self._line.popleft()
+
+
+class ConnectionAnswers:
+    """The answers of one connection: at most `at_once` are made at a time, and none while its client reads none.
+
+    `flush` sends what was answered.
+    """
+
+    def __init__(self, answers: Answers, at_once: int, flush: Callable[[], None]) -> None:
+        self._answers = answers
+        self._flush = flush
+        self._reads = asyncio.Semaphore(at_once)
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._unread: list[AnswerPlace] = []  # of answers that the client has yet to read
+
+    def pause_writing(self) -> None:
+        """The client doesn't read its answers: make no more of them."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+        while self._unread:
+            self._unread.pop().end()
+
+    def close(self) -> None:
+        """The connection is gone: nothing waits for its client any more."""
+        self.resume_writing()
+        self._flush = lambda: None
+
+    @contextlib.asynccontextmanager
+    async def place(self, bytes_: int) -> AsyncIterator[AnswerPlace]:
+        """Hold one of the few places for answers in memory, until the client has read the answer."""
+        async with self._reads:
+            await self._writable.wait()
+            place = await self._answers.begin(bytes_)
+            try:
+                yield place
+            finally:
+                self._flush()  # so that the next answer waits if the client doesn't read
+                if self._writable.is_set():
+                    place.end()
+                else:
+                    self._unread.append(place)

@@ -9,48 +9,28 @@ not a frame.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from bkpy.bookie.connection.add_handler import AddHandler
 from bkpy.bookie.connection.keys import Keys
 from bkpy.bookie.connection.request_handler import RequestHandler
+from bkpy.bookie.connection.served import StallWatch
 from bkpy.errors import BookKeeperError, FrameTooLargeError, ProtocolError
 from bkpy.protocol.access import NO_OPS, Right, describe_names, forbidden_ops, names_in
 from bkpy.protocol.wire import frame as wire
 from bkpy.protocol.wire import messages as m
-from bkpy.protocol.wire.messages import Hello, Op, Status
+from bkpy.protocol.wire.messages import Op, Status
 from bkpy.protocol.wire.receive_buffer import ReceiveBuffer
 from bkpy.runtime.accepted import closed_by_client, detect_vanished_client
 from bkpy.runtime.slow_requests import client_id_in
 
 if TYPE_CHECKING:
+    from bkpy.bookie.connection.served import ConnectionOwner
     from bkpy.bookie.service import BookieService
     from bkpy.buffers import Bytes
     from bkpy.runtime.accepted import Socket
 
 _UNORDERED: Final = frozenset((Op.READ, Op.READ_LAC, Op.WRITE_LAC, Op.WAIT_LAC, Op.FORCE))
-
-
-class ConnectionOwner(Protocol):
-    """The server, which keeps all connections of the bookie."""
-
-    def opened(self, connection: Connection) -> None:
-        """It was accepted."""
-
-    def rights_of(self, names: tuple[str, ...]) -> Right:
-        """The rights of a client whose certificate has these names."""
-
-    def greet(self, connection: Connection, hello: Hello) -> tuple[Status, str]:
-        """The client has sent HELLO: whether it may stay, and else why not."""
-
-    def closed(self, connection: Connection) -> None:
-        """It is gone."""
-
-    def answered(self) -> None:
-        """A request has ended; called only while the bookie stops."""
-
-    def memory_full(self) -> None:
-        """The storage has no memory for further entries now."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -66,7 +46,7 @@ class Connection(asyncio.BufferedProtocol):
         self.names: tuple[str, ...] = ()  # of its certificate
         self.forbidden = NO_OPS  # requests that these names may not send
         self.greeted = False
-        self.idle_ticks = 0
+        self.stalls = StallWatch(service)
         self.received_bytes = 0
         self._owner = owner
         self._settings = service.settings
@@ -77,7 +57,6 @@ class Connection(asyncio.BufferedProtocol):
         self._closing = False
         self._out: list[Bytes] = []
         self._pauses: set[str] = set()
-        self._progress = (-1, 0)  # bytes received, bytes yet to be read by the client, when it last made progress
 
     # --- the transport's calls --------------------------------------------------------------------------------------
 
@@ -125,11 +104,11 @@ class Connection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         # The client isn't reading its replies: stop taking requests, or they would pile up in memory.
         self.pause("writing")
-        self.requests.pause_writing()
+        self.requests.answers.pause_writing()
 
     def resume_writing(self) -> None:
         self.resume("writing")
-        self.requests.resume_writing()
+        self.requests.answers.resume_writing()
 
     def know_rights(self) -> None:
         """Look up the client's rights again. A client that has lost all of them gets FORBIDDEN, and is disconnected."""
@@ -162,45 +141,17 @@ class Connection(asyncio.BufferedProtocol):
         self.resume("receiving")
 
     def count_idle_tick(self) -> float | None:
-        """Count a tick in which the client stalled: returns how many seconds a stall may last, None for an idle client.
-
-        A client stalls that has sent part of a frame, or has replies to read, and makes no progress with them; while
-        others wait for that memory, too little progress. A silent client that is idle loses its receive buffer.
-        """
+        """Count a tick: returns how many seconds a stall may last, None for an idle client."""
         settings, transport = self._settings, self._transport
         unread = 0 if transport is None or "writing" not in self._pauses else transport.get_write_buffer_size()
-        allowed_s: float | None = None
-        under_pressure = False
-        if unread:
-            allowed_s, under_pressure = settings.reply_stall_timeout_s, self.service.answers.wanted
-        elif self._pauses:
-            if self._socket is not None and closed_by_client(self._socket):
-                self.abort()  # clients reconnect again and again while a disk stalls, and would take all places
-        elif not self.greeted:
+        if not unread and self._pauses and self._socket is not None and closed_by_client(self._socket):
+            self.abort()  # clients reconnect again and again while a disk stalls, and would take all places
+        greeting_s = None
+        if not self.greeted:
             partial = self._receive.partial
-            allowed_s = settings.first_frame_stall_timeout_s if partial else settings.handshake_timeout_s
-        elif self._receive.partial:
-            under_pressure = bool(self._receive.charged) and self.service.receive_budget.wanted
-            allowed_s = settings.memory_pressure_stall_timeout_s if under_pressure else settings.frame_stall_timeout_s
-        wanted = settings.memory_pressure_bytes_per_s_min * allowed_s if under_pressure and allowed_s is not None else 1
-        silent = not self._progressed(unread, wanted)
-        if silent and allowed_s is None and not self._pauses:
-            self._receive.release_idle()
-        self.idle_ticks = self.idle_ticks + 1 if silent and allowed_s is not None else 0
-        return allowed_s
-
-    def _progressed(self, unread: int, wanted: float) -> bool:
-        """Whether the client has sent or read `wanted` bytes since it made progress last."""
-        received, unread_then = self._progress
-        if (
-            self.received_bytes - received >= wanted
-            or unread_then - unread >= wanted
-            or bool(unread) < bool(unread_then)
-        ):
-            self._progress = (self.received_bytes, unread)
-            return True
-        self._progress = (received, max(unread, unread_then))  # answers that were under way may add to it
-        return False
+            greeting_s = settings.first_frame_stall_timeout_s if partial else settings.handshake_timeout_s
+        paused = bool(self._pauses)
+        return self.stalls.tick(self._receive, self.received_bytes, unread, paused=paused, greeting_s=greeting_s)
 
     @property
     def lost(self) -> bool:

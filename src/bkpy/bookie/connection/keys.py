@@ -15,7 +15,7 @@ answer of the metadata, and never of the order in which keys have arrived.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from bkpy.protocol.repair.garbage_collection import ProbeState
 from bkpy.protocol.wire.messages import Present, Status
@@ -117,6 +117,15 @@ class Keys:
         return self.claim_in_turn(ledger_id)
 
 
+class HeldKeys(Protocol):
+    """The keys of one connection. `kept`: how many of them may be forgotten at any time."""
+
+    @property
+    def kept(self) -> int: ...
+
+    def forget(self) -> None: ...
+
+
 class KeyMemory:
     """The memory of the keys of all connections, beyond a few for each connection.
 
@@ -127,18 +136,18 @@ class KeyMemory:
     def __init__(self, budget: MemoryBudget, bytes_max: int) -> None:
         self._part = budget.cache("presented keys", self._give_way)
         self._bytes_max = bytes_max
-        self._held: dict[Keys, int] = {}  # bytes of each connection with more than a few keys
+        self._held: dict[HeldKeys, int] = {}  # bytes of each connection with more than a few keys
 
-    def taken(self, keys: Keys) -> None:
+    def taken(self, keys: HeldKeys) -> None:
         """A connection has presented some more."""
         self._hold(keys, _bytes_of(keys))
         if self._part.used > self._bytes_max:
             self._shrink(self._part.used - self._bytes_max // 2, sparing=keys)
 
-    def closed(self, keys: Keys) -> None:
+    def closed(self, keys: HeldKeys) -> None:
         self._hold(keys, 0)
 
-    def _hold(self, keys: Keys, size: int) -> None:
+    def _hold(self, keys: HeldKeys, size: int) -> None:
         had = self._held.pop(keys, 0)
         if size:
             self._held[keys] = size
@@ -147,7 +156,7 @@ class KeyMemory:
     def _give_way(self, excess: int) -> None:
         self._shrink(excess, sparing=None)
 
-    def _shrink(self, excess: int, *, sparing: Keys | None) -> None:
+    def _shrink(self, excess: int, *, sparing: HeldKeys | None) -> None:
         wanted = self._part.used - excess
         for keys in sorted(self._held, key=self._held.__getitem__, reverse=True):
             if self._part.used <= wanted:
@@ -157,7 +166,7 @@ class KeyMemory:
                 self._hold(keys, 0)
 
 
-def _bytes_of(keys: Keys) -> int:
+def _bytes_of(keys: HeldKeys) -> int:
     return max(0, keys.kept - _FREE_KEYS) * _KEY_MEMORY_BYTES
 
 

@@ -8,11 +8,11 @@ connection and for the bookie.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from bkpy.bookie.connection.add_handler import LostConnection
+from bkpy.bookie.connection.answers import ConnectionAnswers
 from bkpy.errors import BookKeeperError
 from bkpy.protocol.wire import frame as wire
 from bkpy.protocol.wire import messages as m
@@ -20,9 +20,8 @@ from bkpy.protocol.wire.messages import Flags, Op, Status
 from bkpy.protocol.wire.records import is_explicit_lac
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import Awaitable, Callable
 
-    from bkpy.bookie.connection.answers import AnswerPlace
     from bkpy.bookie.connection.keys import Claim, Keys
     from bkpy.bookie.connection.waiters import Waiter
     from bkpy.bookie.service import BookieService
@@ -63,10 +62,7 @@ class RequestHandler:
         self._keys = keys
         self._storage = service.storage
         self._settings = service.settings
-        self._reads = asyncio.Semaphore(self._settings.reads_at_once)
-        self._writable = asyncio.Event()
-        self._writable.set()
-        self._unread: list[AnswerPlace] = []  # of answers that the client has yet to read
+        self.answers = ConnectionAnswers(service.answers, self._settings.reads_at_once, connection.flush)
         self._waits: dict[Waiter, None] = {}
         self._long_polls = 0  # they are among those in flight
 
@@ -134,38 +130,12 @@ class RequestHandler:
     def _fail(self, op: int, correlation_id: int, status: Status, message: str) -> None:
         self._connection.reply(op, correlation_id, m.pack([int(status), message]))
 
-    # --- answers ----------------------------------------------------------------------------------------------------
-
-    def pause_writing(self) -> None:
-        """The client doesn't read its answers: make no more of them."""
-        self._writable.clear()
-
-    def resume_writing(self) -> None:
-        self._writable.set()
-        while self._unread:
-            self._unread.pop().end()
-
     def close(self) -> None:
         """The connection is gone: release what waits for it."""
-        self.resume_writing()
+        self.answers.close()
         for waiter in self._waits:
             waiter.end()
         self._connection = LostConnection(self._connection.address)
-
-    @contextlib.asynccontextmanager
-    async def _answering(self, bytes_: int) -> AsyncIterator[AnswerPlace]:
-        """Hold one of the few places for answers in memory, until the client has read the answer."""
-        async with self._reads:
-            await self._writable.wait()
-            place = await self._service.answers.begin(bytes_)
-            try:
-                yield place
-            finally:
-                self._connection.flush()  # so that the next answer waits if the client doesn't read
-                if self._writable.is_set():
-                    place.end()
-                else:
-                    self._unread.append(place)
 
     # --- the requests -----------------------------------------------------------------------------------------------
 
@@ -207,7 +177,7 @@ class RequestHandler:
                 self._fail(Op.READ, correlation_id, status, f"fencing ledger {read.ledger_id} was refused")
                 return
         limit = min(read.bytes_max, self._settings.read_bytes_max)
-        async with self._answering(max(limit, self._settings.block_bytes)) as place:
+        async with self.answers.place(max(limit, self._settings.block_bytes)) as place:
             result = await self._storage.read(read.ledger_id, read.first, read.last, limit)
             place.holds(result.segments)
             self._service.metrics.read_done(sum(map(len, result.segments)))
@@ -220,7 +190,7 @@ class RequestHandler:
             if status != Status.OK:
                 self._fail(Op.READ_LAC, correlation_id, status, f"fencing ledger {request.ledger_id} was refused")
                 return
-        async with self._answering(self._settings.block_bytes) as place:
+        async with self.answers.place(self._settings.block_bytes) as place:
             last = await self._storage.last_entry(request.ledger_id)
             place.holds([last.entry])
             self._reply_last(Op.READ_LAC, correlation_id, last)
@@ -249,7 +219,7 @@ class RequestHandler:
 
     async def _answered(self, correlation_id: int, request: m.WaitLac, waiter: Waiter) -> bool:
         """Answer a long poll if there is news or its time is up; whether it was answered."""
-        async with self._answering(self._settings.block_bytes) as place:
+        async with self.answers.place(self._settings.block_bytes) as place:
             waiter.changed.clear()
             last = await self._storage.last_entry(request.ledger_id)
             place.holds([last.entry])

@@ -36,7 +36,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from crc32c import crc32c
 
 from bkpy.errors import ConfigError, CorruptDataError, DigestMismatchError, ProtocolError
-from bkpy.protocol.wire.messages import I64_MAX
 from bkpy.protocol.wire.records import EXPLICIT_LAC_ENTRY, HEADER_BYTES
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
 ENTRY_HEADER_BYTES: Final = 32
 LAC_HEADER_BYTES: Final = 16
 MASTER_KEY_BYTES: Final = 20
-ENTRY_ID_MAX: Final = I64_MAX - 1
+ENTRY_ID_MAX: Final = 1 << 62  # far above any, so that columns of records never leave the range of i64
 
 _ENTRY = struct.Struct(">qqqq")
 _LAC = struct.Struct(">qq")

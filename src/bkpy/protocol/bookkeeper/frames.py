@@ -21,7 +21,7 @@ from bkpy.errors import FrameTooLargeError, ProtocolError
 if TYPE_CHECKING:
     from bkpy.buffers import Bytes
 
-LENGTH_BYTES: Final = 4
+PREFIX_BYTES: Final = 4
 PACKET_VERSION: Final = 2
 _MESSAGE_BEGIN: Final = 0x0A
 
@@ -30,10 +30,19 @@ LENGTH: Final = struct.Struct(">I")
 
 def frame_bytes(buffer: Bytes, offset: int, frame_bytes_max: int) -> int:
     """Bytes of the frame at `offset`, whose length is all there: these four and what follows."""
-    size: int = LENGTH_BYTES + LENGTH.unpack_from(buffer, offset)[0]
+    size: int = PREFIX_BYTES + LENGTH.unpack_from(buffer, offset)[0]
     if size > frame_bytes_max:
         raise FrameTooLargeError(f"a frame of {size} bytes is over the limit of {frame_bytes_max}")
     return size
+
+
+def check_magic(buffer: Bytes, offset: int, end: int) -> None:
+    """A part of a length, which may be any."""
+
+
+def take(view: memoryview, offset: int, end: int) -> memoryview:
+    """The frame at offset..end, all of which is in `view`, without its length."""
+    return view[offset + PREFIX_BYTES : end]
 
 
 def is_packet(frame: Bytes) -> bool:

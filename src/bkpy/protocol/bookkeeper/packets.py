@@ -32,7 +32,7 @@ from bkpy.protocol.bookkeeper import frames
 from bkpy.protocol.bookkeeper.entries import ENTRY_ID_MAX, MASTER_KEY_BYTES, check_entry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from bkpy.buffers import Bytes
 
@@ -209,20 +209,19 @@ def encode_add_reply(code: int, ledger_id: int, entry_id: int) -> list[Bytes]:
     return frames.encode(_REPLY.pack(frames.PACKET_VERSION, PacketOp.ADD, 0, code, ledger_id, entry_id))
 
 
-def encode_read_reply(code: int, ledger_id: int, entry_id: int, entry: Bytes = b"") -> list[Bytes]:
-    """The frame that answers a READ. The ids are the request's, also where that was -1."""
-    head = _REPLY.pack(frames.PACKET_VERSION, PacketOp.READ, 0, code, ledger_id, entry_id)
-    return frames.encode(head, entry) if entry else frames.encode(head)
+def encode_read_reply(code: int, ledger_id: int, entry_id: int, *entry: Bytes) -> list[Bytes]:
+    """The frame that answers a READ, with the parts of the entry. The ids are the request's, also where that was -1."""
+    return frames.encode(_REPLY.pack(frames.PACKET_VERSION, PacketOp.READ, 0, code, ledger_id, entry_id), *entry)
 
 
 def encode_batch_read_reply(
-    code: int, ledger_id: int, first: int, request_id: int, entries: Iterable[Bytes] = ()
+    code: int, ledger_id: int, first: int, request_id: int, entries: Iterable[Sequence[Bytes]] = ()
 ) -> list[Bytes]:
-    """The frame that answers a BATCH_READ with consecutive entries from `first` on."""
+    """The frame that answers a BATCH_READ with consecutive entries from `first` on, each in parts."""
     head = _REPLY.pack(frames.PACKET_VERSION, PacketOp.BATCH_READ, 0, code, ledger_id, first)
     parts: list[Bytes] = [head + _REQUEST_ID.pack(request_id)]
     for entry in entries:
-        parts += (_SIZE.pack(len(entry)), entry)
+        parts += (_SIZE.pack(sum(map(len, entry))), *entry)
     return frames.encode(*parts)
 
 

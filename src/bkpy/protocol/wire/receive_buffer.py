@@ -11,12 +11,29 @@ Buffers that share a budget hold at most the budget together, and one frame, and
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from bkpy.protocol.wire import frame as wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+
+class Framing(Protocol):
+    """How frames follow each other, and what is handed out as one. `bkpy.protocol.wire.frame` is bkpy's own."""
+
+    @property
+    def PREFIX_BYTES(self) -> int:  # noqa: N802 - a module's constant
+        """Bytes that begin each frame, and say how long it is."""
+
+    def check_magic(self, buffer: memoryview, offset: int, end: int) -> None:
+        """Refuse a part of these bytes that can't begin a frame."""
+
+    def frame_bytes(self, buffer: memoryview, offset: int, frame_bytes_max: int) -> int:
+        """Bytes of the frame that begins at `offset`."""
+
+    def take(self, view: memoryview, offset: int, end: int) -> Any:
+        """The frame at offset..end, which may be a slice of it."""
 
 
 class Chunks(Protocol):
@@ -142,7 +159,7 @@ class ReceiveBuffer:
     """Turns received bytes into frames. `frame_bytes_max` bounds a frame; a handshake may change it.
 
     `chunks`: where chunks come from; by default each is used once. With a `budget`, call `ready` before you receive
-    more; after it has returned False, the buffer calls `on_room` when there is room.
+    more; after it has returned False, the buffer calls `on_room` when there is room. `framing`: of what protocol.
     """
 
     __slots__ = (
@@ -150,6 +167,7 @@ class ReceiveBuffer:
         "_chunk",
         "_chunks",
         "_end",
+        "_framing",
         "_on_room",
         "_retained",
         "_size",
@@ -167,13 +185,15 @@ class ReceiveBuffer:
         chunks: Chunks | None = None,
         budget: ReceiveBudget | None = None,
         on_room: Callable[[], None] = lambda: None,
+        framing: Framing = wire,
     ) -> None:
         self.frame_bytes_max = frame_bytes_max
         self.charged = 0  # bytes of the chunk, if they are of the budget
         self._chunks = chunks = chunks or ChunkPool(0)
         self._budget = budget
         self._on_room = on_room
-        self._small = max(chunks.bytes_min, wire.PREFIX_BYTES + chunks.room_bytes_min)  # every buffer may have that
+        self._framing = framing
+        self._small = max(chunks.bytes_min, framing.PREFIX_BYTES + chunks.room_bytes_min)  # every buffer may have that
         self._size = chunks.bytes_min
         self._chunk = bytearray()
         self._view = memoryview(self._chunk)
@@ -270,23 +290,24 @@ class ReceiveBuffer:
         self._view = memoryview(chunk)
         self._retained = False
 
-    def received(self, count: int) -> Iterator[wire.Frame]:
+    def received(self, count: int) -> Iterator[Any]:
         """The socket has received `count` bytes into the buffer: yields the frames that are now whole.
 
         Raises `ProtocolError` or `FrameTooLargeError` at the first invalid byte: the connection is lost.
         """
         self._end += count
+        framing = self._framing
         while (have := self._end - self._start) > 0:
-            if have < wire.PREFIX_BYTES:
-                wire.check_magic(self._view, self._start, self._end)
-                self._wanted = wire.PREFIX_BYTES
+            if have < framing.PREFIX_BYTES:
+                framing.check_magic(self._view, self._start, self._end)
+                self._wanted = framing.PREFIX_BYTES
                 return
             if have < self._wanted:
                 return
-            self._wanted = wanted = wire.frame_bytes(self._view, self._start, self.frame_bytes_max)
+            self._wanted = wanted = framing.frame_bytes(self._view, self._start, self.frame_bytes_max)
             if have < wanted:
                 return
-            frame = wire.take(self._view, self._start, self._start + wanted)
+            frame = framing.take(self._view, self._start, self._start + wanted)
             self._start += wanted
             self._wanted = 0
             yield frame

@@ -21,11 +21,15 @@ if TYPE_CHECKING:
 
 
 class DiskMonitor:
-    """`low`: a directory had too little space at the last look. `free_bytes`: of all ledger directories together."""
+    """`low`: a directory had too little space at the last look.
+
+    `free_bytes` and `total_bytes`: of all ledger directories together.
+    """
 
     def __init__(self, settings: BookieSettings, runtime: DiskRuntime) -> None:
         self.low = False
         self.free_bytes = 0
+        self.total_bytes = 0
         self._enough = False  # while `low`: whether `disk_free_bytes_min` is free again
         self._settings = settings
         self._files = runtime.files
@@ -40,8 +44,10 @@ class DiskMonitor:
         """
         settings = self._settings
         directories = [*settings.journal_directories, *settings.ledger_directories]
-        free = await self._worker.run(self._measure, directories)
+        space = await self._worker.run(self._measure, directories)
+        free = [bytes_[0] for bytes_ in space]
         self.free_bytes = sum(free[len(settings.journal_directories) :])
+        self.total_bytes = sum(bytes_[1] for bytes_ in space[len(settings.journal_directories) :])
         least, directory = min(zip(free, directories, strict=True))
         if not self.low and least < settings.disk_free_bytes_min:
             self.low = True
@@ -69,7 +75,7 @@ class DiskMonitor:
                     settings.disk_free_bytes_resume,
                 )
 
-    def _measure(self, directories: list[str]) -> list[int]:
+    def _measure(self, directories: list[str]) -> list[tuple[int, int]]:
         for directory in directories:
             if not self._files.exists(f"{directory}/{COOKIE_NAME}") and self._has_gone(directory):
                 raise IdentityError(
@@ -77,7 +83,7 @@ class DiskMonitor:
                     "more: mount it, then start the bookie again",
                     path=directory,
                 )
-        return [self._free(directory) for directory in directories]
+        return [self._space(directory) for directory in directories]
 
     def _has_gone(self, directory: str) -> bool:
         try:
@@ -87,16 +93,17 @@ class DiskMonitor:
         except OSError:
             return False  # nobody knows, so it doesn't count as gone
 
-    def _free(self, directory: str) -> int:
+    def _space(self, directory: str) -> tuple[int, int]:
+        """(free, total) bytes."""
         try:
-            free = self._files.space(directory)[0]
+            space = self._files.space(directory)
         except OSError as e:
             if directory not in self._silent:
                 self._silent.add(directory)
                 self._log.error("failed to read the free space of %s, so it counts as full: %s", directory, e)
-            return 0
+            return 0, 0
         self._silent.discard(directory)
-        return free
+        return space
 
     async def watch(self, looked: Callable[[], None]) -> None:
         """Look every `disk_check_interval_s`, and call `looked` after each time."""

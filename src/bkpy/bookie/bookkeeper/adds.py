@@ -1,0 +1,396 @@
+"""The adds of one connection, of v2 and v3: all that one call of the socket brought are stored at once.
+
+An add whose key was found right before, of a ledger that isn't fenced, becomes a record in the turn's columns, and its
+answer is ready before it is stored. Any other waits in the backlog until the states of its ledgers have been read, for
+all that wait together; so do all adds behind it, since those of a ledger are stored in the order of their arrival.
+
+Invariants: an add is answered OK only from the storage's own callback, after the sync, unless its client asked for
+less; nothing else happens between reading a ledger's state and deciding by it; waiting bytes count towards the
+receive budget, and nothing that waits is a slice of the receive buffer; columns pass the check that a replay makes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from crc32c import crc32c
+
+from bkpy.bookie.bookkeeper import replies
+from bkpy.bookie.bookkeeper.ledger_keys import check_key, may_be_decided
+from bkpy.errors import BookKeeperError, CorruptDataError
+from bkpy.protocol.bookkeeper import packets as p
+from bkpy.protocol.bookkeeper.entries import ENTRY_ID_MAX
+from bkpy.protocol.repair.draining import takes_entries
+from bkpy.protocol.wire import messages as m
+from bkpy.protocol.wire.messages import AddColumns, Flags, Status
+from bkpy.protocol.wire.records import HEADER_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from bkpy.bookie.bookkeeper.ledger_keys import OpenedLedgers
+    from bkpy.bookie.service import BookieService
+    from bkpy.buffers import Bytes
+    from bkpy.protocol.bookkeeper.messages import AddEntryRequest, RequestHeader
+    from bkpy.storage.ledgers.info import LedgerInfo
+
+_NONE: Final = int(Flags.NONE)
+_RECOVERY: Final = int(Flags.RECOVERY)
+_DEFERRED: Final = int(Flags.DEFERRED_SYNC)
+_STRIDE_MAX: Final = 1000  # between two entries of a ledger that lie in one batch: more than any ensemble has bookies
+_COPY_BYTES_MAX: Final = 1024  # below this, one checksum over a copy is quicker than two
+
+_PACKET = struct.Struct(">BBH20sqqqq")  # of an ADD of v2, up to the entry's digest
+_PACKET_RECOVERY: Final = int(p.PacketFlags.RECOVERY)
+_REPLY = struct.Struct(">IBBHiqq")
+_REPLY_BYTES: Final = _REPLY.size - 4
+_REPLY_HEAD: Final = (_REPLY_BYTES, 2, int(p.PacketOp.ADD), 0, 0)
+_HEAD = struct.Struct("<II")
+_TAIL = struct.Struct("<qqq")
+_ENTRY_TAIL = struct.Struct(">16xqq")
+
+
+class EntryConnection(Protocol):
+    """The connection whose adds these are."""
+
+    address: str
+
+    def send(self, buffers: list[Bytes]) -> None: ...
+
+    def refuse(self, error: BookKeeperError) -> None: ...
+
+    def request_ended(self) -> None: ...
+
+    def memory_full(self) -> None: ...
+
+    def pause(self, reason: str) -> None: ...
+
+    def resume(self, reason: str) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+class LostEntryConnection:
+    """Stands in for a connection that is gone, in requests that are still under way: it drops their answers."""
+
+    lost = True
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def _nothing(self, *args: object) -> None:
+        pass
+
+    send = refuse = request_ended = memory_full = pause = resume = abort = flush = _nothing
+
+
+class WaitingAdd(NamedTuple):
+    """An add that can't be stored at once. `header`: of v3; None in v2. `entry` is nobody's buffer."""
+
+    ledger_id: int
+    entry_id: int
+    key: bytes
+    entry: bytes
+    flags: int
+    header: RequestHeader | None
+
+
+class _Turn:
+    """The adds that are stored together, as columns, with their answers. All have the same flags."""
+
+    __slots__ = ("answers", "counts", "first_ids", "flags", "ledger_ids", "next_id", "parts", "sizes", "strides")
+
+    def __init__(self, flags: int) -> None:
+        self.flags = flags
+        self.ledger_ids: list[int] = []
+        self.first_ids: list[int] = []
+        self.counts: list[int] = []
+        self.strides: list[int] = []
+        self.sizes: list[int] = []
+        self.parts: list[Bytes] = []
+        self.answers: list[bytes] = []
+        self.next_id = -1  # that would lie in the last batch
+
+    def columns(self) -> AddColumns:
+        strides: int | list[int] = self.strides
+        if self.strides.count(1) == len(self.strides):
+            strides = 1
+        return AddColumns(self.flags, self.ledger_ids, self.first_ids, self.counts, strides, self.sizes)
+
+
+class EntryAdds:
+    """`in_flight`: how many turns are being stored. `backlogged`: whether adds wait, or are being decided."""
+
+    def __init__(self, service: BookieService, connection: EntryConnection, ledgers: OpenedLedgers) -> None:
+        self.in_flight = 0
+        self.backlogged = False
+        self.backlog: deque[tuple[WaitingAdd, float]] = deque()  # with the times of arrival
+        self._service = service
+        self._storage = service.storage
+        self._metrics = service.metrics
+        self._waiters = service.waiters
+        self._slow = service.slow
+        self._waiting_max = service.settings.requests_in_flight_max
+        self._unsynced_max = service.settings.deferred_sync_bytes_max
+        self._undecided = 0  # adds that wait for the metadata, and don't block others
+        self._connection = connection
+        self._ledgers = ledgers
+        self._turn: _Turn | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether an accepted add has no answer yet."""
+        return self.in_flight > 0 or self.backlogged
+
+    def packet(self, packet: memoryview) -> None:
+        """Take an ADD of v2. Raises `ProtocolError` if it is none."""
+        if len(packet) >= _PACKET.size:
+            _, _, flags, key, ledger_id, entry_id, confirmed, length = _PACKET.unpack_from(packet)
+            opened = self._ledgers.by_id.get(ledger_id)
+            if (
+                opened is not None
+                and opened[0] == key
+                and 0 <= entry_id <= ENTRY_ID_MAX
+                and not flags & _PACKET_RECOVERY
+                and not self.backlogged
+                and not self._service.read_only
+                and ledger_id not in self._storage.fenced
+            ):
+                answer = _REPLY.pack(*_REPLY_HEAD, ledger_id, entry_id)
+                self._put(_NONE, ledger_id, opened[1], entry_id, confirmed, length, packet[_PACKET.size :], answer)
+                return
+        add = p.decode_request(packet)
+        assert isinstance(add, p.AddPacket)
+        flags = _RECOVERY if add.flags & _PACKET_RECOVERY else _NONE
+        self._wait(WaitingAdd(add.ledger_id, add.entry_id, add.key, bytes(add.entry), flags, None))
+
+    def request(self, header: RequestHeader, request: AddEntryRequest) -> None:
+        """Take an ADD_ENTRY of v3."""
+        ledger_id, entry_id, key, entry, recovery, deferred = request
+        flags = (_RECOVERY if recovery else _NONE) | (_DEFERRED if deferred else _NONE)
+        opened = self._ledgers.by_id.get(ledger_id)
+        if (
+            opened is not None
+            and opened[0] == key
+            and not recovery
+            and not self.backlogged
+            and not self._service.read_only
+            and ledger_id not in self._storage.fenced
+        ):
+            self._put_entry(flags, ledger_id, opened[1], entry_id, entry, replies.added(header, ledger_id, entry_id))
+            return
+        self._wait(WaitingAdd(ledger_id, entry_id, key, entry, flags, header))
+
+    def end_turn(self) -> None:
+        """Store what has come since the last call; it is answered when it is durable."""
+        turn, self._turn = self._turn, None
+        if turn is not None:
+            self._store(turn)
+
+    def close(self) -> None:
+        """The connection is gone: drop what waits."""
+        self._turn = None
+        while self.backlog:
+            self._service.receive_budget.change(-len(self.backlog.popleft()[0].entry))
+        self._connection = LostEntryConnection(self._connection.address)
+
+    # --- storing ----------------------------------------------------------------------------------------------------
+
+    def _put_entry(self, flags: int, ledger_id: int, seed: int, entry_id: int, entry: bytes, answer: bytes) -> None:
+        confirmed, length = _ENTRY_TAIL.unpack_from(entry)
+        self._put(flags, ledger_id, seed, entry_id, confirmed, length, memoryview(entry)[HEADER_BYTES:], answer)
+
+    def _put(
+        self,
+        flags: int,
+        ledger_id: int,
+        seed: int,
+        entry_id: int,
+        confirmed: int,
+        length: int,
+        payload: memoryview,
+        answer: bytes,
+    ) -> None:
+        """Add an entry to the turn, as a record. What is here is what an entry costs."""
+        turn = self._turn
+        if turn is None or turn.flags != flags:
+            self.end_turn()
+            turn = self._turn = _Turn(flags)
+        body = _TAIL.pack(entry_id, confirmed, length)
+        size = len(payload)
+        parts = turn.parts
+        if size < _COPY_BYTES_MAX:
+            body += payload
+            parts.append(_HEAD.pack(size, crc32c(body, seed)))
+            parts.append(body)
+        else:
+            parts.append(_HEAD.pack(size, crc32c(payload, crc32c(body, seed))) + body)
+            parts.append(payload)
+        size += HEADER_BYTES
+        turn.answers.append(answer)
+        ledger_ids = turn.ledger_ids
+        if ledger_ids and ledger_ids[-1] == ledger_id:
+            if entry_id == turn.next_id:
+                turn.counts[-1] += 1
+                turn.sizes[-1] += size
+                turn.next_id += turn.strides[-1]
+                return
+            stride = entry_id - turn.first_ids[-1]
+            if turn.counts[-1] == 1 and 0 < stride <= _STRIDE_MAX:  # in a striped ledger it isn't 1
+                turn.counts[-1] = 2
+                turn.sizes[-1] += size
+                turn.strides[-1] = stride
+                turn.next_id = entry_id + stride
+                return
+        ledger_ids.append(ledger_id)
+        turn.first_ids.append(entry_id)
+        turn.counts.append(1)
+        turn.strides.append(1)
+        turn.sizes.append(size)
+        turn.next_id = entry_id + 1
+
+    def _store(self, turn: _Turn) -> None:
+        columns, body, answers = turn.columns(), b"".join(turn.parts), turn.answers
+        connection, metrics, waiters, storage = self._connection, self._metrics, self._waiters, self._storage
+        began = metrics.add_started(columns, len(body))
+        slow_at = began + self._slow.over_s
+        self.in_flight += 1
+
+        def done() -> None:
+            ended = metrics.add_done(began)
+            if ended >= slow_at:
+                self._note_slow(connection, columns, began, ended)
+            connection.send([b"".join(answers)])
+            if waiters.by_ledger:
+                waiters.wake(columns.ledger_ids)
+            self.in_flight -= 1
+            connection.request_ended()
+
+        head = m.pack(list(columns))
+        if columns.flags & _DEFERRED and storage.unsynced_bytes < self._unsynced_max and not storage.failed.done():
+            storage.add(columns, head, body, _nothing)
+            done()
+        else:
+            storage.add(columns, head, body, done)
+        if storage.full:
+            connection.memory_full()
+
+    def _note_slow(self, connection: EntryConnection, columns: AddColumns, began: float, ended: float) -> None:
+        """Say where the time went. Called while the callbacks of the journal group run."""
+        write = self._storage.last_write
+        parts = {}
+        if write is not None and write.ended >= began:
+            parts = {"journal": max(0.0, write.began - began), "sync": write.ended - max(write.began, began)}
+            parts["reply"] = ended - write.ended
+        address = connection.address
+        self._slow.note(address, "add", ended - began, set(columns.ledger_ids), parts, client=address)
+
+    # --- the backlog ------------------------------------------------------------------------------------------------
+
+    def _wait(self, add: WaitingAdd) -> None:
+        self.end_turn()  # an add of a ledger is stored before what comes after it
+        self.backlog.append((add, self._service.now()))
+        budget = self._service.receive_budget
+        budget.change(len(add.entry))
+        if len(self.backlog) + self._undecided >= self._waiting_max or budget.exhausted:
+            self._connection.pause("backlog")
+        if not self.backlogged:
+            self.backlogged = True
+            self._service.spawn(self._work_off(), f"adds of {self._connection.address}", self._connection.abort)
+
+    async def _work_off(self) -> None:
+        try:
+            while self.backlog:
+                waiting = [add for add, _ in self.backlog]
+                self.backlog.clear()
+                try:
+                    await self._decide_all(waiting)
+                finally:
+                    self._service.receive_budget.change(-sum(len(add.entry) for add in waiting))
+                self._read_on()
+        except BookKeeperError as e:
+            self._connection.refuse(e)
+        finally:
+            self.backlogged = False
+            self._connection.request_ended()
+
+    async def _decide_all(self, waiting: Sequence[WaitingAdd]) -> None:
+        """Store the adds that may be stored, and answer the others, in their order."""
+        try:
+            states = await self._storage.states({add.ledger_id for add in waiting})
+        except CorruptDataError as e:
+            if len(waiting) > 1:  # the other ledgers are sound
+                for add in waiting:
+                    await self._decide_all([add])
+                return
+            self._service.log.error("refused an append from %s: %s", self._connection.address, e)
+            self._answer(waiting[0], Status.UNKNOWN)
+            return
+        if self._service.stopping:
+            return  # the connection is closed without their answers, as one to a bookie that failed
+        for add in waiting:
+            status = self._decide(add, states)
+            if status == Status.UNAUTHORIZED and may_be_decided(add.key):
+                self._dispute(add)
+            elif status != Status.OK:
+                self._answer(add, status)
+        self.end_turn()
+
+    def _decide(self, add: WaitingAdd, states: Mapping[int, LedgerInfo | None]) -> Status:
+        """OK: it is in the turn. UNAUTHORIZED: its key isn't the one that the ledger has here."""
+        service, storage, ledger_id = self._service, self._storage, add.ledger_id
+        recovery = bool(add.flags & _RECOVERY)
+        if not takes_entries(leaves=service.leaves, read_only=service.read_only, recovery=recovery):
+            return Status.READ_ONLY
+        state = states[ledger_id] or storage.ledgers.get(ledger_id)  # an earlier add may have made it
+        status = check_key(add.key, state)
+        if status != Status.OK:
+            return status
+        if state is None:
+            if not recovery and storage.was_deleted(ledger_id):
+                return Status.FENCED  # its writer was cut off for long
+            if not recovery and storage.ledgers.doubts(ledger_id):
+                return Status.READ_ONLY  # its writer uses another bookie: here the ledger would be fenced
+            storage.create(ledger_id, add.key)
+        seed = self._ledgers.open(ledger_id, add.key)
+        if not recovery and ledger_id in storage.fenced:
+            return Status.READ_ONLY if storage.ledgers.is_fenced_by_limbo(ledger_id) else Status.FENCED
+        answer = replies.added(add.header, ledger_id, add.entry_id)
+        self._put_entry(add.flags, ledger_id, seed, add.entry_id, add.entry, answer)
+        return Status.OK
+
+    def _dispute(self, add: WaitingAdd) -> None:
+        """The metadata have to decide whose key is right. The adds behind it go on."""
+        self._undecided += 1
+        self.in_flight += 1
+        self._service.receive_budget.change(len(add.entry))
+        self._service.spawn(self._decide_by_metadata(add), f"key of {self._connection.address}", self._connection.abort)
+
+    async def _decide_by_metadata(self, add: WaitingAdd) -> None:
+        try:
+            status = await self._service.key_authority.decide(add.ledger_id, add.key)
+            if status == Status.OK:
+                await self._decide_all([add])  # once more, if meanwhile the ledger has got another key again
+            else:
+                self._answer(add, status)
+        except BookKeeperError as e:
+            self._connection.refuse(e)
+        finally:
+            self._undecided -= 1
+            self.in_flight -= 1
+            self._service.receive_budget.change(-len(add.entry))
+            self._read_on()
+            self._connection.request_ended()
+
+    def _answer(self, add: WaitingAdd, status: Status) -> None:
+        self._connection.send([replies.added(add.header, add.ledger_id, add.entry_id, replies.code_of(status))])
+
+    def _read_on(self) -> None:
+        if len(self.backlog) + self._undecided <= self._waiting_max // 2:
+            self._connection.resume("backlog")
+
+
+def _nothing() -> None:
+    pass

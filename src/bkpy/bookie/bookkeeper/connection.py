@@ -1,0 +1,314 @@
+"""One client's connection in Apache BookKeeper's protocols, v2 and v3: frames in, requests to the storage, replies out.
+
+Each frame says by its first byte which protocol it is of. There is no handshake: a connection is a client's with its
+first frame that makes sense.
+
+Invariants: a connection that is lost is freed without the cycle collector: its parts release it; the bookie bounds the
+pending requests of a connection by not reading from the socket; a request that makes no sense gets EBADREQ where its
+protocol can say whose answer that is; all other nonsense, and unknown opcodes, close the connection, as Java's does;
+with certificates, nothing but START_TLS and AUTH is answered in the clear.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, cast
+
+from bkpy.bookie.bookkeeper.adds import EntryAdds
+from bkpy.bookie.bookkeeper.lac import LacRequests
+from bkpy.bookie.bookkeeper.ledger_keys import OpenedLedgers
+from bkpy.bookie.bookkeeper.reads import EntryReads
+from bkpy.bookie.bookkeeper.tasks import RequestTasks
+from bkpy.bookie.connection.served import StallWatch
+from bkpy.errors import BookKeeperError, ProtocolError
+from bkpy.protocol.access import NO_OPS, Right, describe_names, forbidden_ops, names_in
+from bkpy.protocol.bookkeeper import frames
+from bkpy.protocol.bookkeeper import messages as m
+from bkpy.protocol.bookkeeper import packets as p
+from bkpy.protocol.bookkeeper.statuses import PACKET_CODES, StatusCode
+from bkpy.protocol.wire.messages import Hello, Op, Status
+from bkpy.protocol.wire.receive_buffer import ReceiveBuffer
+from bkpy.runtime.accepted import closed_by_client, detect_vanished_client
+
+if TYPE_CHECKING:
+    from bkpy.bookie.connection.served import ConnectionOwner, DiskSpace
+    from bkpy.bookie.service import BookieService
+    from bkpy.buffers import Bytes
+    from bkpy.protocol.bookkeeper.messages import RequestHeader
+    from bkpy.runtime.accepted import Socket
+
+_ADD: Final = int(p.PacketOp.ADD)
+_AUTH_DISABLED: Final = m.AuthExchange(m.AUTH_DISABLED, b"")
+
+
+class BookKeeperConnection(asyncio.BufferedProtocol):
+    """Made for each accepted socket."""
+
+    def __init__(self, service: BookieService, owner: ConnectionOwner, *, disk: DiskSpace) -> None:
+        self.service = service
+        self.keys = OpenedLedgers(service.settings.presented_ledgers_max, service.key_memory)
+        self.adds = EntryAdds(service, self, self.keys)
+        self.tasks = RequestTasks(service, self)
+        self.reads = EntryReads(service, self.tasks)
+        self.lac = LacRequests(service, self.tasks, self.reads)
+        self.address = "?"  # the client's
+        self.names: tuple[str, ...] = ()  # of its certificate
+        self.greeted = False
+        self.stalls = StallWatch(service)
+        self.received_bytes = 0
+        self._forbidden = NO_OPS
+        self._owner = owner
+        self._disk = disk
+        self._settings = service.settings
+        self._receive = ReceiveBuffer(
+            service.settings.frame_bytes_max, service.chunks, service.receive_budget, self._room, frames
+        )
+        self._transport: asyncio.Transport | None = None
+        self._socket: Socket | None = None
+        self._closing = False
+        self._out: list[Bytes] = []
+        self._pauses: set[str] = set()
+
+    # --- the transport's calls --------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one only by its methods
+        peername = self._transport.get_extra_info("peername")
+        self.address = f"{peername[0]}:{peername[1]}" if peername else "?"
+        sock = self._transport.get_extra_info("socket")
+        if sock is not None:  # a simulated network has none
+            detect_vanished_client(sock, self._settings.keepalive_interval_s, self._settings.vanished_timeout_s)
+            self._socket = sock
+        self.names = names_in(self._transport.get_extra_info("peercert"))
+        self.know_rights()
+        self._owner.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = self._socket = None
+        self._closing = True
+        self.tasks.close()
+        self.adds.close()
+        self.keys.close()
+        self._receive.close()
+        self._out.clear()
+        self._owner.closed(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._receive.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.received_bytes += nbytes
+        try:
+            for frame in self._receive.received(nbytes):
+                self._take(frame)
+                if self._closing:
+                    break
+        except BookKeeperError as e:
+            self.refuse(e)
+        self.adds.end_turn()
+        self.reads.end_turn()
+        if not self._closing and not self._receive.ready():
+            self.pause("receiving")
+
+    def eof_received(self) -> bool:
+        return False  # closes: the client would not read further replies
+
+    def pause_writing(self) -> None:
+        # The client isn't reading its replies: stop taking requests, or they would pile up in memory.
+        self.pause("writing")
+        self.tasks.answers.pause_writing()
+
+    def resume_writing(self) -> None:
+        self.resume("writing")
+        self.tasks.answers.resume_writing()
+
+    def know_rights(self) -> None:
+        """Look up the client's rights again. A client that has lost all of them is disconnected."""
+        rights = self._owner.rights_of(self.names)
+        self._forbidden = forbidden_ops(rights)
+        if self.greeted and not rights & (Right.READ | Right.WRITE):
+            self.close()
+
+    def no_right(self, to: str) -> str:
+        """The message for a client without the right to do this."""
+        holder = describe_names(self.names)
+        return f"the file of rights of bookie {self.service.bookie_id} does not give {holder} the right to {to}"
+
+    # --- flow control and closing -----------------------------------------------------------------------------------
+
+    def pause(self, reason: str) -> None:
+        """Stop reading from the socket until every reason is withdrawn."""
+        if not self._pauses and self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self._pauses.add(reason)
+
+    def resume(self, reason: str) -> None:
+        if reason in self._pauses:
+            self._pauses.discard(reason)
+            if not self._pauses and self._transport is not None and not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    def _room(self) -> None:
+        self.resume("receiving")
+
+    def count_idle_tick(self) -> float | None:
+        """The same as for a client of bkpy's protocol, but that one which never sent anything is idle.
+
+        Java's clients connect ahead of use.
+        """
+        transport = self._transport
+        unread = 0 if transport is None or "writing" not in self._pauses else transport.get_write_buffer_size()
+        if not unread and self._pauses and self._socket is not None and closed_by_client(self._socket):
+            self.abort()  # clients reconnect again and again while a disk stalls, and would take all places
+        paused = bool(self._pauses)
+        return self.stalls.tick(self._receive, self.received_bytes, unread, paused=paused, greeting_s=None)
+
+    @property
+    def lost(self) -> bool:
+        return self._transport is None
+
+    @property
+    def busy(self) -> bool:
+        """Whether an accepted request has no answer yet."""
+        return self.adds.busy or self.tasks.in_flight > 0
+
+    def request_ended(self) -> None:
+        """A request was answered or dropped."""
+        if self.service.stopping:
+            self._owner.answered()
+
+    def memory_full(self) -> None:
+        """The storage has no memory for further entries: stop reading from this client, and from others that write."""
+        self.pause("memory")
+        self._owner.memory_full()
+
+    def close(self) -> None:
+        """Send what is buffered, then close."""
+        self.flush()
+        self._closing = True
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        self._closing = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def refuse(self, error: BookKeeperError) -> None:
+        """The client broke the protocol, which has no answer to that: close the connection."""
+        self.service.metrics.frame_refused()
+        self.service.complain_of_frames("closing the connection from %s: %s", self.address, str(error))
+        self.close()
+
+    # --- replies ----------------------------------------------------------------------------------------------------
+
+    def send(self, buffers: list[Bytes]) -> None:
+        """Send a reply at the end of this turn of the loop."""
+        if self._transport is None:
+            return
+        if not self._out:
+            asyncio.get_running_loop().call_soon(self.flush)
+        self._out += buffers
+
+    def flush(self) -> None:
+        """Send what was replied, now."""
+        out, self._out = self._out, []
+        if out and self._transport is not None and not self._transport.is_closing():
+            self._transport.writelines(out)
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    def _take(self, frame: memoryview) -> None:
+        if frames.is_packet(frame):
+            if not self.greeted:
+                self._greet()
+            if not self._forbidden and len(frame) > 1 and frame[1] == _ADD:
+                self.adds.packet(frame)
+            else:
+                self._take_packet(p.decode_request(frame))
+            return
+        header, request = m.decode_request(frame)
+        if not self.greeted:
+            self._greet()
+        if isinstance(request, m.AddEntryRequest) and not self._forbidden:
+            self.adds.request(header, request)
+        else:
+            self._take_message(header, request)
+
+    def _greet(self) -> None:
+        status, message = self._owner.greet(self, Hello("", "", ""))
+        if status != Status.OK:
+            raise ProtocolError(message)
+        self.greeted = True
+        if self.service.storage.full:
+            self.pause("memory")
+
+    def _take_packet(self, packet: p.AddPacket | p.ReadPacket | p.BatchReadPacket | p.AuthPacket) -> None:
+        refused = PACKET_CODES[StatusCode.EUA]
+        match packet:
+            case p.AddPacket():
+                self.send(p.encode_add_reply(refused, packet.ledger_id, packet.entry_id))
+            case p.ReadPacket(flags, ledger_id, entry_id, key):
+                fences = bool(flags & p.PacketFlags.FENCE)
+                if not self._may_read(fences):
+                    self.send(p.encode_read_reply(refused, ledger_id, entry_id))
+                else:
+                    self.reads.read(ledger_id, entry_id, key if fences else None, None)
+            case p.BatchReadPacket():
+                if not self._may_read(bool(packet.flags & p.PacketFlags.FENCE)):
+                    self.send(p.encode_batch_read_reply(refused, packet.ledger_id, packet.first, packet.request_id))
+                else:
+                    self.reads.batch(packet)
+            case p.AuthPacket():
+                m.decode_auth_message(packet.message)
+                self.send(p.encode_auth(m.encode_auth_message(_AUTH_DISABLED)))
+
+    def _may_read(self, fences: bool) -> bool:
+        return (Op.ADD if fences else Op.READ) not in self._forbidden
+
+    def _take_message(self, header: RequestHeader, request: m.Request) -> None:
+        match request:
+            case m.AuthExchange():
+                self.send(m.encode_response(header, _AUTH_DISABLED))
+            case m.MalformedRequest(reason):
+                self.service.metrics.request_refused()
+                self.service.complain_of_frames("bad request from %s: %s", self.address, reason)
+                self.send(m.encode_refusal(header, StatusCode.EBADREQ))
+            case m.StartTlsRequest() | m.EntryListRequest():
+                self.send(m.encode_refusal(header, StatusCode.EBADREQ))
+            case _ if not self._may(request):
+                self.send(m.encode_refusal(header, StatusCode.EUA))
+            case m.ReadEntryRequest(ledger_id, entry_id, key, fence):
+                if request.previous_lac is not None and not fence:
+                    self.lac.poll(header, request)
+                else:
+                    self.reads.read(ledger_id, entry_id, key if fence else None, header)
+            case m.AddEntryRequest():
+                self.adds.request(header, request)
+            case m.ReadLacRequest():
+                self.lac.read_lac(header, request)
+            case m.WriteLacRequest():
+                self.lac.write_lac(header, request)
+            case m.ForceLedgerRequest():
+                self.lac.force(header, request)
+            case m.BookieInfoRequest(parts):
+                self._answer_info(header, parts)
+
+    def _may(self, request: m.Request) -> bool:
+        """Whether the client has the right to this."""
+        match request:
+            case m.ReadEntryRequest():
+                return self._may_read(request.fence)
+            case m.AddEntryRequest() | m.WriteLacRequest() | m.ForceLedgerRequest():
+                return Op.ADD not in self._forbidden
+            case _:
+                return Op.READ not in self._forbidden
+
+    def _answer_info(self, header: RequestHeader, parts: int) -> None:
+        disk = self._disk
+        response = m.BookieInfoResponse(
+            StatusCode.EOK,
+            disk.total_bytes if parts & m.InfoParts.TOTAL_DISK_CAPACITY else None,
+            disk.free_bytes if parts & m.InfoParts.FREE_DISK_SPACE else None,
+        )
+        self.send(m.encode_response(header, response))
