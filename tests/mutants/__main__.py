@@ -10,10 +10,11 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
-import threading
+import time
 from collections import Counter
 from pathlib import Path
 
+from .forks import load_libraries
 from .planting import all_mutants
 from .running import Outcome, Project, Result, check_without, try_all
 
@@ -36,20 +37,24 @@ def main() -> int:
             print(f"{mutant.name}: {mutant.danger}")
         return 0 if arguments.list else _refuse("there are no such mutants")
 
+    load_libraries()
+    began = time.monotonic()
     project = Project(ROOT, timeout_s=TIMEOUT_S, test_timeout_s=TEST_TIMEOUT_S)
     print(f"the tests of {len(mutants)} mutants, without any of them ...", flush=True)
     if problem := check_without(project, mutants, arguments.jobs):
         print(problem)
         return _refuse("the tests fail without any mutant, so nothing can be said of those")
+    print(f"they pass, after {time.monotonic() - began:.0f} s", flush=True)
     numbers = itertools.count(1)
-    printing = threading.Lock()
 
     def report(result: Result) -> None:
-        with printing:
-            place = f"{next(numbers):{len(str(len(mutants)))}}/{len(mutants)}"
-            print(f"{place}  {result.outcome:8}  {result.seconds:6.1f} s  {result.mutant.name}", flush=True)
+        place = f"{next(numbers):{len(str(len(mutants)))}}/{len(mutants)}"
+        times = f"{result.seconds:6.1f} s {result.cpu_s:6.1f} s CPU"
+        print(f"{place}  {result.outcome:8}  {times}  {result.mutant.name}", flush=True)
 
-    return summarise(try_all(project, mutants, arguments.jobs, report))
+    status = summarise(try_all(project, mutants, arguments.jobs, report))
+    print(f"in {time.monotonic() - began:.0f} s")
+    return status
 
 
 def summarise(results: list[Result]) -> int:

@@ -1,4 +1,4 @@
-"""Finds the code that a mutant changes and writes the changed file; says why where it can't."""
+"""Finds the code that a mutant changes and gives the text of the changed file; says why where it can't."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from . import Mutant
 
-NO_AREAS = {"planting", "in_process", "running", "__main__"}
+NO_AREAS = {"forks", "in_process", "planting", "running", "__main__"}
 
 
 class DoesNotApply(Exception):  # noqa: N818 - it is about the mutant
@@ -33,6 +33,13 @@ class Place(NamedTuple):
     lines: int
     before: str
     after: str
+
+
+class Change(NamedTuple):
+    """A mutant, as the text of a file."""
+
+    path: Path  # below `src`
+    text: str
 
 
 def all_mutants() -> list[Mutant]:
@@ -112,12 +119,10 @@ def _without_lines(code: CodeType) -> CodeType:
     return code.replace(co_firstlineno=1, co_linetable=b"", co_consts=(*inner,))
 
 
-def plant(mutant: Mutant, source: Path) -> None:
-    """Change the one file below `source`."""
-    place = locate(mutant, source)
-    place.path.write_text(changed(mutant, place), encoding="utf-8")
-    for bytecode in place.path.parent.glob(f"__pycache__/{place.path.stem}.*"):
-        bytecode.unlink()
+def change_of(mutant: Mutant, source: Path, modules: Mapping[Path, str] | None = None) -> Change:
+    """What to write where below `source`, or a copy of it."""
+    place = locate(mutant, source, modules)
+    return Change(place.path.relative_to(source), changed(mutant, place))
 
 
 @functools.lru_cache(maxsize=64)

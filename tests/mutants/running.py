@@ -6,26 +6,23 @@ other than the one without it: a failure, or no end. What can't even be imported
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import os
 import re
+import select
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
 
-from bkpy.local.process import ended_with_parent
-
-from .planting import DoesNotApply, plant
+from . import forks
+from .planting import Change, DoesNotApply, change_of, modules_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from . import Mutant
 
@@ -35,6 +32,13 @@ _OWN_FAULT = re.compile(
 )
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.M)
 _UNUSED = ("hypothesispytest", "platformdirs", "pytest_cov", "xdist.looponfail")  # plugins, which take time to load
+_OPTIONS = (
+    *("-q", "--no-header", "-p", "no:cacheprovider", "--tb=short", "-rfE"),
+    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # plugins are loaded already
+    *(word for plugin in _UNUSED for word in ("-p", f"no:{plugin}")),
+)
+_WITHOUT_MUTANTS_TIMEOUT_S = 3600.0
+_IN_THIS_PROCESS = ("tests/unit/", "tests/sim/")  # where tests start few processes, or none
 
 
 class Outcome(enum.StrEnum):
@@ -48,7 +52,8 @@ class Result(NamedTuple):
     mutant: Mutant
     outcome: Outcome
     detail: str
-    seconds: float
+    seconds: float = 0.0
+    cpu_s: float = 0.0
     output: str = ""  # of pytest, where somebody has to look at it
 
     @property
@@ -56,100 +61,179 @@ class Result(NamedTuple):
         return self.outcome in (Outcome.NOTICED, Outcome.HUNG)
 
 
-class Run(NamedTuple):
-    status: int | None  # pytest's; None if it had to be killed
-    output: str
-
-
-class Project:
+class Project(NamedTuple):
     """A directory with `src` and the tests."""
 
-    def __init__(self, root: Path, *, timeout_s: float, test_timeout_s: float) -> None:
-        self.root = root
-        self._timeout_s = timeout_s
-        self._test_timeout_s = test_timeout_s
+    root: Path
+    timeout_s: float
+    test_timeout_s: float
 
-    @contextmanager
-    def copy(self) -> Iterator[Path]:
-        """A copy of `src` to plant something in, with bytecode: every process of the tests would compile it anew."""
-        with tempfile.TemporaryDirectory(prefix="mutant-") as directory:
-            source = Path(directory) / "src"
-            shutil.copytree(self.root / "src", source, ignore=shutil.ignore_patterns("*.pyc.*"))  # not being written
-            yield source
 
-    def run_tests(self, ids: Sequence[str], source: Path, *options: str, timeout_s: float | None = None) -> Run:
-        """pytest's verdict on the tests, with the packages of `source`."""
-        temporary = source.parent / "tmp"  # of its own: runs side by side tidy up after themselves alone
-        command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", "--tb=short", "-rfE"]
-        command += [word for plugin in _UNUSED for word in ("-p", f"no:{plugin}")]
-        command += [f"--basetemp={temporary}", f"--timeout={self._test_timeout_s}", *options, *ids]
-        path = os.pathsep.join(filter(None, (str(source), os.environ.get("PYTHONPATH", ""))))
-        with tempfile.TemporaryFile() as output:
-            process = subprocess.Popen(
-                ended_with_parent(command),  # a test that hangs must not outlive a runner that was killed
-                cwd=self.root,
-                env={**os.environ, "PYTHONPATH": path, "COLUMNS": "400"},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-            try:
-                status: int | None = process.wait(timeout_s or self._timeout_s)
-            except subprocess.TimeoutExpired:
-                status = None
-            finally:
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
-                    process.wait()
+class Copy:
+    """A copy of `src` to plant something in, with bytecode: every process of the tests would compile it anew."""
+
+    def __init__(self, project: Project, directory: Path) -> None:
+        self._original = project.root / "src"
+        self.source = directory / "src"
+        self.temporary = directory / "tmp"  # of its own: runs side by side tidy up after themselves alone
+        shutil.copytree(self._original, self.source, ignore=shutil.ignore_patterns("*.pyc.*"))  # not being written
+        self._change: Change | None = None
+        self._changes = 0
+
+    def plant(self, change: Change | None) -> None:
+        """Undo the change before, and make this one."""
+        if self._change is not None:
+            shutil.copy2(self._original / self._change.path, self.source / self._change.path)
+        self._change = change
+        if change is not None:
+            path = self.source / change.path
+            path.write_text(change.text, encoding="utf-8")
+            for bytecode in path.parent.glob(f"__pycache__/{path.stem}.*"):
+                bytecode.unlink()
+            # A second of its own, by which Python tells whether bytecode is of this text or of one before.
+            self._changes += 1
+            os.utime(path, (self._changes, self._changes))
+
+
+class Trial(NamedTuple):
+    """Tests to run, and what to change before."""
+
+    ids: Sequence[str]
+    options: Sequence[str]
+    timeout_s: float
+    change: Change | None = None
+    mutant: Mutant | None = None
+
+
+class Run(NamedTuple):
+    """What came of a trial."""
+
+    trial: Trial
+    status: int | None  # pytest's; None if it had to be killed
+    output: str
+    seconds: float
+    cpu_s: float  # of its processes, as far as their parents waited for them
+
+
+class _Fork:
+    """A trial that runs."""
+
+    def __init__(self, project: Project, copy: Copy, trial: Trial) -> None:
+        self.trial = trial
+        self.copy = copy
+        copy.plant(trial.change)
+        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - `end` closes it
+        options = [*_OPTIONS, f"--basetemp={copy.temporary}", *trial.options, *trial.ids]
+        self._began = time.monotonic()
+        self.deadline = self._began + trial.timeout_s
+        self._pid = forks.start(project.root, copy.source, options, self._output)
+        self.pidfd = os.pidfd_open(self._pid)
+
+    def end(self, *, kill: bool) -> Run:
+        """What came of it, once it has ended or is killed."""
+        if kill:
+            for send in (os.killpg, os.kill):  # the group is there a moment after the process
+                with contextlib.suppress(ProcessLookupError):
+                    send(self._pid, signal.SIGKILL)
+        _, status, usage = os.wait4(self._pid, 0)
+        os.close(self.pidfd)
+        with self._output as output:
             output.seek(0)
-            return Run(status, output.read().decode(errors="replace"))
+            text = output.read().decode(errors="replace")
+        seconds = time.monotonic() - self._began
+        return Run(
+            self.trial,
+            None if kill else os.waitstatus_to_exitcode(status),
+            text,
+            seconds,
+            usage.ru_utime + usage.ru_stime,
+        )
 
 
-def try_mutant(project: Project, mutant: Mutant) -> Result:
-    """Plant it and run its tests until one fails."""
-    began = time.monotonic()
-
-    def result(outcome: Outcome, detail: str, output: str = "") -> Result:
-        return Result(mutant, outcome, detail, time.monotonic() - began, output)
-
-    with project.copy() as source:
-        try:
-            plant(mutant, source)
-        except DoesNotApply as e:
-            return result(Outcome.WRONG, str(e))
-        status, output = project.run_tests(mutant.tests, source, "-x")
-    failed = _FAILED.search(output)
-    if status is None:
-        return result(Outcome.HUNG, "its tests did not end")
-    if status == 0:
-        return result(Outcome.SURVIVED, mutant.danger, output)
-    if status != 1 or failed is None:
-        return result(Outcome.WRONG, f"its tests can't be run: pytest ended with status {status}", output)
-    if _OWN_FAULT.search(output):
-        return result(Outcome.WRONG, "it names what isn't there", output)
-    return result(Outcome.NOTICED, failed[1])
+def run_trials(project: Project, trials: Iterable[Trial], jobs: int) -> Iterator[Run]:
+    """What came of each, as they end, `jobs` at a time."""
+    waiting = iter(trials)
+    running: dict[int, _Fork] = {}
+    poll = select.poll()
+    directory = Path(tempfile.mkdtemp(prefix="mutants-"))  # that no fork removes at its end
+    try:
+        free = [Copy(project, directory / str(number)) for number in range(jobs)]
+        while True:
+            while free and (trial := next(waiting, None)) is not None:
+                fork = _Fork(project, free.pop(), trial)
+                running[fork.pidfd] = fork
+                poll.register(fork.pidfd, select.POLLIN)
+            if not running:
+                return
+            first = min(fork.deadline for fork in running.values())
+            ended = {fd for fd, _ in poll.poll(max(first - time.monotonic(), 0) * 1000)}
+            late = {fd for fd, fork in running.items() if fork.deadline <= time.monotonic()} - ended
+            for fd in ended | late:
+                poll.unregister(fd)
+                fork = running.pop(fd)
+                free.append(fork.copy)
+                yield fork.end(kill=fd in late)
+    finally:
+        for fork in running.values():
+            fork.end(kill=True)
+        shutil.rmtree(directory, ignore_errors=True)  # processes of the last tests may still be ending there
 
 
 def check_without(project: Project, mutants: Sequence[Mutant], jobs: int) -> str:
     """Run all their tests with the sources as they are; what pytest wrote if they don't pass, else nothing."""
-    ids = list(dict.fromkeys(test for mutant in mutants for test in mutant.tests))
-    with project.copy() as source:
-        parallel = ["-n", str(jobs)] if jobs > 1 else []
-        # Each as long as it takes: only mutants make them hang, and a busy machine is no reason to try none.
-        status, output = project.run_tests(ids, source, *parallel, "--timeout=0", timeout_s=3600.0)
-    return "" if status == 0 else output
+    folders: dict[Path, list[str]] = {}  # with what their tests share
+    for test in dict.fromkeys(test for mutant in _longest_first(mutants) for test in mutant.tests):
+        folders.setdefault(Path(test.partition("::")[0]).parent, []).append(test)
+    # Each as long as it takes: only mutants make them hang, and a busy machine is no reason to try none.
+    trials = [Trial(ids, ("--timeout=0",), _WITHOUT_MUTANTS_TIMEOUT_S) for ids in folders.values()]
+    return "".join(run.output for run in run_trials(project, trials, jobs) if run.status != 0)
 
 
 def try_all(
     project: Project, mutants: Sequence[Mutant], jobs: int, on_result: Callable[[Result], None] = lambda result: None
 ) -> list[Result]:
     """The results in the mutants' order, `jobs` at a time."""
+    results: dict[str, Result] = {}
 
-    def attempt(mutant: Mutant) -> Result:
-        result = try_mutant(project, mutant)
+    def note(result: Result) -> None:
+        results[result.mutant.name] = result
         on_result(result)
-        return result
 
-    with ThreadPoolExecutor(jobs) as pool:
-        return list(pool.map(attempt, mutants))
+    def trials() -> Iterator[Trial]:
+        modules = modules_of(project.root / "src")
+        options = ("-x", f"--timeout={project.test_timeout_s}")
+        for mutant in _longest_first(mutants):
+            try:
+                change = change_of(mutant, project.root / "src", modules)
+            except DoesNotApply as e:
+                note(Result(mutant, Outcome.WRONG, str(e)))
+            else:
+                yield Trial(mutant.tests, options, project.timeout_s, change, mutant)
+
+    for run in run_trials(project, trials(), jobs):
+        note(_result(run))
+    return [results[mutant.name] for mutant in mutants]
+
+
+def _longest_first(mutants: Sequence[Mutant]) -> list[Mutant]:
+    """Those whose tests start processes begin first, so that what ends last is short."""
+    return sorted(mutants, key=lambda mutant: mutant.tests[0].startswith(_IN_THIS_PROCESS))
+
+
+def _result(run: Run) -> Result:
+    mutant = run.trial.mutant
+    assert mutant is not None
+
+    def result(outcome: Outcome, detail: str, output: str = "") -> Result:
+        return Result(mutant, outcome, detail, run.seconds, run.cpu_s, output)
+
+    failed = _FAILED.search(run.output)
+    if run.status is None:
+        return result(Outcome.HUNG, "its tests did not end")
+    if run.status == 0:
+        return result(Outcome.SURVIVED, mutant.danger, run.output)
+    if run.status != 1 or failed is None:
+        return result(Outcome.WRONG, f"its tests can't be run: pytest ended with status {run.status}", run.output)
+    if _OWN_FAULT.search(run.output):
+        return result(Outcome.WRONG, "it names what isn't there", run.output)
+    return result(Outcome.NOTICED, failed[1])

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import os
 import py_compile
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from tests.conftest import alive
 from tests.mutants import Mutant
 from tests.mutants.__main__ import ROOT
 from tests.mutants.planting import DoesNotApply, all_mutants, changed, check_test_id, locate, modules_of
-from tests.mutants.running import Outcome, Project, check_without, try_all
+from tests.mutants.running import Outcome
 from tests.waiting import eventually_here
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 SOURCE = '''\
@@ -47,6 +50,49 @@ def test_total():
 def test_nothing():
     assert total([]) == 0
 """
+
+PROCESSES = """\
+import multiprocessing, subprocess, sys
+import pytest, tiny
+
+
+def test_started():
+    words = [sys.executable, "-c", "import tiny; print(tiny.total([2]))"]
+    assert subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout == b"2\\n"
+
+
+@pytest.mark.parametrize("way", ["fork", "spawn", "forkserver"])
+def test_of_multiprocessing(way):
+    with multiprocessing.get_context(way).Pool(1) as pool:
+        assert pool.apply(tiny.total, ([2],)) == 2
+"""
+
+ELSEWHERE = """\
+import importlib.util, pathlib, sys
+
+
+def test_elsewhere():
+    path = pathlib.Path("src/tiny/__init__.py").absolute()
+    spec = importlib.util.spec_from_file_location("tiny.other", path)
+    sys.modules["tiny.other"] = importlib.util.module_from_spec(spec)
+    assert False
+"""
+
+START = """\
+import json, sys
+from pathlib import Path
+from tests.mutants import Mutant
+from tests.mutants.running import Project, check_without, try_all
+root, timeout_s, test_timeout_s, jobs, mutants = json.loads(sys.argv[1])
+project = Project(Path(root), timeout_s, test_timeout_s)
+mutants = [Mutant(*one) for one in mutants]
+"""
+TRY = f"""{START}
+results = []
+try_all(project, mutants, jobs, results.append)
+print(json.dumps([(one.mutant.name, one.outcome, one.detail, one.output) for one in results]))
+"""
+CHECK = f"{START}print(check_without(project, mutants, jobs), end='')"
 
 # By their names: what each changes, and what it is to come to.
 TINY = {
@@ -84,33 +130,109 @@ def mutant(name: str) -> Mutant:
     return Mutant(name, "everything", find, replace, (f"tests/test_tiny.py::{test}",))
 
 
+class Seen(NamedTuple):
+    """A result, as far as it is told here."""
+
+    name: str
+    outcome: Outcome
+    detail: str
+    output: str
+
+
+def run_here(
+    script: str, tiny: Path, mutants: Sequence[Mutant], jobs: int = 1, timeouts: Sequence[float] = (600.0, 600.0)
+) -> str:
+    """What the script prints: a process of its own, since this one has loaded too much."""
+    words = [sys.executable, "-c", script, json.dumps([str(tiny), *timeouts, jobs, mutants])]
+    return subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+def tried(
+    tiny: Path, mutants: Sequence[Mutant], *, jobs: int = 1, timeout_s: float = 600.0, test_timeout_s: float = 600.0
+) -> list[Seen]:
+    """The results, in the order in which they come."""
+    printed = run_here(TRY, tiny, mutants, jobs, (timeout_s, test_timeout_s))
+    return [Seen(name, Outcome(outcome), *texts) for name, outcome, *texts in json.loads(printed)]
+
+
 @pytest.mark.thorough
 def test_each_kind_of_mutant_is_told(tiny: Path) -> None:
-    project = Project(tiny, timeout_s=60.0, test_timeout_s=2.0)
     mutants = [mutant(name) for name in TINY if name != "endless"]
-    assert not check_without(project, mutants[:2], jobs=1)
-    assert "no tests ran" in check_without(project, mutants[-1:], jobs=1)
-    seen: list[str] = []
-    results = try_all(project, mutants, 2, lambda result: seen.append(result.mutant.name))
-    assert {r.mutant.name: r.outcome for r in results} == {m.name: TINY[m.name][2] for m in mutants}
-    assert sorted(seen) == sorted(m.name for m in mutants)
-    assert results[0].detail == "tests/test_tiny.py::test_total"
+    seen = tried(tiny, mutants, jobs=2)
+    assert {one.name: one.outcome for one in seen} == {one.name: TINY[one.name][2] for one in mutants}
+    assert next(one.detail for one in seen if one.name == "noticed") == "tests/test_tiny.py::test_total"
     assert (tiny / "src" / "tiny" / "__init__.py").read_text() == SOURCE
+
+
+@pytest.mark.thorough
+def test_tests_that_fail_without_a_mutant_are_told(tiny: Path) -> None:
+    sound, gone = mutant("noticed"), mutant("with a test that isn't there")
+    assert run_here(CHECK, tiny, [sound]) == ""
+    assert "not found: " in run_here(CHECK, tiny, [sound, gone])
+
+
+def test_nothing_of_a_mutant_is_left_when_the_next_one_is_tried(tiny: Path) -> None:
+    """Their texts have the same length, and are written in the same second: so bytecode looks alike."""
+    names = ["noticed", "unnoticed", "noticed", "unnoticed"]
+    mutants = [mutant(name)._replace(name=f"{name} {number}") for number, name in enumerate(names)]
+    assert [one.outcome for one in tried(tiny, mutants)] == [TINY[name][2] for name in names]
 
 
 def test_bytecode_of_what_was_there_before_does_not_hide_a_mutant(tiny: Path) -> None:
     module = tiny / "src" / "tiny" / "__init__.py"
     py_compile.compile(str(module), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
-    (result,) = try_all(Project(tiny, timeout_s=60.0, test_timeout_s=2.0), [mutant("noticed")], 1)
+    (result,) = tried(tiny, [mutant("noticed")])
     assert result.outcome is Outcome.NOTICED
+
+
+@pytest.mark.thorough
+def test_processes_of_tests_have_the_mutant_too(tiny: Path) -> None:
+    (tiny / "tests" / "test_processes.py").write_text(PROCESSES)
+    tests = ["test_started", *(f"test_of_multiprocessing[{way}]" for way in ("fork", "spawn", "forkserver"))]
+    mutants = [mutant("noticed")._replace(name=test, tests=(f"tests/test_processes.py::{test}",)) for test in tests]
+    assert run_here(CHECK, tiny, mutants) == ""
+    assert [(one.name, one.outcome) for one in tried(tiny, mutants)] == [(test, Outcome.NOTICED) for test in tests]
+
+
+def test_what_was_loaded_before_is_no_verdict_on_a_mutant(tiny: Path) -> None:
+    load = f"import sys; sys.path.insert(0, {str(tiny / 'src')!r}); import tiny\n"
+    ((_, outcome, _, output),) = json.loads(run_here(load + TRY, tiny, [mutant("noticed")]))
+    assert outcome == Outcome.WRONG
+    assert "tiny is loaded already" in output
+
+
+def test_what_tests_load_from_elsewhere_is_no_verdict_on_a_mutant(tiny: Path) -> None:
+    (tiny / "tests" / "test_elsewhere.py").write_text(ELSEWHERE)
+    (seen,) = tried(tiny, [mutant("noticed")._replace(tests=("tests/test_elsewhere.py",))])
+    assert seen.outcome is Outcome.WRONG
+    assert f"tiny.other is loaded from {tiny}/src/tiny/__init__.py, and not from " in seen.output
+
+
+@pytest.mark.thorough
+def test_what_is_loaded_before_has_nothing_of_the_sources_or_the_tests_and_no_threads() -> None:
+    load = (
+        "import os, sys; from tests.mutants.__main__ import load_libraries, all_mutants\n"
+        "load_libraries(); all_mutants()\n"
+        "for name, module in sys.modules.items(): print(name, getattr(module, '__file__', None))\n"
+        "print('threads:', len(os.listdir('/proc/self/task')))"
+    )
+    done = subprocess.run([sys.executable, "-c", load], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    *modules, threads = done.stdout.splitlines()
+    packages = {path.name for path in (ROOT / "src").iterdir()}
+    names = dict(line.split(" ", 1) for line in modules)
+    assert "numpy" in names
+    assert [name for name in names if name.partition(".")[0] in packages] == []
+    own = [name for name, path in names.items() if path.startswith((f"{ROOT}/src/", f"{ROOT}/tests/"))]
+    assert [name for name in own if name != "tests" and not name.startswith("tests.mutants")] == []
+    assert threads == "threads: 1"
 
 
 @pytest.mark.thorough
 def test_tests_that_never_end_count_as_noticed(tiny: Path) -> None:
     """Those that pytest can end fail; where it is stuck itself, it is killed."""
-    (ended,) = try_all(Project(tiny, timeout_s=60.0, test_timeout_s=1.0), [mutant("endless")], 1)
+    (ended,) = tried(tiny, [mutant("endless")], test_timeout_s=1.0)
     assert ended.outcome is Outcome.NOTICED
-    (killed,) = try_all(Project(tiny, timeout_s=3.0, test_timeout_s=60.0), [mutant("endless")], 1)
+    (killed,) = tried(tiny, [mutant("endless")], timeout_s=3.0)
     assert killed.outcome is Outcome.HUNG
 
 
@@ -123,11 +245,9 @@ def test_a_test_that_hangs_does_not_outlive_a_runner_that_was_killed(tiny: Path)
         )
     )
     (tiny / "tests" / "test_stuck.py").write_text(stuck)
-    run = (
-        "import sys; from pathlib import Path; from tests.mutants.running import Project; root = Path(sys.argv[1]); "
-        "Project(root, timeout_s=600.0, test_timeout_s=600.0).run_tests(['tests/test_stuck.py'], root / 'src')"
-    )
-    runner = subprocess.Popen([sys.executable, "-c", run, str(tiny)], cwd=ROOT)
+    planted = mutant("noticed")._replace(tests=("tests/test_stuck.py",))
+    given = json.dumps([str(tiny), 600.0, 600.0, 1, [planted]])
+    runner = subprocess.Popen([sys.executable, "-c", TRY, given], cwd=ROOT, env={**os.environ, "TMPDIR": str(tiny)})
     written = tiny / "pid"
     try:
         pid = int(eventually_here(lambda: written.exists() and written.read_text(), "the test runs"))
