@@ -733,21 +733,21 @@ async def test_an_interval_may_come_and_shrink_while_it_waits(tmp_path: Path) ->
             given = node.settings.model_copy(update={"gc_interval_s": interval_s})
             reload_with(node, given)
 
-        await asyncio.sleep(1000)
+        await asyncio.sleep(50)
         assert runs() == 0
-        every(10_000.0)
-        await eventually(lambda: runs() == 1, deadline_s=20_000)
-        await asyncio.sleep(100)
-        every(200.0)
-        await asyncio.sleep(90)
+        every(500.0)
+        await eventually(lambda: runs() == 1, deadline_s=1000)
+        await asyncio.sleep(5)
+        every(10.0)
+        await asyncio.sleep(4.5)
         assert runs() == 1
-        await asyncio.sleep(20)
+        await asyncio.sleep(1)
         assert runs() == 2
         every(0.0)
-        await asyncio.sleep(1000)
+        await asyncio.sleep(50)
         assert runs() == 2
-        every(500.0)  # more than that has passed
-        await asyncio.sleep(10)
+        every(25.0)  # more than that has passed
+        await asyncio.sleep(0.5)
         assert runs() == 3
     finally:
         await local.stop()
