@@ -62,6 +62,13 @@ MUTANTS: list[Mutant] = [
         (f"{_FREED}::test_a_decommissioned_bookie_comes_back_only_when_that_is_said",),
     ),
     Mutant(
+        "a start makes a new cookie for one that was deleted meanwhile",
+        "a bookie that was decommissioned is a member again, unnoticed",
+        "cookie = await (membership.cookie() if known.storage_cookie is None else membership.known_cookie())",
+        "cookie = await membership.cookie()",
+        (f"{_FREED}::test_a_bookie_that_is_decommissioned_while_it_starts_gets_no_new_cookie",),
+    ),
+    Mutant(
         "any directories come back under an id that was given up",
         "they deny what another storage has acknowledged since",
         "if not retired.decommissioned or retired.instance != instance:",

@@ -99,6 +99,19 @@ class Membership:
         """The cookie that the metadata store has now; None if it has none."""
         return await read_cookie(self._store, self._root, self._settings.bookie_id)
 
+    async def known_cookie(self) -> VersionedCookie:
+        """The cookie of a bookie that had one when it began to start.
+
+        Raises `IdentityError` if it has been deleted since: a new one would bring a bookie back that was given up.
+        """
+        cookie = await self.cookie()
+        if cookie is None:
+            raise IdentityError(
+                "its cookie was deleted while it started: it was decommissioned or formatted at the same time",
+                bookie=self._settings.bookie_id,
+            )
+        return cookie
+
     async def draining(self) -> bool:
         """Whether the bookie is draining. Raises `MetadataUnavailableError`."""
         drains = Drains(self._store, self._root, self._runtime, self._settings)
@@ -133,8 +146,7 @@ class Membership:
         await self._store_identity(identity)
 
     async def _store_identity(self, identity: bytes) -> None:
-        known = await self.cookie()
-        assert known is not None  # it had other directories
+        known = await self.known_cookie()
         value = with_storage(known[0], identity)
         await write_cookie(self._store, self._root, self._settings.bookie_id, value, known[1])
 

@@ -321,7 +321,8 @@ class BookieNode:
             )
         storage = self._enter(await self._open_storage(membership, known))
         storage.failed.add_done_callback(self._storage_failed)
-        cookie = await membership.cookie()  # opening may have changed it
+        # Opening may have changed it.
+        cookie = await (membership.cookie() if known.storage_cookie is None else membership.known_cookie())
 
         # Of the cluster that the directories belong to, whatever the metadata store is later.
         instance_id = decode_cookie(storage.cookie, "the storage").instance_id

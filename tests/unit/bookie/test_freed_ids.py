@@ -17,6 +17,7 @@ from tests.unit.replication.worker.test_ledger_repair import closed, lose
 from tests.waiting import eventually
 
 from bkpy.bookie.identity import BookieIdentity, FormatPlan
+from bkpy.bookie.membership import KnownBookie, Membership
 from bkpy.cli.bookie.identity import open_peers
 from bkpy.client.client import replication_context
 from bkpy.errors import ConfigError, CorruptDataError, IdentityError, MetadataConflictError
@@ -261,6 +262,32 @@ async def test_a_decommissioned_bookie_comes_back_only_when_that_is_said(four: I
         if outside not in (await client.ledger_metadata(old)).fragments[0].bookies:
             assert await answer(four, outside, old, 0) == (set(), {0})
     await eventually(lambda: outside in client.bookies)
+
+
+async def test_a_bookie_that_is_decommissioned_while_it_starts_gets_no_new_cookie(
+    four: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await four.client()
+    _, _, outside = await abandoned(client)
+    await drain(client, outside)
+    await four.node(outside).stop()
+    look_up = Membership.look_up
+
+    async def look_up_first(membership: Membership) -> KnownBookie:
+        looked = await look_up(membership)
+        assert (await decommission(client, outside)).scan.clear
+        return looked
+
+    monkeypatch.setattr(Membership, "look_up", look_up_first)
+    with pytest.raises(IdentityError, match="cookie was deleted while it started"):
+        await four.start_node(outside)
+    membership = Membership(four.node(outside).settings, four.tree.session(), ROOT, runtime_here())
+    with pytest.raises(IdentityError, match="cookie was deleted while it started"):
+        await membership.directories_moved(b"")
+    assert not await known(four, outside)
+    monkeypatch.undo()
+    with pytest.raises(IdentityError, match="was decommissioned"):
+        await four.start_node(outside)
 
 
 async def test_directories_with_data_are_not_made_again(four: InProcess) -> None:
