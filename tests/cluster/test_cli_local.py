@@ -181,6 +181,25 @@ def test_what_dies_stays_down_on_request(directory: Path) -> None:
         assert set(pids_of(directory)) == set(before) - {"bookie-1"}
 
 
+def test_its_own_lines_and_those_of_its_bookies_are_json_on_request(directory: Path) -> None:
+    with start("local", "--dir", directory, "--bookies", 1, "--log-format", "json", uri=None) as local:
+        assert local.stdout is not None
+        assert local.stdout.readline().startswith(b"zk://127.0.0.1:")
+        os.kill(pids_of(directory)["bookie-1"], signal.SIGKILL)
+        lines = []
+        for line in iter(local.stderr.readline, b""):  # type: ignore[union-attr]
+            lines.append(line)
+            if b"bookie-1 was ended by SIGKILL" in line:
+                break
+        local.send_signal(signal.SIGINT)
+        assert local.wait(PATIENCE_S) == 0
+        lines += local.stderr.read().splitlines()  # type: ignore[union-attr]
+    objects = [json.loads(line) for line in lines]
+    assert (objects[-1]["logger"], objects[-1]["message"]) == ("bkpy.cli", "Stopping; Ctrl-C once more kills.")
+    (log,) = (directory / "bookie-1").glob("*.log")
+    assert all(json.loads(line)["bookie"] == "bookie-1" for line in log.read_bytes().splitlines())
+
+
 @pytest.mark.exhaustive
 def test_zookeepers_port_is_chosen_or_said_to_have_changed(directory: Path) -> None:
     port = free_port()

@@ -21,7 +21,7 @@ from bkpy.client.iteration import ResumableIterator, Stepwise, alone
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import ConfigError, NoSuchLedgerError
 from bkpy.log.client import NewLog, create_log
-from bkpy.metadata.audit_trail import ActKind
+from bkpy.metadata.audit_trail import ActKind, recorded
 from bkpy.metadata.logs.consumers import LogConsumers
 from bkpy.metadata.logs.maintenance import LogMaintenance
 from bkpy.metadata.logs.pages import PageMissingError
@@ -148,10 +148,10 @@ class AdminClient:
         self._guard.check()
         if enabled:
             await check_confirmed(self._store, self._root, "re-replication")
-        await self._trail.record(ActKind.RE_REPLICATION, "enable" if enabled else "disable")
-        outcome = await self._under_replicated().set_enabled(enabled)
-        if isinstance(outcome, NotDone | Unknown):
-            raise to_error(outcome)
+        async with self._trail.recorded(ActKind.RE_REPLICATION, "enable" if enabled else "disable"):
+            outcome = await self._under_replicated().set_enabled(enabled)
+            if isinstance(outcome, NotDone | Unknown):
+                raise to_error(outcome)
 
     def list_under_replicated(self) -> AsyncGenerator[int, None]:
         """The ids of the ledgers that have an under-replication record, ascending."""
@@ -250,8 +250,9 @@ class AdminClient:
         check_ledger_id(ledger_id)
         check_password(password)
         await check_confirmed(self._store, self._root, "accepting a loss")
-        await self._trail.record(ActKind.ACCEPT_LOSS, ledger_id, f"keeps at least the entries up to {last_entry}")
-        return await (await self._context.recovery_giving_up(ledger_id, password, last_entry)).run()
+        details = f"keeps at least the entries up to {last_entry}"
+        async with self._trail.recorded(ActKind.ACCEPT_LOSS, ledger_id, details):
+            return await (await self._context.recovery_giving_up(ledger_id, password, last_entry)).run()
 
     def find_ledgers(
         self,
@@ -341,10 +342,11 @@ class AdminClient:
         self._guard.check()
         recovery = BookieRecovery(self._context, bookie_id, self._settings, target=target)
         recovery.check()
-        if not dry_run:
-            await self._trail.record(ActKind.RECOVER_BOOKIE, bookie_id, "" if target is None else f"to {target}")
-        named, without_metadata = await recovery.scan(on_scanned or _ignore)
-        report = await (recovery.plan(named) if dry_run else recovery.run(named, on_progress or _ignore))
+        details = "" if target is None else f"to {target}"
+        trail = None if dry_run else self._trail
+        async with recorded(trail, ActKind.RECOVER_BOOKIE, bookie_id, details):
+            named, without_metadata = await recovery.scan(on_scanned or _ignore)
+            report = await (recovery.plan(named) if dry_run else recovery.run(named, on_progress or _ignore))
         report.unreadable = without_metadata
         return report
 
@@ -526,10 +528,10 @@ class AdminClient:
         check_position("before", before)
         async with await self._client.read_log(name, password=password) as reader:
             forced = ", though consumers have yet to read them" if ignore_consumers else ""
-            await self._trail.record(ActKind.TRUNCATE_LOG, name, f"entries below {before}{forced}")
-            return await self._log_maintenance().truncate(
-                name, int(before), end=reader.next_position, uid=reader.uid, ignore_consumers=ignore_consumers
-            )
+            async with self._trail.recorded(ActKind.TRUNCATE_LOG, name, f"entries below {before}{forced}"):
+                return await self._log_maintenance().truncate(
+                    name, int(before), end=reader.next_position, uid=reader.uid, ignore_consumers=ignore_consumers
+                )
 
     async def log_consumers(self, name: str) -> Mapping[str, ConsumerState]:
         """The consumers of a log by name, each with the position that it reads next. Raises `NoSuchLogError`."""
@@ -543,8 +545,8 @@ class AdminClient:
         """
         self._guard.check()
         consumers = await self._consumers(name)
-        await self._trail.record(ActKind.DELETE_CONSUMER, name, consumer)
-        return await consumers.delete(consumer)
+        async with self._trail.recorded(ActKind.DELETE_CONSUMER, name, consumer):
+            return await consumers.delete(consumer)
 
     async def _consumers(self, name: str) -> LogConsumers:
         log_list, _ = await self._log_parts.logs.read(name, fresh=True)
@@ -561,8 +563,8 @@ class AdminClient:
         A cancelled call may have done it. Raises `NoSuchLogError`.
         """
         self._guard.check()
-        await self._trail.record(ActKind.FORGET_PRODUCER, checked_name(name), writer_id)
-        return await self._log_maintenance().forget_producer(name, writer_id)
+        async with self._trail.recorded(ActKind.FORGET_PRODUCER, checked_name(name), writer_id):
+            return await self._log_maintenance().forget_producer(name, writer_id)
 
     async def log_producers(self, name: str) -> Producers:
         """The producers of a log, and the writer ids of sinks. Raises `NoSuchLogError`."""
@@ -575,8 +577,8 @@ class AdminClient:
         A cancelled call may have done it. Raises `NoSuchLogError`.
         """
         self._guard.check()
-        await self._trail.record(ActKind.FORGET_PRODUCER, checked_name(name), producer)
-        return await self._log_maintenance().forget_producer(name, producer)
+        async with self._trail.recorded(ActKind.FORGET_PRODUCER, checked_name(name), producer):
+            return await self._log_maintenance().forget_producer(name, producer)
 
     def _log_maintenance(self) -> LogMaintenance:
         return LogMaintenance(self._log_parts.logs, self._log_parts.catalog)

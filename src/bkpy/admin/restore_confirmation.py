@@ -21,7 +21,7 @@ from bkpy.errors import (
     NoSuchLedgerError,
 )
 from bkpy.metadata import paths
-from bkpy.metadata.audit_trail import ActKind
+from bkpy.metadata.audit_trail import ActKind, recorded
 from bkpy.metadata.bookies.cookies import list_cookies
 from bkpy.metadata.ledgers.all_ledgers import all_ledgers
 from bkpy.metadata.logs.maintenance import log_of
@@ -85,11 +85,26 @@ class RestoreConfirmation:
         Raises `ConfigError` and `LedgerRecoveryError` with all that keeps it from going on.
         """
         found = await self._found()
+        confirmed = found.restore.state is RestoreState.CONFIRMED
+        if confirmed and (found.restore.collects_later or not collect_later):
+            return found.restore
+        details = "ledgers created after the backup may be collected" if collect_later else ""
+        if not confirmed:
+            who, losses = ", ".join(sorted(without)) or "none", "accepted" if accept_loss else "not accepted"
+            details = "; ".join(filter(None, (f"confirmed without {who}, losses {losses}", details)))
+        async with recorded(self._trail, ActKind.RESTORE, self._root, details):
+            return await self._confirm(found, without, accept_loss, collect_later, progress)
+
+    async def _confirm(
+        self,
+        found: StoredRestore,
+        without: Collection[str],
+        accept_loss: bool,
+        collect_later: bool,
+        progress: Callable[[ConfirmationProgress], None],
+    ) -> Restore:
         done = ConfirmationProgress(found.restore.state)
         if found.restore.state is RestoreState.RESTORED:
-            await self._record(
-                f"without {', '.join(sorted(without)) or 'none'}, losses {'' if accept_loss else 'not '}accepted"
-            )
             bookies = await self._all_here(without)
             await self._close_all(bookies, done, progress)
             if done.not_closed and not accept_loss:
@@ -105,7 +120,6 @@ class RestoreConfirmation:
             await self._reported(found.version, without, done, progress, accept_loss=accept_loss)
             found = await self._advance(found, collect_later=collect_later)
         elif collect_later and not found.restore.collects_later:
-            await self._record("ledgers created after the backup may be collected")
             changed = replace(found.restore, collects_later=True)
             found = await write_restore(self._store, self._root, changed, found.version)
         return found.restore
@@ -116,10 +130,6 @@ class RestoreConfirmation:
         if found is None:
             raise ConfigError(f"the cluster under {self._root} was not restored from a backup: nothing to confirm")
         return found
-
-    async def _record(self, details: str) -> None:
-        if self._trail is not None:
-            await self._trail.record(ActKind.RESTORE, self._root, details)
 
     async def _advance(self, found: StoredRestore, *, collect_later: bool = False) -> StoredRestore:
         restore = found.restore.advanced()

@@ -16,7 +16,7 @@ from bkpy.bookie.cookie import encode_cookie, storage_part
 from bkpy.config.address import split_address
 from bkpy.errors import BookKeeperError, IdentityError
 from bkpy.metadata import paths
-from bkpy.metadata.audit_trail import ActKind
+from bkpy.metadata.audit_trail import ActKind, recorded
 from bkpy.metadata.bookies.cookies import delete_cookie, instance_of, read_cookie, storage_instance, write_cookie
 from bkpy.metadata.bookies.naming import NamingScan
 from bkpy.metadata.bookies.retired import RetiredBy, read_retired, retire
@@ -113,9 +113,14 @@ class BookieIdentity:
             if not again:
                 retired.check_usable()
             limbo_to = await self._newest_id(cluster)
-            await self._record(ActKind.COOKIE, "a new bookie takes the id of one that was decommissioned")
+            details = "a new bookie takes the id of one that was decommissioned"
+            async with self._recorded(ActKind.COOKIE, details):
+                return await self._init(cluster, known, limbo_to)
+        return await self._init(cluster, known, limbo_to)
+
+    async def _init(self, cluster: Cluster, known: tuple[bytes, int] | None, limbo_to: int) -> bool:
         cookie, new = initialise_storage(
-            settings,
+            self._settings,
             self._runtime,
             instance_id=cluster.instance_id,
             expected_cookie=None if known is None else storage_part(known[0]),
@@ -125,9 +130,8 @@ class BookieIdentity:
             await self._write(cluster, cookie, None)
         return new or known is None
 
-    async def _record(self, act: ActKind, details: str) -> None:
-        if self._trail is not None:
-            await self._trail.record(act, self._settings.bookie_id, details)
+    def _recorded(self, act: ActKind, details: str) -> contextlib.AbstractAsyncContextManager[None]:
+        return recorded(self._trail, act, self._settings.bookie_id, details)
 
     async def _newest_id(self, cluster: Cluster) -> int:
         newest = await cluster.catalog.newest_id()
@@ -175,9 +179,9 @@ class BookieIdentity:
                 await self._check_same_storage(plan)
             if plan.steps:
                 agree(plan)
-                await self._record(ActKind.COOKIE, "; ".join(plan.steps))
                 version = None if known is None else known[1]
-                await update.carry_out(plan, lambda cookie: self._write(cluster, cookie, version))
+                async with self._recorded(ActKind.COOKIE, "; ".join(plan.steps)):
+                    await update.carry_out(plan, lambda cookie: self._write(cluster, cookie, version))
         return plan
 
     async def _check_same_storage(self, plan: UpdatePlan) -> None:
@@ -242,17 +246,16 @@ class BookieIdentity:
                 self._refuse_to_format(plan)
             if plan.files or plan.cookie_goes:
                 agree(plan)
-                await self._record(
-                    ActKind.FORMAT, f"{plan.files} files; the cookie {'goes' if plan.cookie_goes else 'stays'}"
-                )
-                if known is None:  # an interruption must not leave an id that looks as if no bookie ever had it
-                    await self._remember(cluster, None)
-                wipe(self._runtime.files, directories, owner, allowed=foreign if force else ())
-                if known is None or plan.cookie_goes:
-                    await self._remember(cluster, None if known is None else known[0])
-                if plan.cookie_goes:
-                    assert known is not None
-                    await delete_cookie(self._store, self._root, bookie_id, known[1])
+                details = f"{plan.files} files; the cookie {'goes' if plan.cookie_goes else 'stays'}"
+                async with self._recorded(ActKind.FORMAT, details):
+                    if known is None:  # an interruption must not leave an id that looks as if no bookie ever had it
+                        await self._remember(cluster, None)
+                    wipe(self._runtime.files, directories, owner, allowed=foreign if force else ())
+                    if known is None or plan.cookie_goes:
+                        await self._remember(cluster, None if known is None else known[0])
+                    if plan.cookie_goes:
+                        assert known is not None
+                        await delete_cookie(self._store, self._root, bookie_id, known[1])
         return plan
 
     async def _refuse_if_it_answers(self) -> None:

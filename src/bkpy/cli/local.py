@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,15 +11,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bkpy.cli.connecting import given_settings
+from bkpy.cli.logs import log_format_option
 from bkpy.cli.output.json import json_option, print_json
 from bkpy.cli.output.text import say
 from bkpy.cli.running import INTERRUPTED, run
 from bkpy.errors import BookKeeperError, ConfigError
+from bkpy.runtime.logs import log_to_stderr
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from bkpy.local import LocalCluster
+    from bkpy.runtime.logs import LogFormat
 
 
 @click.command()
@@ -53,6 +57,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Show the cluster in a browser, at a port of this machine that is printed, or don't.",
 )
+@log_format_option
 @json_option
 def local(
     directory: str,
@@ -61,6 +66,7 @@ def local(
     restart: bool,
     config: dict[str, Any],
     dashboard: bool,
+    log_format: LogFormat,
     as_json: bool,
 ) -> int:
     """Run a ZooKeeper and some bookies on this machine until Ctrl-C, and print the address of the cluster.
@@ -71,6 +77,9 @@ def local(
     """
     from bkpy.local import LocalCluster
 
+    if config.get("log_format", log_format) == "json":
+        config["log_format"] = "json"
+        log_to_stderr(logging.INFO, "json")
     _check_directory(Path(directory))
     if dashboard:
         config.setdefault("metrics_port", 0)  # on a page of its own a bookie says what it does

@@ -376,8 +376,8 @@ class Client:
         finds out.
         """
         self._check_open()
-        await self._trail.record(ActKind.DELETE_LOG, checked_name(name))
-        await LogMaintenance(self._logs, self._cluster.catalog).delete(name, self._recoveries.fence)
+        async with self._trail.recorded(ActKind.DELETE_LOG, checked_name(name)):
+            await LogMaintenance(self._logs, self._cluster.catalog).delete(name, self._recoveries.fence)
 
     def list_ledgers(self) -> AsyncGenerator[int, None]:
         """The ids of all ledgers, ascending; those created or deleted meanwhile may be in it or not."""

@@ -189,7 +189,7 @@ class AuditReport(BaseModel):
     act: str
     subject: str
     details: str
-    done: bool = Field(description="in one transaction with its record; else it was begun, and may have failed")
+    done: bool = Field(description="certainly; else it was begun, and failed, goes on, or has an unknown outcome")
     user: str
     process: str
     client: str

@@ -1,7 +1,7 @@
 """The audit trail: who drained, decommissioned, deleted, accepted a loss or changed rights, when, and from where.
 
 One node for each act, with a name that begins with its time. Where an act is one write, its node is in the same
-transaction: both are there, or neither. Any other act is recorded before it begins, and may have failed.
+transaction: both are there, or neither. Any other act is recorded before it begins, and again when it is done.
 
 Invariants: an act of a client with an `Actor` is never done without its record; of each kind of act, about the newest
 `audit_acts_max` are kept, whatever happens to other kinds.
@@ -10,11 +10,12 @@ Invariants: an act of a client with an `Actor` is never done without its record;
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import hashlib
 import logging
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from bkpy.errors import CorruptDataError, MetadataConflictError
@@ -26,6 +27,7 @@ from bkpy.metadata.store.resolve import (
     create_certainly,
     delete_certainly,
     ensure_path,
+    put_certainly,
     read_if_there,
 )
 from bkpy.metadata.store.store import Create
@@ -35,7 +37,7 @@ from bkpy.runtime.process import this_user
 from bkpy.runtime.tls import subject_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     from bkpy.config.client import ClientSettings
     from bkpy.config.shared import MetadataSettings
@@ -84,7 +86,7 @@ class Actor:
 
 @dataclass(frozen=True, slots=True)
 class RecordedAct:
-    """One act. `done`: in the same transaction; else the act was begun, and may have failed."""
+    """One act. `done`: that is certain. Else it was begun: it failed, goes on, or nobody knows what became of it."""
 
     name: str  # of its node
     time_ms: int
@@ -111,7 +113,7 @@ class RecordedAct:
     def __str__(self) -> str:
         client = f", client {self.actor.client}" if self.actor.client else ""
         shown = f" ({', '.join(self.actor.identities)})" if self.actor.identities else ""
-        state = "" if self.done else " (begun)"
+        state = "" if self.done else " (begun, outcome unknown)"
         details = f": {self.details}" if self.details else ""
         return f"{self.act} {self.subject}{details}{state}, by {self.actor.user}{shown} on {self.actor.process}{client}"
 
@@ -151,12 +153,22 @@ class AuditTrail:
         """What an act's transaction contains: the node of its record. Raises `MetadataUnavailableError`."""
         return await self._prepared(act, subject, details, done=True)
 
-    async def record(self, act: ActKind, subject: object, details: str = "") -> None:
-        """Record an act that begins now. Raises `MetadataUnavailableError`: then the act must not begin."""
-        for node in await self._prepared(act, subject, details, done=False):
+    @contextlib.asynccontextmanager
+    async def recorded(self, act: ActKind, subject: object, details: str = "") -> AsyncIterator[None]:
+        """Record the act of the block as begun, and when it has ended without an error, as done.
+
+        Raises `MetadataUnavailableError`: then the act does not begin. Of one that failed or was cancelled the record
+        stays as it is, since a part of it may be done.
+        """
+        nodes = await self._prepared(act, subject, details, done=False)
+        for node in nodes:
             outcome = await create_certainly(self._store, node, attempts_max=self._settings.metadata_write_attempts_max)
             if not isinstance(outcome, Done):
                 raise _not_recorded(outcome)
+        yield
+        for node in nodes:  # if this fails, the act is done all the same
+            begun = _decode("", node.path, node.data)
+            await put_certainly(self._store, node.path, _encode(replace(begun, done=True)), 0, attempts_max=1)
 
     async def _prepared(self, act: ActKind, subject: object, details: str, *, done: bool) -> tuple[Create, ...]:
         if self._actor is None:
@@ -173,7 +185,7 @@ class AuditTrail:
         token = hashlib.sha256(f"{self._actor.process}/{id(self)}/{self._count}/{time_ms}".encode()).hexdigest()[:16]
         name = f"{time_ms:0{_TIME_DIGITS}d}-{act}-{token}"
         record = RecordedAct(name, time_ms, act, str(subject), details, done, self._actor)
-        log.info("audit: %s", record)
+        log.info("audit: %s", replace(record, done=False))
         return (Create(f"{self._folder}/{name}", _encode(record)),)
 
     async def _tidy(self) -> None:
@@ -204,6 +216,13 @@ class AuditTrail:
         path = f"{self._folder}/{name}"
         found = await read_if_there(self._store, path)
         return None if found is None else _decode(name, path, found[0])
+
+
+def recorded(
+    trail: AuditTrail | None, act: ActKind, subject: object, details: str = ""
+) -> contextlib.AbstractAsyncContextManager[None]:
+    """As `AuditTrail.recorded`; nothing where acts are not recorded."""
+    return contextlib.nullcontext() if trail is None else trail.recorded(act, subject, details)
 
 
 async def entry_of(trail: AuditTrail | None, act: ActKind, subject: object, details: str = "") -> tuple[Create, ...]:

@@ -19,7 +19,8 @@ from bkpy.admin.client import AdminClient
 from bkpy.admin.cluster_health import Severity
 from bkpy.admin.restore_confirmation import RestoreConfirmation
 from bkpy.bookie.collector import LATER
-from bkpy.client.client import audit_trail, log_parts, replication_context
+from bkpy.client.client import audit_trail, log_parts, open_client, replication_context
+from bkpy.config.client import client_settings
 from bkpy.config.recovery import RecoverySettings
 from bkpy.config.shared import MetadataSettings
 from bkpy.errors import (
@@ -33,6 +34,7 @@ from bkpy.errors import (
 )
 from bkpy.log.keeper import LogKeeper
 from bkpy.metadata import paths
+from bkpy.metadata.audit_trail import Actor, AuditTrail
 from bkpy.metadata.backup.backup import back_up
 from bkpy.metadata.backup.restore import restore_backup
 from bkpy.metadata.cluster import open_cluster
@@ -813,6 +815,32 @@ async def test_a_confirmation_that_is_interrupted_at_any_step_goes_on(lost: Lost
         lost.clients.remove(client)
     assert (await lost.confirm()).state is RestoreState.CONFIRMED
     assert await contents(await lost.client(), writer.ledger_id) == payloads(0, 20)
+
+
+async def test_a_restore_and_its_confirmation_are_recorded_with_who_did_them(lost: Lost) -> None:
+    await closed(lost.former, (4, 4, 3))
+    await lost.back_up()
+    await lost.lose_metadata()
+    actor = Actor("alice", "ops-1, pid 7")
+    session = lost.tree.session()
+    trail = AuditTrail(session, RESTORED, runtime_here(), client_settings(), actor)
+    for _ in range(2):  # the second one finds it done
+        await restore_backup(session, RESTORED, runtime_here().files, lost.file, trail=trail)
+    lost.root = RESTORED
+    await lost.join()
+    client = await open_client(lost.tree.session(), RESTORED, runtime_here(), client_settings(), actor=actor)
+    lost.clients.append(client)
+    confirming = confirmation(client)
+    for options in ({}, {}, {"collect_later": True}, {"collect_later": True}):
+        await confirming.run(**options)  # each second one finds it done
+    found = await trail.read(await trail.names())
+    assert [(record.act, record.subject, record.done, record.actor) for record in found] == [
+        ("restore", RESTORED, True, actor)
+    ] * 3
+    from_backup, confirmed, later = (record.details for record in found)
+    assert from_backup.startswith("from a backup of cluster ")
+    assert confirmed == "confirmed without none, losses not accepted"
+    assert later == "ledgers created after the backup may be collected"
 
 
 async def test_a_bookie_that_is_interrupted_as_it_joins_is_in_limbo_once_it_has_joined(lost: Lost) -> None:

@@ -16,6 +16,7 @@ from bkpy.bookie.cookie import encode_cookie, storage_part
 from bkpy.bookie.identity import BookieIdentity, FormatPlan
 from bkpy.errors import BookKeeperError, CorruptDataError, IdentityError, StorageFailedError
 from bkpy.metadata import paths
+from bkpy.metadata.audit_trail import Actor, AuditTrail
 from bkpy.metadata.bookies.cookies import delete_cookie, read_cookie, write_cookie
 from bkpy.metadata.cluster import Cluster, init_cluster, open_cluster
 from bkpy.metadata.store.memory import MemoryStore
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
 
 ROOT = "/ledgers"
 DATA = dict.fromkeys(range(5), b"data")
+
+
+def refuse_it(_: object) -> None:
+    raise BookKeeperError("no")
 
 
 def yes(_: object) -> None:
@@ -76,9 +81,11 @@ class Site:
             site.disk.power_cut()
         return site
 
-    def identity(self) -> BookieIdentity:
+    def identity(self, actor: Actor | None = None) -> BookieIdentity:
         self.runs += 1
-        return BookieIdentity(self.settings, self.store, ROOT, sim_runtime(self.disk, self.clock, self.runs))
+        runtime = sim_runtime(self.disk, self.clock, self.runs)
+        trail = AuditTrail(self.store, ROOT, runtime, self.settings, actor)
+        return BookieIdentity(self.settings, self.store, ROOT, runtime, trail=trail)
 
     def set(self, **values: object) -> None:
         self.settings = self.settings.model_copy(update=values)
@@ -528,6 +535,23 @@ async def test_what_an_update_cannot_prove_it_refuses(spoil: Callable[[Site], No
     with pytest.raises(BookKeeperError):
         await site.start()
     await site.update_refused(message)
+
+
+async def test_a_rewritten_cookie_and_a_formatting_are_recorded_once() -> None:
+    site = await Site.used()
+    site.disk.unlink(f"{site.settings.journal_directories[0]}/{COOKIE_NAME}")
+    identity = site.identity(Actor("alice", "ops-1, pid 7"))
+    with pytest.raises(BookKeeperError, match="no"):
+        await identity.update(refuse_it)
+    for _ in range(2):  # the second one finds nothing to do
+        await identity.update(yes)
+    await identity.format(force=True, agree=lambda plan: None)
+    trail = AuditTrail(site.store, ROOT, sim_runtime(site.disk, site.clock, 0), site.settings)
+    found = await trail.read(await trail.names())
+    assert [(record.act, record.subject, record.done, record.actor.user) for record in found] == [
+        ("cookie", site.settings.bookie_id, True, "alice"),
+        ("format", site.settings.bookie_id, True, "alice"),
+    ]
 
 
 async def test_an_update_makes_no_directory() -> None:

@@ -373,13 +373,14 @@ async def test_acts_of_the_audit_trail_are_events_once(dashboard: Shown) -> None
     there = replication_context(dashboard.client).cluster
     runtime = there.store.runtime
     trail = AuditTrail(there.store, there.root, runtime, client_settings(), Actor("alice", "ops-1, pid 7"))
-    await trail.record(*PROTECTED)
+    async with trail.recorded(*PROTECTED):
+        pass
     for _ in range(2):
         await dashboard.watch.look()
     events = [event["text"] for event in (await dashboard.get("/api/v1/events"))["events"] if event["kind"] == "audit"]
-    assert events == ["protect /ledgers (begun), by alice on ops-1, pid 7"]
+    assert events == ["protect /ledgers, by alice on ops-1, pid 7"]
     (act,) = (await dashboard.get("/api/v1/audit"))["acts"]
-    assert (act["act"], act["user"], act["done"]) == ("protect", "alice", False)
+    assert (act["act"], act["user"], act["done"]) == ("protect", "alice", True)
     assert (await dashboard.get(f"/api/v1/audit?since_ms={act['time_ms'] + 1}"))["acts"] == []
 
 
@@ -396,7 +397,11 @@ async def test_no_event_is_lost_where_the_rest_of_a_look_fails(
         raise bkpy.MetadataUnavailableError("it is away")
 
     for one, name in ((dashboard.watch.trail, "names"), (dashboard.watch.following, "look")):
-        await (dashboard.client.recover_ledger(writer.ledger_id) if name == "names" else trail.record(*PROTECTED))
+        if name == "names":
+            await dashboard.client.recover_ledger(writer.ledger_id)
+        else:
+            async with trail.recorded(*PROTECTED):
+                pass
         with monkeypatch.context() as patched:
             patched.setattr(one, name, away)
             await dashboard.watch.look()

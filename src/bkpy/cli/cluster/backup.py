@@ -127,10 +127,13 @@ def _show_restored(done: Restored, as_json: bool) -> None:
 
 
 async def _restore(uri: str, path: str) -> Restored:
+    from bkpy.metadata.audit_trail import AuditTrail, client_actor
     from bkpy.metadata.backup.restore import restore_backup
     from bkpy.runtime.system import RealFiles
 
+    given = settings()
     async with metadata(uri) as (store, root):
+        trail = AuditTrail(store, root, store.runtime, given, client_actor(given, store.runtime))
         with progress(unit="nodes") as bar:
             verifying = bar.add_task("verify", total=None)
             writing = bar.add_task("restore", total=None)
@@ -139,7 +142,8 @@ async def _restore(uri: str, path: str) -> Restored:
                 root,
                 RealFiles(),
                 path,
-                settings=settings(),
+                settings=given,
+                trail=trail,
                 verified=lambda count: bar.update(verifying, completed=count),
                 wrote=lambda count: bar.update(writing, completed=count),
             )

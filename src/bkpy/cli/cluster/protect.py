@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from bkpy.cli.connecting import connect_option, settings
@@ -9,6 +11,9 @@ from bkpy.cli.input import confirm
 from bkpy.cli.output.json import json_option, print_json
 from bkpy.cli.output.progress import progress
 from bkpy.cli.running import run
+
+if TYPE_CHECKING:
+    from bkpy.metadata.store.zookeeper.store import ZooKeeperStore
 
 
 @click.command()
@@ -43,7 +48,6 @@ async def _protect(uri: str, other: str | None) -> int:
     from bkpy.metadata.audit_trail import ActKind, AuditTrail, client_actor
     from bkpy.metadata.cluster import open_cluster
     from bkpy.metadata.connect import connect_store, zookeeper_credentials
-    from bkpy.metadata.store.zookeeper.protection import protect_tree
     from bkpy.metadata.store.zookeeper.store import ZooKeeperStore
     from bkpy.runtime.process import process_runtime
 
@@ -67,13 +71,16 @@ async def _protect(uri: str, other: str | None) -> int:
         assert isinstance(store, ZooKeeperStore)
         await open_cluster(store, root)
         trail = AuditTrail(store, root, store.runtime, given, client_actor(given, store.runtime))
-        await trail.record(ActKind.PROTECT, root, "" if other is None else "with a second password")
-        with progress(unit="nodes") as bar:
-            task = bar.add_task("protecting", total=None)
-
-            def show(count: int) -> None:
-                bar.update(task, completed=count)
-
-            return await protect_tree(store, root, given.metadata_requests_in_flight_max, show)
+        details = "" if other is None else "with a second password"
+        async with trail.recorded(ActKind.PROTECT, root, details):
+            return await _protect_all(store, root, given.metadata_requests_in_flight_max)
     finally:
         await store.close()
+
+
+async def _protect_all(store: ZooKeeperStore, root: str, at_once: int) -> int:
+    from bkpy.metadata.store.zookeeper.protection import protect_tree
+
+    with progress(unit="nodes") as bar:
+        task = bar.add_task("protecting", total=None)
+        return await protect_tree(store, root, at_once, lambda count: bar.update(task, completed=count))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
 from bkpy.config.shared import MetadataSettings
 from bkpy.errors import ConfigError, CorruptDataError, MetadataConflictError
 from bkpy.metadata import paths
+from bkpy.metadata.audit_trail import ActKind, entry_of
 from bkpy.metadata.backup.backup_file import BackupNode, reading, verify
 from bkpy.metadata.cluster import LAYOUT_VERSION, check_root_above, new_instance_id
 from bkpy.metadata.ledgers.layout import LONG_HIERARCHICAL
@@ -33,6 +34,7 @@ from bkpy.protocol.restore.restoring import Restore, RestoreState, ids_after, wi
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from bkpy.metadata.audit_trail import AuditTrail
     from bkpy.metadata.restore_record import StoredRestore
     from bkpy.metadata.store.store import MetadataStore
     from bkpy.runtime.interfaces import Files
@@ -58,11 +60,13 @@ async def restore_backup(
     path: str,
     *,
     settings: MetadataSettings = _DEFAULTS,
+    trail: AuditTrail | None = None,
     verified: Callable[[int], None] = lambda count: None,
     wrote: Callable[[int], None] = lambda count: None,
 ) -> Restored:
     """Restore the backup in the file `path` under `root`; a second call with the same file goes on where one ended.
 
+    The last transaction has the record of the act, for `trail`, which is of the restored cluster.
     Raises `ConfigError` for a root that isn't empty, or is that of the backup, and for a backup of another layout than
     long-hierarchical; `CorruptDataError` for a damaged file; `MetadataUnavailableError`.
     """
@@ -109,7 +113,9 @@ async def restore_backup(
         await writer.flush()
         if reader.end != end:
             raise CorruptDataError("the file has changed while it was restored", path=path)
-        restored = await _finish(store, root, found, was_disabled=was_disabled, settings=settings)
+        details = f"from a backup of cluster {header.instance_id}"
+        audit = await entry_of(trail, ActKind.RESTORE, root, details)
+        restored = await _finish(store, root, found, audit, was_disabled=was_disabled, settings=settings)
         return Restored(restored.restore, end.nodes, end.ledgers, resumed, False)
 
 
@@ -149,7 +155,13 @@ async def _begin(store: MetadataStore, root: str, restore: Restore, settings: Me
 
 
 async def _finish(
-    store: MetadataStore, root: str, found: StoredRestore, *, was_disabled: bool, settings: MetadataSettings
+    store: MetadataStore,
+    root: str,
+    found: StoredRestore,
+    audit: Sequence[Create],
+    *,
+    was_disabled: bool,
+    settings: MetadataSettings,
 ) -> StoredRestore:
     """Make what all clusters have, and in the last transaction that by which others find it."""
     restore = found.restore
@@ -165,6 +177,7 @@ async def _finish(
     visible = [
         Create(f"{root}/{paths.LAYOUT}", layout),
         Create(f"{root}/{paths.INSTANCE_ID}", restore.instance_id.encode()),
+        *audit,
     ]
     advanced = Restore(
         RestoreState.RESTORED,

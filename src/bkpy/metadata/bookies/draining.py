@@ -19,7 +19,6 @@ from bkpy.metadata.store.outcome import Changed, CreateOutcome, Done, Exists, Mi
 from bkpy.metadata.store.resolve import (
     children_if_there,
     create_certainly,
-    delete_certainly,
     delete_together,
     ensure_path,
     put_certainly,
@@ -140,8 +139,8 @@ class Drains:
     async def cancel(self, drain: Drain, *audit: Create) -> DeleteOutcome:
         """End this draining, and record that: the bookie stays."""
         path = paths.draining(self._root, drain.bookie_id)
-        if not drain.token:
-            return await delete_certainly(self._store, path, attempts_max=self._attempts_max)
+        if not drain.token:  # nothing distinguishes this draining from the next one
+            return await delete_together(self._store, Delete(path), *audit, attempts_max=1)
         unique = Delete(f"{path}/{drain.token}")
         return await delete_together(self._store, unique, Delete(path), *audit, attempts_max=self._attempts_max)
 
