@@ -16,6 +16,7 @@ from bkpy.local.process import free_port
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.store.memory import MemoryStore
 from bkpy.metadata.store.outcome import Done, PutOutcome
+from bkpy.metadata.store.resolve import create_certainly, ensure_path
 from bkpy.protocol.wire import frame as wire
 from bkpy.protocol.wire import messages as m
 from bkpy.protocol.wire.messages import Op
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
     from bkpy.bookie.background_services import NewBackgroundService
     from bkpy.bookie.connection.connection import Connection
-    from bkpy.bookie.connection.served import OtherProtocol
     from bkpy.bookie.server import BookieServer
     from bkpy.bookie.service import BookieService
     from bkpy.client.bookies.channel import BookieChannel
@@ -96,11 +96,11 @@ class DirectFiles:
 class InProcess:
     """Bookies a, b, c, ..., and clients of them."""
 
-    def __init__(self, directory: Path, *, real_disks: bool = False, protocol: OtherProtocol | None = None) -> None:
+    def __init__(self, directory: Path, *, real_disks: bool = False, of_bookkeeper: bool = False) -> None:
         self.directory = directory
         self.root = ROOT
         self.real_disks = real_disks or not virtual()
-        self.protocol = protocol  # what clients of the bookies speak, if not bkpy's own
+        self.of_bookkeeper = of_bookkeeper  # the cluster's metadata are, and the bookies speak its protocol
         self.disks: dict[str, SimDisk] = {}
         self.tree = MemoryStore(runtime_here())
         self.nodes: list[BookieNode] = []
@@ -109,7 +109,11 @@ class InProcess:
         self._ports: dict[str, int] = {}
 
     async def start(self, names: str = "abc", **settings: Any) -> None:
-        await init_cluster(self.tree.session(), self.root)
+        if self.of_bookkeeper:
+            await init_bookkeeper(self.tree.session(), self.root)
+            settings = {"protocol": "bookkeeper", **settings}
+        else:
+            await init_cluster(self.tree.session(), self.root)
         self.settings = settings
         for name in names:
             await self.start_node(name)
@@ -149,7 +153,6 @@ class InProcess:
             background_service=background_service,
             integrity_checker=integrity_checker,
             rebuild=rebuild,
-            protocol=self.protocol,
         )
 
     async def start_node(self, name: str, *, mending: bool = False, rebuild: bool = False) -> BookieNode:
@@ -254,6 +257,15 @@ class InProcess:
 
     def admit(self, name: str) -> None:
         vars(self.server(name)).pop("opened", None)
+
+
+async def init_bookkeeper(store: MetadataStore, root: str) -> None:
+    """Make an empty cluster of Apache BookKeeper's."""
+    from bkpy.metadata.bookkeeper.cluster import new_cluster_nodes  # needs a package that no other test does
+
+    assert isinstance(await ensure_path(store, root, attempts_max=1), Done)
+    first, *others = new_cluster_nodes(root, "11111111-2222-3333-4444-555555555555")
+    assert isinstance(await create_certainly(store, first, *others, attempts_max=1), Done)
 
 
 async def contents(client: Client, ledger_id: int, password: bytes = b"") -> list[bytes]:

@@ -13,6 +13,12 @@ _METADATA = f"{_HERE}/test_bookkeeper_ledger_metadata.py"
 _CLUSTER = "tests/unit/metadata/bookkeeper/test_bookkeeper_cluster.py"
 _BOOKIES = "tests/unit/metadata/bookkeeper/test_bookkeeper_bookies.py"
 
+_BOOKIE = "tests/unit/bookie/bookkeeper"
+_STORED = f"{_BOOKIE}/test_entries_stored.py"
+_MEMBERSHIP = f"{_BOOKIE}/test_bookkeeper_membership.py"
+_CONNECTIONS = f"{_BOOKIE}/test_bookkeeper_connections.py"
+_LAC = f"{_BOOKIE}/test_bookkeeper_lac.py"
+
 MUTANTS: list[Mutant] = [
     Mutant(
         "an entry of another ledger accepted where its digest matches",
@@ -125,5 +131,76 @@ MUTANTS: list[Mutant] = [
         "if self._stored_as.absent_allowed else ()",
         "",
         (f"{_BOOKIES}::test_no_ledger_is_created_on_bookies_that_are_away",),
+    ),
+    Mutant(
+        "a fence for BookKeeper's clients answered before it is durable",
+        "two writers: after a crash the old one goes on with a ledger that is closed",
+        "if not await service.storage.fence(ledger_id, state.key):\n    return Status.UNKNOWN",
+        "service.spawn(service.storage.fence(ledger_id, state.key), 'fence', list)",
+        (f"{_STORED}::test_no_answer_to_a_fence_comes_before_it_is_durable",),
+    ),
+    Mutant(
+        "an entry that may be lost denied to BookKeeper's clients",
+        "a recovery ends a ledger before entries that were acknowledged",
+        "code = StatusCode.EUNKNOWNLEDGERSTATE if _is_unknown(result, entry_id) else missing",
+        "code = missing",
+        (f"{_STORED}::test_a_bookie_that_has_lost_entries_denies_none",),
+    ),
+    Mutant(
+        "the last entry of a ledger in limbo taken for its last one",
+        "a reader stops before entries that were acknowledged",
+        "if last.limbo:\n    code = StatusCode.EUNKNOWNLEDGERSTATE\nelif not last.known:",
+        "if not last.known:",
+        (f"{_STORED}::test_a_bookie_that_has_lost_entries_denies_none",),
+    ),
+    Mutant(
+        "a batch read that goes on behind a gap",
+        "a reader gets entries under wrong ids",
+        "if entry.entry_id != wanted or (wanted > first and used > bytes_max):",
+        "if wanted > first and used > bytes_max:",
+        (f"{_STORED}::test_a_batch_ends_at_its_limits_and_at_the_first_gap",),
+    ),
+    Mutant(
+        "an add of v2 stored although its ledger is fenced",
+        "an entry is acknowledged behind the end of a closed ledger",
+        "if (\n"
+        "    opened is not None\n"
+        "    and opened[0] == key\n"
+        "    and 0 <= entry_id <= ENTRY_ID_MAX\n"
+        "    and not flags & _PACKET_RECOVERY\n"
+        "    and not self.backlogged\n"
+        "    and not self._service.read_only\n"
+        "    and ledger_id not in self._storage.fenced\n"
+        "):",
+        "if opened is not None and opened[0] == key and not flags & _PACKET_RECOVERY and not self.backlogged:",
+        (f"{_STORED}::test_a_fence_stops_the_writer_but_not_a_recovery",),
+    ),
+    Mutant(
+        "entries far apart put into one batch with their distance as its stride",
+        "a bookie that a hostile client has written to doesn't start any more: its journal has ids out of range",
+        "if turn.counts[-1] == 1 and 0 < stride <= _STRIDE_MAX:",
+        "if turn.counts[-1] == 1 and 0 < stride:",
+        (f"{_STORED}::test_whatever_ids_clients_choose_the_bookie_starts_again",),
+    ),
+    Mutant(
+        "a bookie's protocol left out of its identity",
+        "a bookie serves ledgers of another kind of cluster under the same ids",
+        "if cookie.protocol != self._protocol:",
+        "if cookie.protocol == '':",
+        (f"{_MEMBERSHIP}::test_a_bookie_speaks_one_protocol_for_life",),
+    ),
+    Mutant(
+        "reads beyond a connection's bound refused rather than left in the socket",
+        "Java's client fails a read of a long range",
+        'self.connection.pause("requests")',
+        "self.connection.abort()",
+        (f"{_CONNECTIONS}::test_no_read_is_refused_because_there_are_many",),
+    ),
+    Mutant(
+        "a long poll that sleeps until its time is up",
+        "a tailing reader sees each entry only when its poll ends",
+        "while not await self._answered(header, request, waiter):\n    await waiter.changed.wait()",
+        "while not await self._answered(header, request, waiter):\n    await asyncio.sleep(wait_s)",
+        (f"{_LAC}::test_a_long_poll_is_answered_once_there_is_news",),
     ),
 ]

@@ -179,7 +179,10 @@ class CollectionMetrics:
 
 
 class Collector:
-    """Collects in `storage`. `run` is the latest run, which may be under way; None before the first."""
+    """Collects in `storage`. `run` is the latest run, which may be under way; None before the first.
+
+    `over_replicated`: whether it may look for over-replicated copies at all.
+    """
 
     def __init__(
         self,
@@ -190,6 +193,8 @@ class Collector:
         settings: BookieSettings,
         runtime: Runtime,
         registry: CollectorRegistry,
+        *,
+        over_replicated: bool = True,
     ) -> None:
         self.run: CollectionRun | None = None
         self._storage = storage
@@ -199,6 +204,7 @@ class Collector:
         self._settings = settings
         self._runtime = runtime
         self._metrics = CollectionMetrics(registry)
+        self._may_collect_over_replicated = over_replicated
         self._runs = 0
         self._over_replicated_at = float("-inf")  # when a run looked for such copies last
         self._looks = Pacer(runtime.clock, settings.gc_looks_per_second)
@@ -233,6 +239,7 @@ class Collector:
         if self.run is not None and self.run.seconds is None:
             return None
         self._runs += 1
+        over_replicated = over_replicated and self._may_collect_over_replicated
         over_replicated = over_replicated and bool(self._settings.gc_over_replicated_interval_s)
         over_replicated = over_replicated and may_collect_over_replicated(untrusted=self._storage.untrusted)
         self.run = CollectionRun(self._runs, dry_run, over_replicated, self._runtime.clock.time())

@@ -13,20 +13,22 @@ import hashlib
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
-from bkpy.bookie.cookie import encode_cookie, storage_part, with_storage
 from bkpy.errors import ConfigError, IdentityError, MetadataUnavailableError
+from bkpy.metadata import paths
 from bkpy.metadata.bookies.cookies import cookie_fields, read_cookie, write_cookie
 from bkpy.metadata.bookies.draining import Drains
 from bkpy.metadata.bookies.registration import TAKEOVER_TIMEOUTS, BookieDirectory, Registration
 from bkpy.metadata.bookies.retired import read_retired
 from bkpy.metadata.cluster import open_cluster
 from bkpy.metadata.restore_record import read_restore
-from bkpy.metadata.stored_record import fields_of
+from bkpy.metadata.store.outcome import NotDone, to_error
+from bkpy.metadata.store.resolve import ensure_path
 from bkpy.storage.identity import decode_cookie
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from bkpy.bookie.dialect import Dialect
     from bkpy.config.bookie import BookieSettings
     from bkpy.metadata.bookies.registration import BookieInfo
     from bkpy.metadata.cluster import Cluster
@@ -54,8 +56,11 @@ class KnownBookie(NamedTuple):
 class Membership:
     """Of the bookie `settings.bookie_id`, in the cluster whose metadata `store` has under `root`."""
 
-    def __init__(self, settings: BookieSettings, store: MetadataStore, root: str, runtime: Runtime) -> None:
+    def __init__(
+        self, settings: BookieSettings, store: MetadataStore, root: str, runtime: Runtime, dialect: Dialect
+    ) -> None:
         self._settings = settings
+        self._dialect = dialect
         self._store = store
         self._root = root
         self._runtime = runtime
@@ -63,10 +68,17 @@ class Membership:
 
     async def look_up(self) -> KnownBookie:
         """Read the metadata. Raises `IdentityError` for an id that must not be used again."""
-        cluster = await open_cluster(self._store, self._root)
+        of_bookkeeper = self._dialect.of_bookkeeper
+        cluster = await open_cluster(self._store, self._root, of_bookkeeper=of_bookkeeper)
+        if cluster.of_bookkeeper != of_bookkeeper:
+            raise ConfigError(
+                f"the cluster under {self._root} is bkpy's own, and protocol = bookkeeper is for one of BookKeeper's"
+            )
         cookie = await self.cookie()
         if cookie is not None:
-            return KnownBookie(cluster, storage_part(cookie[0]), limbo_to=-1)
+            return KnownBookie(cluster, self._dialect.cookie.storage_part(cookie[0]), limbo_to=-1)
+        if of_bookkeeper:
+            return KnownBookie(cluster, None, limbo_to=-1)
         retired = await read_retired(self._store, self._root, self._settings.bookie_id)
         if retired is None:
             return KnownBookie(cluster, None, limbo_to=-1)
@@ -81,7 +93,7 @@ class Membership:
     async def stored_storage_cookie(self) -> bytes | None:
         """What the metadata store has of the directories' cookie; None if the bookie has no cookie there."""
         known = await self.cookie()
-        return None if known is None else storage_part(known[0])
+        return None if known is None else self._dialect.cookie.storage_part(known[0])
 
     async def join(self, instance_id: str, storage: bytes) -> None:
         """Store the cookie of a bookie of the former cluster that joins a restored one, where it was before.
@@ -114,6 +126,8 @@ class Membership:
 
     async def draining(self) -> bool:
         """Whether the bookie is draining. Raises `MetadataUnavailableError`."""
+        if self._dialect.of_bookkeeper:
+            return False
         drains = Drains(self._store, self._root, self._runtime, self._settings)
         return await drains.read(self._settings.bookie_id) is not None
 
@@ -147,28 +161,37 @@ class Membership:
 
     async def _store_identity(self, identity: bytes) -> None:
         known = await self.known_cookie()
-        value = with_storage(known[0], identity)
-        await write_cookie(self._store, self._root, self._settings.bookie_id, value, known[1])
+        value = self._dialect.cookie.with_storage(known[0], identity)
+        await self._write_cookie(value, known[1])
 
     async def store_address(
         self, known: VersionedCookie | None, address: str, instance_id: str, identity: bytes
     ) -> VersionedCookie:
         """Make the cookie say that the bookie is at `address`, on the directories `identity`. `known`: what it was."""
-        cookie = encode_cookie(self._settings.bookie_id, address, instance_id, identity)
+        cookie = self._dialect.cookie.encode(self._settings.bookie_id, address, instance_id, identity)
         if known is not None and known[0] == cookie:
             return known
-        former = "" if known is None else str(fields_of(known[0]).get("address", ""))
+        former = "" if known is None else self._dialect.cookie.address(known[0])
         if former not in ("", address):
             log.warning("bookie %s has moved from %s to %s", self._settings.bookie_id, former, address)
-        version = await write_cookie(
+        return cookie, await self._write_cookie(cookie, None if known is None else known[1])
+
+    async def _write_cookie(self, cookie: bytes, expected_version: int | None) -> int:
+        attempts_max = self._settings.metadata_write_attempts_max
+        if self._dialect.of_bookkeeper:  # whose own bookies make these nodes, too
+            for parent in (paths.COOKIES, paths.READ_ONLY):
+                made = await ensure_path(self._store, f"{self._root}/{parent}", attempts_max=attempts_max)
+                if isinstance(made, NotDone):
+                    raise to_error(made, bookie=self._settings.bookie_id)
+        return await write_cookie(
             self._store,
             self._root,
             self._settings.bookie_id,
             cookie,
-            None if known is None else known[1],
-            attempts_max=self._settings.metadata_write_attempts_max,
+            expected_version,
+            attempts_max=attempts_max,
+            fields_of=self._dialect.cookie.fields,
         )
-        return cookie, version
 
     # --- the registration -------------------------------------------------------------------------------------------
 
@@ -188,6 +211,7 @@ class Membership:
             cookie=cookie,
             on_death=on_death,
             settings=self._settings,
+            stored_as=self._dialect.registration,
         )
         await self._registration.register()
         return self._registration

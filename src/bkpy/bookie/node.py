@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from bkpy._version import VERSION
 from bkpy.bookie.collector import Collector
 from bkpy.bookie.credentials import Credentials
+from bkpy.bookie.dialect import NATIVE
 from bkpy.bookie.drain_watch import DrainWatch
 from bkpy.bookie.membership import Membership
 from bkpy.bookie.metrics import BookieMetrics
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
         NewIntegrityChecker,
     )
     from bkpy.bookie.connection.served import OtherProtocol
+    from bkpy.bookie.dialect import Dialect
     from bkpy.bookie.membership import KnownBookie
     from bkpy.config.bookie import BookieSettings
     from bkpy.config.reloading import Comparison
@@ -185,6 +187,17 @@ class Serving:
             )
 
 
+def dialect_of(settings: BookieSettings) -> Dialect:
+    """The dialect that the setting `protocol` names. `ConfigError` where a package for it isn't installed."""
+    if settings.protocol == "bkpy":
+        return NATIVE
+    try:
+        from bkpy.bookie.bookkeeper.dialect import BOOKKEEPER
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"protocol = bookkeeper needs {error.name}: install bkpy[bookkeeper]") from error
+    return BOOKKEEPER
+
+
 async def _stop_all(services: list[BackgroundService]) -> None:
     """Stop the latest first; raise the first error of one, after the others were stopped.
 
@@ -210,7 +223,7 @@ class BookieNode:
     `release_memory` is called when the bookie has freed memory that it doesn't need again soon. `background_service`
     makes what runs beside the bookie as long as it serves, with metrics in the bookie's registry, and
     `integrity_checker` makes what restores lost entries. `rebuild`: the directories may be empty, although the cluster
-    knows the bookie: its disks were lost. `protocol`: what clients speak, if not bkpy's own.
+    knows the bookie: its disks were lost.
     """
 
     def __init__(
@@ -225,7 +238,6 @@ class BookieNode:
         *,
         rebuild: bool = False,
         reloading: SettingsReload | None = None,
-        protocol: OtherProtocol | None = None,
     ) -> None:
         self.settings = settings
         self._reloading = reloading or SettingsReload(settings)
@@ -239,7 +251,6 @@ class BookieNode:
         self._new_background_service = background_service
         self._new_integrity_checker = integrity_checker
         self._rebuild = rebuild
-        self._protocol = protocol
         self._metrics = BookieMetrics(runtime.clock)
         self._phases: list[Phase] = []
         self._closing = asyncio.Lock()
@@ -298,7 +309,10 @@ class BookieNode:
         if credentials.certificates is not None:
             self._metrics.watch_certificate(lambda: credentials.certificate_ends_s)
         pages = await self._serve_pages(credentials)
-        membership = self._enter(Membership(settings, store, self._root, self._runtime))
+        dialect = dialect_of(settings)
+        if dialect.of_bookkeeper and self._rebuild:
+            raise ConfigError("--rebuild copies from bookies of bkpy's own: `bookkeeper shell recover` heals this one")
+        membership = self._enter(Membership(settings, store, self._root, self._runtime, dialect))
         restore = await membership.restore()
         if restore is not None and await adopt_storage(
             settings,
@@ -334,10 +348,12 @@ class BookieNode:
             instance_id=instance_id,
             bookie_id=settings.bookie_id,
             restored=restore is not None,
+            codec=dialect.codec,
+            ids_ascend=not dialect.of_bookkeeper,
         )
         service = BookieService(settings, storage, self._runtime, self._metrics, probe)
         instance = known.cluster.instance_id
-        listening = self._enter(Listening(service, credentials, self._runtime, instance, self._protocol))
+        listening = self._enter(Listening(service, credentials, self._runtime, instance, dialect.connect))
         self.failed.add_done_callback(lambda _: listening.server.stop())
         self.address = await listening.listen(membership)
 
@@ -349,13 +365,15 @@ class BookieNode:
             Serving(settings, store, self._runtime, listening, registration, self._give_up, self._metrics.session_lost)
         )
         collector = self._start_collector(serving, storage, known.cluster, probe)
-        integrity_checker = self._start_replication(serving, storage)
-        drain_watch = DrainWatch(settings, store, self._root, self._runtime, serving.state.follow_tenure)
+        integrity_checker = None
+        if not dialect.of_bookkeeper:  # whose own auditor and workers repair, and whose shell takes bookies out
+            integrity_checker = self._start_replication(serving, storage)
+            drain_watch = DrainWatch(settings, store, self._root, self._runtime, serving.state.follow_tenure)
+            serving.run(drain_watch.run(), "drain watch")
         serving.run(listening.disk.watch(serving.state.disk_checked), "disk monitor")
         serving.run(serving.state.follow_disk(), "registration of disk space")
         serving.run(serving.state.follow_trust(), "registration of trust")
         serving.run(credentials.watch(), "credentials")
-        serving.run(drain_watch.run(), "drain watch")
         serving.run(self._release_idle(service), "release of idle memory")
         if pages is not None:
             runtime = self._runtime
@@ -411,7 +429,16 @@ class BookieNode:
         settings, runtime = self.settings, self._runtime
         locks = LedgerLocks(self._store, self._root, settings.bookie_id, runtime, settings)
         registry = self._metrics.registry
-        collector = Collector(storage, cluster.catalog, probe, locks, settings, runtime, registry)
+        collector = Collector(
+            storage,
+            cluster.catalog,
+            probe,
+            locks,
+            settings,
+            runtime,
+            registry,
+            over_replicated=not cluster.of_bookkeeper,  # whose own replicator keeps them, under locks of its own
+        )
         serving.start(collector)
         serving.on_reload += [collector.settings_changed, storage.scrub.settings_changed]
         return collector

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from bkpy.runtime.interfaces import Files
 
 COOKIE_NAME: Final = "cookie.json"
+OWN_PROTOCOL: Final = "bkpy"
 VERSION: Final = 1
 _COOKIE_BYTES_MAX: Final = 1 << 20
 
@@ -38,15 +39,18 @@ class Cookie(NamedTuple):
     instance_id: str  # of the cluster
     journal_directories: tuple[str, ...]
     ledger_directories: tuple[LedgerDirectory, ...]
+    protocol: str = OWN_PROTOCOL  # what the bookie's clients speak
 
     def encode(self) -> bytes:
-        content = {
+        content: dict[str, object] = {
             "version": VERSION,
             "bookie_id": self.bookie_id,
             "instance_id": self.instance_id,
             "journal_directories": list(self.journal_directories),
             "ledger_directories": [{"path": d.path, "index_uuid": d.uuid} for d in self.ledger_directories],
         }
+        if self.protocol != OWN_PROTOCOL:
+            content["protocol"] = self.protocol
         return seal_json(content)
 
     def extends(self, older: Cookie) -> bool:
@@ -84,6 +88,7 @@ def decode_cookie(data: bytes, where: str) -> Cookie:
             content["instance_id"],
             tuple(content["journal_directories"]),
             tuple(LedgerDirectory(d["path"], d["index_uuid"]) for d in content["ledger_directories"]),
+            content.get("protocol", OWN_PROTOCOL),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as e:
         raise CorruptDataError(
@@ -139,6 +144,7 @@ class Directories:
         self.ledgers = tuple(map(_trim, settings.ledger_directories))
         self.all = (*self.journals, *self.ledgers)
         self._bookie_id = settings.bookie_id
+        self._protocol = settings.protocol
         self._instance_id = instance_id
         self._files = files
 
@@ -227,6 +233,12 @@ class Directories:
 
     def check_owner(self, cookie: Cookie, where: str) -> None:
         """`IdentityError` saying what to do if the cookie found at `where` is not this bookie's."""
+        if cookie.protocol != self._protocol:
+            raise IdentityError(
+                f"the directories are those of a bookie with protocol = {cookie.protocol}, which it has for life, and "
+                f"the setting is {self._protocol}; correct the setting, or use empty directories",
+                path=where,
+            )
         if cookie.instance_id != self._instance_id:
             raise IdentityError(
                 f"this bookie belongs to cluster {cookie.instance_id}, but the metadata store is cluster "
@@ -328,7 +340,7 @@ class Directories:
     def cookie(self, uuids: Sequence[str]) -> Cookie:
         """What is true from now on, given the indexes' uuids."""
         ledger_directories = tuple(map(LedgerDirectory, self.ledgers, uuids))
-        return Cookie(self._bookie_id, self._instance_id, self.journals, ledger_directories)
+        return Cookie(self._bookie_id, self._instance_id, self.journals, ledger_directories, self._protocol)
 
     def write(self, cookie: Cookie) -> None:
         """Put the cookie into every directory that doesn't have it; durable on return in all of them.

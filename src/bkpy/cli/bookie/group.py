@@ -112,11 +112,11 @@ def run_(path: str | None, rebuild: bool, **flags: str | tuple[str, ...] | None)
     settings = settings_from(path, flags, notices.append)
     from bkpy.bookie.process import run_bookie
 
-    background_service = _auto_recovery if settings.auto_recovery else None
+    native = settings.protocol == "bkpy"  # else BookKeeper's own auditor and workers repair
     return run_bookie(
         settings,
-        background_service,
-        _integrity_check,
+        _auto_recovery if native and settings.auto_recovery else None,
+        _integrity_check if native else None,
         rebuild=rebuild,
         notices=notices,
         read_again=lambda: settings_from(path, flags, lambda notice: None),

@@ -35,7 +35,7 @@ from bkpy.metadata.store.store import Create, MetadataStore
 from bkpy.stored_json import parsed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 DEFAULTS = MetadataSettings()
 
@@ -55,13 +55,16 @@ async def write_cookie(
     expected_version: int | None,
     *,
     attempts_max: int = DEFAULTS.metadata_write_attempts_max,
+    fields_of: Callable[[bytes], dict[str, Any]] | None = None,
 ) -> int:
     """Write the cookie and return its version. With `expected_version` None there must be none yet.
+
+    `fields_of` reads a cookie of another format than bkpy's.
 
     Raises `ConfigError` for a value that is no cookie of this bookie, `MetadataConflictError` if somebody else has
     written or deleted it, `NoSuchClusterError`, `MetadataUnavailableError`.
     """
-    fields = cookie_fields(value)
+    fields = (fields_of or cookie_fields)(value)
     if fields["bookie_id"] != bookie_id:
         raise ConfigError(f"the cookie is for {fields['bookie_id']!r}", bookie=bookie_id)
     path = paths.cookie(root, bookie_id)

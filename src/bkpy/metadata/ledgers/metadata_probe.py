@@ -45,7 +45,8 @@ class ProbeResult:
 class MetadataProbe:
     """Looks for the bookie `bookie_id`, whose directories belong to the cluster `instance_id`.
 
-    `restored`: its metadata were restored from a backup, which no cluster becomes later.
+    `restored`: its metadata were restored from a backup, which no cluster becomes later. `codec` is of the cluster's
+    ledgers. Without `ids_ascend` callers choose ids: what isn't there then says nothing of how old the store is.
     """
 
     def __init__(
@@ -57,6 +58,8 @@ class MetadataProbe:
         instance_id: str,
         bookie_id: str,
         restored: bool = False,
+        codec: type[LedgerMetadata] = LedgerMetadata,
+        ids_ascend: bool = True,
     ) -> None:
         self._store = store
         self._root = root
@@ -64,6 +67,8 @@ class MetadataProbe:
         self._instance_id = instance_id
         self._bookie_id = bookie_id
         self._restored = restored
+        self._codec = codec
+        self._ids_ascend = ids_ascend
 
     async def restore(self) -> Restore | None:
         """The restore that the cluster comes from, if any. Raises `BookKeeperError` where that is unknown."""
@@ -94,7 +99,7 @@ class MetadataProbe:
                 return ProbeResult(ProbeState.UNREADABLE, why=str(error))
             own_lock = lock is None or await self._store.exists(lock.proof)
             following, held = 0, False
-            if found is None:
+            if found is None and self._ids_ascend:
                 following = await next_id(self._store, self._root, self._layout)
                 if ledger_id < following:
                     held = await id_is_held(self._store, self._root, self._layout, ledger_id)
@@ -107,6 +112,8 @@ class MetadataProbe:
             return ProbeResult(ProbeState.FOREIGN, why=f"there is no cluster under {self._root} any more")
         if instance[0].decode(errors="replace") != self._instance_id:
             return ProbeResult(ProbeState.FOREIGN, why=f"the cluster under {self._root} is not {self._instance_id}")
+        if found is None and not self._ids_ascend:
+            return ProbeResult(ProbeState.NO_LEDGER, own_lock=own_lock, session=session)
         if found is None:
             state = probe_state_of_nothing(ledger_id, following, held=held, empty=empty)
             why = f"its next ledger id is {following}, and ledger {ledger_id} is here"
@@ -118,7 +125,7 @@ class MetadataProbe:
                 session=session,
             )
         try:
-            metadata = LedgerMetadata.decode(ledger_id, found[0])
+            metadata = self._codec.decode(ledger_id, found[0])
         except (CorruptDataError, UnsupportedVersionError) as error:
             return ProbeResult(ProbeState.UNREADABLE, why=str(error))
         return ProbeResult(

@@ -7,13 +7,11 @@ import pytest
 from tests.in_process import InProcess
 from tests.unit.bookie.bookkeeper.raw import V2, V3, Authority, RawBookKeeper
 
-from bkpy.bookie.bookkeeper.connection import BookKeeperConnection
-
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[InProcess]:
     """One bookie: a."""
-    local = InProcess(tmp_path, protocol=BookKeeperConnection)
+    local = InProcess(tmp_path, of_bookkeeper=True)
     await local.start("a")
     yield local
     await local.stop()

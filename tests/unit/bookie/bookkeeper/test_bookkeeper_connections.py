@@ -14,7 +14,6 @@ from tests.in_process import DEADLINE_S, InProcess
 from tests.unit.bookie.bookkeeper.raw import KEY, LEDGER, PASSWORD, V2, V3, RawBookKeeper, entry
 from tests.waiting import eventually
 
-from bkpy.bookie.bookkeeper.connection import BookKeeperConnection
 from bkpy.protocol.bookkeeper import messages as m
 from bkpy.protocol.bookkeeper import packets as p
 from bkpy.protocol.bookkeeper.entries import DigestType, EntryCodec
@@ -124,6 +123,8 @@ async def test_frames_may_come_in_any_pieces(cluster: InProcess, step: int) -> N
 
 async def test_an_idle_client_stays(cluster: InProcess) -> None:
     """Java's connect to all bookies ahead of use, and send nothing for long."""
+    cluster.settings["gc_interval_s"] = 0  # the test's ledger is in no metadata
+    await cluster.restart("a")
     raw = await RawBookKeeper.connect(cluster)
     await asyncio.sleep(600)
     assert await raw.add(0) == OK
@@ -260,7 +261,7 @@ SMALLEST = {
     ],
 )
 async def test_entries_are_stored_and_read_within_the_smallest_bounds(tmp_path: Path, names: list[str]) -> None:
-    cluster = InProcess(tmp_path, protocol=BookKeeperConnection)
+    cluster = InProcess(tmp_path, of_bookkeeper=True)
     await cluster.start("a", **{name: SMALLEST[name] for name in names})
     sizes = [1, 300_000, 10, 5_000, 100]
 
@@ -339,7 +340,7 @@ ENDINGS: dict[str, Callable[[], list[bytes]]] = {
 
 @pytest.fixture
 async def real(tmp_path: Path) -> AsyncIterator[InProcess]:
-    local = InProcess(tmp_path, protocol=BookKeeperConnection)
+    local = InProcess(tmp_path, of_bookkeeper=True)
     await local.start("a", memory_bytes_max=16 << 20)
     yield local
     await local.stop()
