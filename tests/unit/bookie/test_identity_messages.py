@@ -21,6 +21,7 @@ SOURCES = [
     "storage/journal/reader.py",
     "bookie/identity.py",
     "bookie/membership.py",
+    "bookie/bookkeeper/dialect.py",
 ]
 OTHERS = ["the cookie can't be read"]  # of another kind of error
 
