@@ -150,6 +150,7 @@ def test_failures_go_without_what_they_do_not_heed(cluster: LocalCluster) -> Non
         assert "--workload failover goes without" in bench("--workload", "failover", *option, status=2).stderr
 
 
+@pytest.mark.exhaustive
 def test_the_table_of_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     table = script(monkeypatch, "table")
     monkeypatch.setenv("BKPY_CONNECT", "zk://127.0.0.1:1/elsewhere")  # of no account: each row has its own cluster

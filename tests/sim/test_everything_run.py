@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("seeds", seeds_of("everything", block=20, blocks=10, often=3))
+@pytest.mark.parametrize("seeds", seeds_of("everything", block=20, blocks=10, often=2))
 def test_nothing_is_violated_whatever_happens_at_once(seeds: Sequence[int]) -> None:
     play_all("everything", seeds)
 

@@ -24,6 +24,7 @@ def test_what_was_acknowledged_is_never_denied(seeds: Sequence[int]) -> None:
     assert sum(counts) > 20 * len(seeds)
 
 
+@pytest.mark.thorough
 def test_the_run_notices_a_bookie_that_takes_itself_for_whole() -> None:
     found = Range()
     with patch.object(at_risk, "is_lost", lambda mark, boot_id: False):

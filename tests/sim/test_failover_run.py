@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(1)
 @pytest.mark.scenario(14)
 @pytest.mark.scenario(16)

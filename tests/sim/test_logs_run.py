@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(65)
 @pytest.mark.scenario(66)
 @pytest.mark.parametrize("seeds", seeds_of("logs", block=6, blocks=6, often=1))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(52)
 @pytest.mark.parametrize("seeds", seeds_of("rebuilding", block=5, blocks=20, often=2))
 def test_a_bookie_gets_back_what_it_lost_and_denies_nothing_meanwhile(seeds: Sequence[int]) -> None:
@@ -43,6 +44,7 @@ def ending_limbo_unverified() -> Iterator[None]:
         yield
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("without", [denying_what_was_never_seen, ending_limbo_unverified])
 def test_without_the_rule_it_is_noticed(without: Callable[[], AbstractContextManager[Any]]) -> None:
     found = Range()

@@ -8,13 +8,11 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pytest
 
 from . import soak as soaking
 from .soak import Result, Soak
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def toy(seed: int) -> Result:
@@ -79,6 +77,7 @@ def test_it_ends_when_its_time_is_over() -> None:
     assert soak.seeds >= 1
 
 
+@pytest.mark.thorough
 def test_an_interrupt_ends_it_with_what_was_counted() -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "tests.sim.soak", "storage", "--minutes", "10", "--jobs", "1"],

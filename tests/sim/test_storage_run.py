@@ -31,6 +31,7 @@ class NothingKept:
         return iter(())
 
 
+@pytest.mark.thorough
 def test_the_run_notices_a_rebuild_that_leaves_batches_out() -> None:
     found = Range()
     with patch.object(builder, "KeptFileScan", NothingKept):

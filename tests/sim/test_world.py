@@ -348,6 +348,7 @@ def test_a_follower_is_behind_but_not_behind_its_own_writes_nor_a_sync() -> None
     world.run(main())
 
 
+@pytest.mark.thorough
 def test_a_seed_repeats_in_every_process() -> None:
     root = Path(__file__).parents[2]
     hashes = [

@@ -111,6 +111,7 @@ def test_the_command_writes_the_test(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert f"def test_i8_everything_{FORGETS}() -> None:" in path.read_text()
 
 
+@pytest.mark.thorough
 def test_a_seed_that_fails_nothing_and_a_run_without_a_plan_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert play(Plan.draw(FORGETS)).error is None
     assert main([str(FORGETS)]) == 2

@@ -266,6 +266,7 @@ threading.Thread(target=lambda: list(client.read_log("orders").tail()), daemon=T
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(60)
 def test_the_end_of_the_interpreter_ends_it_and_refuses_later_calls(tmp_path: Path) -> None:
     root = Path(__file__).parents[3]

@@ -477,6 +477,7 @@ async def test_the_end_of_one_writer_harms_no_other_when_keys_are_asked_for_agai
     await staying.close()
 
 
+@pytest.mark.thorough
 async def test_more_reads_at_once_than_a_bookie_takes_all_succeed(tmp_path: Path) -> None:
     cluster = InProcess(tmp_path)
     await cluster.start(requests_in_flight_max=150)

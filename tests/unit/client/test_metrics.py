@@ -246,6 +246,7 @@ async def test_a_closed_client_still_shows_its_counts_and_makes_none_anew(cluste
         _ = other.metrics
 
 
+@pytest.mark.thorough
 @pytest.mark.real("threads")
 async def test_another_thread_may_scrape_while_the_client_works(tmp_path: Path) -> None:
     """As the server of `prometheus_client` does."""

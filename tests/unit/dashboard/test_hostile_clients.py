@@ -245,6 +245,7 @@ async def test_paths_and_arguments_that_make_no_sense_are_refused(dashboard: Sho
     await works(dashboard)
 
 
+@pytest.mark.thorough
 async def test_bytes_without_an_end_are_not_taken(dashboard: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     hooks.linger_over_bodies(monkeypatch, 60 * DEADLINE_S)
     for (of, port), (what, (first, more)) in itertools.product(ports(dashboard).items(), ENDLESS.items()):

@@ -102,6 +102,7 @@ def test_windows_that_miss_or_double_flights_are_told() -> None:
     assert not flights_in([one, one, two], [one, two]).exact
 
 
+@pytest.mark.thorough
 def test_days_are_drawn_also_those_on_which_nobody_left(tmp_path: Path) -> None:
     draw([*windows_of(LINES), DelayWindow("2013-02-01 00:00", "LGA", 3, 0, 0)], tmp_path / "days.png")
     assert (tmp_path / "days.png").read_bytes().startswith(b"\x89PNG")

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import threading
 
+import pytest
+
 from bkpy.local.process import free_port, port_is_free
 
 MANY = 500  # more than one block holds
@@ -19,6 +21,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.thorough
 def test_processes_side_by_side_choose_different_ports() -> None:
     """Nothing listens at any of them: each is as free as before when the other process chooses."""
     others = [

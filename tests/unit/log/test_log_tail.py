@@ -117,6 +117,7 @@ async def test_a_roll_as_a_writer_does_it(cluster: InProcess) -> None:
     await follower.cancel()
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(66)
 async def test_a_hundred_rolls_leave_nothing_behind(cluster: InProcess) -> None:
     client, reading = await cluster.client(), await patient(cluster)

@@ -189,6 +189,7 @@ async def test_a_ledger_that_was_lost_with_a_page_naming_it_is_named(cluster: In
         await anext(aiter(reader.tail(10)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("blocks", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("late", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
 async def test_iterators_over_pages_are_cancelled_and_go_on(cluster: InProcess, late: bool, blocks: bool) -> None:
@@ -289,6 +290,7 @@ async def test_ledgers_of_takeovers_go_with_the_next_openings(cluster: InProcess
     assert len([ledger_id async for ledger_id in client.list_ledgers()]) <= 3
 
 
+@pytest.mark.thorough
 async def test_two_writers_that_take_turns_slow_down_and_say_so(
     cluster: InProcess, caplog: pytest.LogCaptureFixture
 ) -> None:

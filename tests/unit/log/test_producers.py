@@ -272,6 +272,7 @@ async def test_an_append_that_is_interrupted_anywhere_is_repeated(cluster: InPro
     assert at > 6
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("late", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("how", HOW)
 async def test_an_opening_that_is_interrupted_anywhere_is_repeated(cluster: InProcess, how: str, late: bool) -> None:
@@ -301,6 +302,7 @@ async def test_an_opening_that_is_interrupted_anywhere_is_repeated(cluster: InPr
     assert at > 10
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # of clients that are closed with writers in trouble
 @pytest.mark.parametrize(
     "trouble",

@@ -136,6 +136,7 @@ def opened_once_it_may_be(stores: LmdbStores, path: str) -> OrderedStore:
                 raise
 
 
+@pytest.mark.thorough
 def test_a_reader_that_opens_a_store_during_exchanges_finds_all_rows_and_hides_none(tmp_path: Path) -> None:
     """Between the openings of the two files the directory that has their name may be another one."""
     path, other = str(tmp_path / "index"), str(tmp_path / "other")

@@ -557,6 +557,7 @@ async def test_a_writer_closes_though_a_bookie_fails_in_the_same_turn(five: InPr
     await check_copies(client, writer.ledger_id, [b"0"])
 
 
+@pytest.mark.thorough
 async def test_a_thousand_ledgers_lose_the_same_bookie(five: InProcess) -> None:
     """In frames that many ledgers share, each ledger changes its own ensemble."""
     client = await five.client()

@@ -55,6 +55,7 @@ batches = st.builds(
 )
 
 
+@pytest.mark.thorough
 @examples(300)
 @given(
     arrived=st.lists(batches, max_size=60),
