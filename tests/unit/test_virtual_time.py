@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 UNIT = Path(__file__).parent
 REAL = {
     "bookie/admin/test_admin_pages.py": "HTTP needs sockets of the kernel",
+    "bookie/bookkeeper/test_bookkeeper_connections.py::test_a_closed_connection_is_freed_without_the_cycle_collector": (
+        "transports of the kernel's sockets are freed"
+    ),
     "bookie/connection/test_closed_connections.py": "transports of the kernel's sockets are freed",
     "bookie/test_collector.py::test_a_run_over_http": "HTTP needs sockets of the kernel",
     "bookie/test_collector.py::test_bodies_that_make_no_sense": "HTTP needs sockets of the kernel",
