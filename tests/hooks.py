@@ -585,6 +585,11 @@ dashboard_rate = watching._rate
 dashboard_p99_ms = watching._p99_ms
 
 
+def wait_for_bodies(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Of pages over HTTP."""
+    monkeypatch.setattr(metrics_page, "_BODY_S", seconds)
+
+
 def linger_over_bodies(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """HTTP servers take the rest of a body that they don't read for so long."""
     monkeypatch.setattr(metrics_page, "_LINGER_S", seconds)

@@ -97,6 +97,20 @@ MUTANTS: list[Mutant] = [
         (_SLOW + "test_a_frame_that_waits_for_the_states_of_its_ledgers_is_queued",),
     ),
     Mutant(
+        "the wait of a read for its place counts as the disk's",
+        "a disk is replaced that was never slow",
+        "            self._mark(marks)\n            last = await self._storage.last_entry(request.ledger_id)\n",
+        "            last = await self._storage.last_entry(request.ledger_id)\n",
+        (_SLOW + "test_a_read_that_waits_until_its_ledger_is_fenced_is_queued",),
+    ),
+    Mutant(
+        "a slow read's line has no ledger",
+        "nobody finds out which ledger is slow",
+        "self._service.slow.note(request, name, seconds, (ledger_id,), parts",
+        "self._service.slow.note(request, name, seconds, (), parts",
+        (_SLOW + "test_a_slow_read_is_named_at_both_ends_and_a_long_poll_is_not",),
+    ),
+    Mutant(
         "long polls are slow requests",
         "each idle reader fills the log",
         "        if op == Op.WAIT_LAC:\n            return  # it waits on purpose\n",

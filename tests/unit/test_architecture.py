@@ -356,6 +356,8 @@ CONSTANTS = {
     "runtime/metrics_page.py": {
         "_LINGER_BYTES": "is of pages over HTTP, which no simulated run has",
         "_LINGER_S": "is of pages over HTTP, which no simulated run has",
+        "_BODY_S": "is of pages over HTTP, which no simulated run has",
+        "_LAST_REQUESTS_S": "is of pages over HTTP, which no simulated run has",
     },
     "runtime/process.py": {"_HOST_CHARS_MAX": OF_ANOTHER},
     "runtime/slow_requests.py": {

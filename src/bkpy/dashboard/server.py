@@ -28,6 +28,7 @@ from bkpy.dashboard.openapi import description
 from bkpy.dashboard.reading import LOG, PAGE_MAX, LedgerReading, LogReading
 from bkpy.errors import BookKeeperError, CallerError, NoSuchLedgerError, NoSuchLogError
 from bkpy.runtime.http_hosts import host_of, is_address, is_local
+from bkpy.runtime.metrics_page import body_of, http_server
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -196,7 +197,7 @@ class Dashboard:
         given = request.headers.get("Authorization", "")
         if not hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
             raise web.HTTPUnauthorized(reason="this is not the dashboard's token")
-        asked = ActionRequest.model_validate_json(await request.read())
+        asked = ActionRequest.model_validate_json(await body_of(request))
         action = request.match_info["action"]
         if action not in ACTIONS:
             raise web.HTTPNotFound(reason=f"there is no action {action}")
@@ -260,8 +261,6 @@ async def serving(
     dashboard: Dashboard, host: str, port: int, tls: TlsContext | None, *, connections_max: int
 ) -> AsyncIterator[int]:
     """Serve it; the port. Raises `ConfigError` if the port isn't available."""
-    from bkpy.runtime.metrics_page import http_server
-
     async with http_server(
         dashboard.application(), host, port, tls, connections_max=connections_max, what="the dashboard"
     ) as bound:

@@ -1,7 +1,8 @@
 """HTTP servers: that of a process's metrics page, with other pages beside it, and that of any application.
 
 Invariant: strangers fill neither the log nor the memory. What is no HTTP, and who hangs up, is logged at DEBUG, in a
-line that has none of their bytes; of a body that is not read, the server takes `_LINGER_BYTES` at most.
+line that has none of their bytes; of a body that is not read, the server takes `_LINGER_BYTES` at most. Nobody who
+sends half a body keeps a server from ending.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ log = logging.getLogger("bkpy.http")
 # A client that still sends when it is answered would lose the answer if the connection were closed at once.
 _LINGER_BYTES: Final = 1 << 16
 _LINGER_S: Final = 1.0
+_BODY_S: Final = 10.0  # for all of a body, which is small
+_LAST_REQUESTS_S: Final = 2.0  # for those under way when the server ends
 
 
 def metrics_page(
@@ -71,7 +74,14 @@ async def http_server(
     """Serve the application at that port, as `metrics_page` does its pages. `what` names it in errors."""
     app.middlewares.insert(0, _whatever_the_body)
     # Nobody needs to send compressed bodies, and they can be a thousand times as large as what arrives.
-    runner = web.AppRunner(app, access_log=None, logger=_ServerLog(log, {}), auto_decompress=False, lingering_time=0)
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        logger=_ServerLog(log, {}),
+        auto_decompress=False,
+        lingering_time=0,
+        shutdown_timeout=_LAST_REQUESTS_S,
+    )
     await runner.setup()
     assert runner.server is not None
     http_connections = HttpConnections(runner.server, connections_max, tls, handshake_timeout_s)
@@ -90,6 +100,15 @@ async def http_server(
     finally:
         await runner.cleanup()
         http_connections.stop()
+
+
+async def body_of(request: web.Request) -> bytes:
+    """The request's body, if it arrives in time; else the answer is status 408."""
+    try:
+        async with asyncio.timeout(_BODY_S):
+            return await request.read()
+    except TimeoutError:
+        raise web.HTTPRequestTimeout(reason=f"the body did not arrive within {_BODY_S:g} s") from None
 
 
 class _ServerLog(logging.LoggerAdapter[logging.Logger]):

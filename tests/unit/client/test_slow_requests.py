@@ -97,6 +97,22 @@ async def test_a_slow_read_is_named_at_both_ends_and_a_long_poll_is_not(
     ((at_client,), (at_bookie,)) = slow_lines(caplog, "bkpy.client"), slow_lines(caplog, "bkpy.bookie")
     assert at_client["request"] == at_bookie["request"]
     assert at_client["operation"] == at_bookie["operation"] == "read"
+    assert at_bookie["ledgers"] == [writer.ledger_id]
+    assert at_bookie["storage_ms"] == pytest.approx(at_bookie["took_ms"], abs=0.5)
+    parts = ("queued_ms", "storage_ms", "reply_ms")
+    assert sum(at_bookie[part] for part in parts) == pytest.approx(at_bookie["took_ms"], abs=0.5)
+
+
+async def test_a_read_that_waits_until_its_ledger_is_fenced_is_queued(
+    cluster: InProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = await (await cluster.client()).create_ledger(**ALL)
+    await writer.append(b"one")
+    client = await cluster.client(slow_request_ms=SLOW_MS)
+    await asyncio.gather(client.recover_ledger(writer.ledger_id), stall(cluster, "journal"))
+    found = [line for line in slow_lines(caplog, "bkpy.bookie") if line["operation"] == "read_lac"]
+    assert [line["queued_ms"] for line in found] == [pytest.approx(1000 * STALL_S, rel=0.01)]
+    assert found[0]["storage_ms"] + found[0]["reply_ms"] < SLOW_MS
 
 
 async def test_a_request_without_an_answer_is_named_when_it_is_given_up(

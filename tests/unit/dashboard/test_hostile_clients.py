@@ -289,6 +289,31 @@ async def test_a_body_that_comes_late_is_no_end_of_the_connection(
             writer.write(bytes(60000))
 
 
+@pytest.mark.parametrize("name", ["the dashboard", "a bookie"])
+async def test_half_a_body_of_somebody_who_may_act_is_refused_in_time(
+    dashboard: Shown, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    hooks.wait_for_bodies(monkeypatch, 0.05)
+    to = ACT if name == "the dashboard" else b"POST /gc HTTP/1.1\r\nContent-Type: application/json\r\n" + HOST
+    async with connection(ports(dashboard)[name]) as (reader, writer):
+        writer.write(to + b"Content-Length: 100\r\n\r\n{")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 408")
+
+
+async def test_half_a_body_does_not_keep_the_dashboard_from_ending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hooks.wait_for_bodies(monkeypatch, 60 * DEADLINE_S)
+    async with contextlib.AsyncExitStack() as stack:
+        one = await stack.enter_async_context(shown(tmp_path))
+        _, writer = await asyncio.open_connection("127.0.0.1", ports(one)["the dashboard"])
+        writer.write(ACT + b"Content-Length: 100\r\n\r\n{")
+        await works(one)
+        async with asyncio.timeout(DEADLINE_S / 2):
+            await stack.aclose()
+        writer.transport.abort()
+
+
 async def test_a_client_that_asks_and_does_not_read_is_not_worked_for(dashboard: Shown) -> None:
     """Requests behind one whose answer nobody reads wait in the kernel."""
     request = b"GET /app.js HTTP/1.1\r\n" + HOST + b"\r\n"

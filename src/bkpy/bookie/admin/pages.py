@@ -37,7 +37,7 @@ from bkpy.config.reloading import reloadable
 from bkpy.errors import ConfigError
 from bkpy.protocol.access import Right, describe_names, names_in
 from bkpy.runtime.http_hosts import host_of, is_address, is_local
-from bkpy.runtime.metrics_page import metrics_page
+from bkpy.runtime.metrics_page import body_of, metrics_page
 from bkpy.stored_json import parsed
 
 if TYPE_CHECKING:
@@ -262,7 +262,7 @@ def _integrity_checker(of: Administered) -> IntegrityChecker:
 
 async def _fields(request: web.Request) -> dict[str, Any]:
     """The JSON object in the request's body; for an empty body, an empty object."""
-    body = await request.read()
+    body = await body_of(request)
     try:
         fields = parsed(body) if body else {}
     except ValueError as error:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from math import inf
+from typing import TYPE_CHECKING, Final, Protocol
 
 from bkpy.bookie.connection.add_handler import LostConnection
 from bkpy.bookie.connection.answers import ConnectionAnswers
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from bkpy.buffers import Bytes
     from bkpy.storage.engine import LastEntry
     from bkpy.storage.ledgers.info import LedgerInfo
+
+
+_PARTS: Final = ("queued", "storage", "reply")  # of a request's time
 
 
 class RequestConnection(Protocol):
@@ -69,7 +73,8 @@ class RequestHandler:
     def start(self, frame: wire.Frame) -> None:
         """Start serving the request. Raises `ProtocolError` if it is none."""
         op, correlation_id = frame.opcode, frame.correlation_id
-        serving = self._decoded(frame)
+        marks: list[float] = []
+        ledger_id, serving = self._decoded(frame, marks)
         long_poll = op == Op.WAIT_LAC
         if long_poll:
             pending, bound = self._long_polls, self._settings.long_polls_max
@@ -84,35 +89,42 @@ class RequestHandler:
         self.in_flight += 1
         self._service.requests_in_flight += 1
         self._service.spawn(
-            self._serve(op, correlation_id, serving),
+            self._serve(op, correlation_id, ledger_id, marks, serving),
             f"request of {self._connection.address}",
             self._connection.abort,
         )
 
-    def _decoded(self, frame: wire.Frame) -> Callable[[], Awaitable[None]]:
-        """A function that serves the request, without the frame, whose buffer others need."""
+    def _decoded(self, frame: wire.Frame, marks: list[float]) -> tuple[int, Callable[[], Awaitable[None]]]:
+        """(the ledger, a function that serves the request), without the frame, whose buffer others need."""
         op, correlation_id, head = frame.opcode, frame.correlation_id, frame.head
         keys = self._keys
         if op == Op.READ:
             read = m.decode_read(head)
             if read.flags & Flags.RECOVERY and Op.ADD in self._connection.forbidden:
-                return partial(self._forbid_fencing, op, correlation_id)
-            return partial(self._read, correlation_id, read, keys.claim_on_arrival(read.ledger_id))
+                return read.ledger_id, partial(self._forbid_fencing, op, correlation_id)
+            claim = keys.claim_on_arrival(read.ledger_id)
+            return read.ledger_id, partial(self._read, correlation_id, read, claim, marks)
         if op == Op.READ_LAC:
             read_lac = m.decode_read_lac(head)
             if read_lac.flags & Flags.RECOVERY and Op.ADD in self._connection.forbidden:
-                return partial(self._forbid_fencing, op, correlation_id)
-            return partial(self._read_lac, correlation_id, read_lac, keys.claim_on_arrival(read_lac.ledger_id))
+                return read_lac.ledger_id, partial(self._forbid_fencing, op, correlation_id)
+            claim = keys.claim_on_arrival(read_lac.ledger_id)
+            return read_lac.ledger_id, partial(self._read_lac, correlation_id, read_lac, claim, marks)
         if op == Op.WAIT_LAC:
-            return partial(self._wait_lac, correlation_id, m.decode_wait_lac(head))
+            wait_lac = m.decode_wait_lac(head)
+            return wait_lac.ledger_id, partial(self._wait_lac, correlation_id, wait_lac)
         if op == Op.FORCE:
             force = m.decode_force(head)
-            return partial(self._force, correlation_id, force, keys.claim_on_arrival(force.ledger_id))
+            claim = keys.claim_on_arrival(force.ledger_id)
+            return force.ledger_id, partial(self._force, correlation_id, force, claim, marks)
         write = m.decode_write_lac(head)
         record = bytes(frame.body) if is_explicit_lac(frame.body, write.ledger_id) else None
-        return partial(self._write_lac, correlation_id, write, record, keys.claim_on_arrival(write.ledger_id))
+        claim = keys.claim_on_arrival(write.ledger_id)
+        return write.ledger_id, partial(self._write_lac, correlation_id, write, record, claim, marks)
 
-    async def _serve(self, op: int, correlation_id: int, serving: Callable[[], Awaitable[None]]) -> None:
+    async def _serve(
+        self, op: int, correlation_id: int, ledger_id: int, marks: list[float], serving: Callable[[], Awaitable[None]]
+    ) -> None:
         done: Callable[[], float] = self._service.metrics.request_started(op)
         try:
             await serving()
@@ -120,12 +132,24 @@ class RequestHandler:
             self._fail(op, correlation_id, Status.UNKNOWN, str(e))
         finally:
             if (seconds := done()) >= self._service.slow.over_s and op != Op.WAIT_LAC:
-                request, name = self._connection.request_id(correlation_id), Op(op).name.lower()
-                self._service.slow.note(request, name, seconds, (), {}, client=self._connection.address)
+                self._note_slow(op, correlation_id, ledger_id, marks, seconds)
             self._long_polls -= op == Op.WAIT_LAC
             self.in_flight -= 1
             self._service.requests_in_flight -= 1
             self._connection.request_ended()
+
+    def _mark(self, marks: list[float]) -> None:
+        """Note when the storage's part begins or ends, where slow requests are logged."""
+        if self._service.slow.over_s != inf:
+            marks.append(self._service.now())
+
+    def _note_slow(self, op: int, correlation_id: int, ledger_id: int, marks: list[float], seconds: float) -> None:
+        """Say where the time went, as far as the request came."""
+        ended = self._service.now()
+        times = [ended - seconds, *marks, ended]
+        parts = {name: end - begin for name, begin, end in zip(_PARTS, times, times[1:], strict=False)}
+        request, name = self._connection.request_id(correlation_id), Op(op).name.lower()
+        self._service.slow.note(request, name, seconds, (ledger_id,), parts, client=self._connection.address)
 
     def _fail(self, op: int, correlation_id: int, status: Status, message: str) -> None:
         self._connection.reply(op, correlation_id, m.pack([int(status), message]))
@@ -170,7 +194,7 @@ class RequestHandler:
         self._service.waiters.wake((ledger_id,))
         return Status.OK
 
-    async def _read(self, correlation_id: int, read: m.Read, claim: Claim) -> None:
+    async def _read(self, correlation_id: int, read: m.Read, claim: Claim, marks: list[float]) -> None:
         if read.flags & Flags.RECOVERY:
             status = await self._fence(read.ledger_id, claim)
             if status != Status.OK:
@@ -178,20 +202,24 @@ class RequestHandler:
                 return
         limit = min(read.bytes_max, self._settings.read_bytes_max)
         async with self.answers.place(max(limit, self._settings.block_bytes)) as place:
+            self._mark(marks)
             result = await self._storage.read(read.ledger_id, read.first, read.last, limit)
+            self._mark(marks)
             place.holds(result.segments)
             self._service.metrics.read_done(sum(map(len, result.segments)))
             head = m.pack([int(Status.OK), result.examined_to, result.unknown, result.lac])
             self._connection.reply(Op.READ, correlation_id, head, result.segments)
 
-    async def _read_lac(self, correlation_id: int, request: m.ReadLac, claim: Claim) -> None:
+    async def _read_lac(self, correlation_id: int, request: m.ReadLac, claim: Claim, marks: list[float]) -> None:
         if request.flags & Flags.RECOVERY:
             status = await self._fence(request.ledger_id, claim)
             if status != Status.OK:
                 self._fail(Op.READ_LAC, correlation_id, status, f"fencing ledger {request.ledger_id} was refused")
                 return
         async with self.answers.place(self._settings.block_bytes) as place:
+            self._mark(marks)
             last = await self._storage.last_entry(request.ledger_id)
+            self._mark(marks)
             place.holds([last.entry])
             self._reply_last(Op.READ_LAC, correlation_id, last)
 
@@ -238,19 +266,25 @@ class RequestHandler:
             status = Status.READ_ONLY if of_limbo else Status.FENCED
         return status, state is not None
 
-    async def _write_lac(self, correlation_id: int, request: m.WriteLac, record: bytes | None, claim: Claim) -> None:
+    async def _write_lac(
+        self, correlation_id: int, request: m.WriteLac, record: bytes | None, claim: Claim, marks: list[float]
+    ) -> None:
         status, seen = await self._may_write(request.ledger_id, claim)
         if status == Status.OK and not seen:
             status = Status.NO_SUCH_LEDGER
         if status == Status.OK and record is None:
             status = Status.BAD_REQUEST
         if status == Status.OK and record is not None:
+            self._mark(marks)
             await self._storage.set_explicit_lac(request.ledger_id, record)
+            self._mark(marks)
             self._service.waiters.wake((request.ledger_id,))
         self._fail(Op.WRITE_LAC, correlation_id, status, "")
 
-    async def _force(self, correlation_id: int, request: m.Force, claim: Claim) -> None:
+    async def _force(self, correlation_id: int, request: m.Force, claim: Claim, marks: list[float]) -> None:
         status, _ = await self._may_write(request.ledger_id, claim)
         if status == Status.OK:
+            self._mark(marks)
             await self._storage.force(request.ledger_id)
+            self._mark(marks)
         self._fail(Op.FORCE, correlation_id, status, "")
