@@ -189,6 +189,7 @@ class Bookie:
         self.mends = False  # with an integrity check
         self.grows = GROWS  # how likely a start after the first adds a ledger directory
         self.rebuilds = False  # its directories may be empty
+        self.stopped = False  # cleanly, and not started since
         self._inspections = world.stream(f"inspections-{name}")
         self._inspector: SimStore | None = None
         recording = self.host.disk.observer
@@ -239,6 +240,7 @@ class Bookie:
             self.host.record("ledger directories", str(len(more)))
             self.world.marks[DIRECTORY_ADDED] += 1
         self.host.boot()
+        self.stopped = False
         self.pending.clear()
         started = self.world.loop.create_future()
         life = self.host.start(self._live(started), name="bookie")
@@ -288,6 +290,7 @@ class Bookie:
         await self.host.start(self.node.stop())
         await self.host.start(self.session.close())
         self.host.crash()
+        self.stopped = True
 
 
 class Cluster:

@@ -84,6 +84,8 @@ INSPECTED = "a tool opened an index that was being made smaller"
 REBALANCED = "copies were moved to a new bookie"
 INDEX_REBUILT = "an index was made anew"
 ROTTEN = "a stored byte rotted"
+MEMORY_LOST = "a bookie came back in doubt of all that it had"
+JOURNAL_GIVEN_UP = "a bookie was started without its damaged journal"
 SECOND_LIFE = "a ledger that was deleted was copied here again"
 THREE_FAULTS = "a quick run had three faults"
 DIRECTORIES_CHECKED = "the directories of a bookie were checked in the end"
@@ -163,7 +165,7 @@ EXPECTED: Mapping[str, tuple[str, ...]] = {
         *map(struck, ("reset", "partition", "one-way block", "slow link", "duplicated connections")),
         *map(struck, ("store away", "session lost", "replies lost", "reply lost, then away", "lagging follower")),
         *map(struck, ("blackout", "client dies", "worker dies", "clock jump", "clock drift", "cancelled calls")),
-        *map(struck, ("host lost", "disks lost", "copy taken")),
+        *map(struck, ("host lost", "disks lost", "copy taken", "rot in a journal", "rot in an index")),
         *(
             *_STORAGE[:4],
             *_STORAGE[5:],
@@ -176,6 +178,7 @@ EXPECTED: Mapping[str, tuple[str, ...]] = {
         ),
         *(LOG_TAKEN, LOG_FENCED, LOG_ROLLED, LOG_TRUNCATED, REBUILT, RETIRED, DRAIN_CANCELLED, REBALANCED),
         *(LONG_POLL, FENCE_OF_UNSEEN, STRANGER_FIRST, KEY_GAVE_WAY, ROTTEN, LOSS_ACCEPTED),
+        *(MEMORY_LOST, JOURNAL_GIVEN_UP, INDEX_REBUILT, FORMATTED_ANEW, FORMAT_REFUSED),
     ),
     "everything-long": (acted("writer"),),
     "crowd": (*_STORAGE, TORN_TAIL, WINDOW_OF_ONE, SEVERAL_LEDGERS, FENCE_RACED_ADD, FENCE_OF_UNSEEN, LONG_POLL),

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import json
 import warnings
 from collections import defaultdict
@@ -25,8 +24,6 @@ from unittest.mock import patch
 
 from prometheus_client import CollectorRegistry
 
-from bkpy.bookie.identity import BookieIdentity
-from bkpy.cli.bookie.identity import open_peers
 from bkpy.client.client import replication_context
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import BookKeeperError
@@ -316,17 +313,11 @@ class Healing:
     async def make_anew(self, bookie: Bookie) -> None:
         """Stop it, format it if no ledger names it or may come to, and start it under the same id."""
         await bookie.stop()
-        bookie.host.boot()
-        session, runtime = bookie.host.session(), bookie.host.runtime
-        peers = functools.partial(open_peers, session, ROOT, runtime, bookie.settings)
-        identity = BookieIdentity(bookie.settings, session, ROOT, runtime, peers)
-        try:
-            await bookie.host.start(identity.format(force=False, agree=lambda plan: None), name="format")
+        if await operators.format_stopped(bookie):
             self.world.marks[FORMATTED_ANEW] += 1
             bookie.promises.clear()  # it has nothing any more: a swap that names it for a former copy is noticed
-        except BookKeeperError:
+        else:
             self.world.marks[FORMAT_REFUSED] += 1
-        bookie.host.crash()
         await bookie.start()
 
     async def rebalance(self) -> None:

@@ -124,6 +124,10 @@ class HealingOracle:
         if _says_limbo(old):
             self._in_limbo_at[name] = self._world.loop.now
 
+    def unchanged(self, name: str, seconds: float) -> bool:
+        """Whether the bookie's registration has been as it is for so long."""
+        return self._world.loop.now - self._changed_at.get(name, -seconds) >= seconds
+
     def data(self, path: str) -> bytes | None:
         try:
             return self._world.metadata.node(path).data
@@ -244,7 +248,7 @@ class HealingOracle:
     def needless(self, ledger_id: int) -> str:
         """Why the end of its writer gains nothing, as the metadata have been for a while: workers see them late."""
         data = self.data(LONG_HIERARCHICAL.path_of(ROOT, ledger_id))
-        mark = self._mark_of(ledger_id)
+        mark = self.mark_of(ledger_id)
         if data is None or mark is None:
             return ""
         metadata = LedgerMetadata.decode(ledger_id, data)
@@ -269,7 +273,7 @@ class HealingOracle:
         nodes = (self.data(paths.available(ROOT, name, read_only=read_only)) for read_only in (False, True))
         return any(map(_says_limbo, nodes)) or now - self._in_limbo_at.get(name, -SEEN_WITHIN_S) < SEEN_WITHIN_S
 
-    def _mark_of(self, ledger_id: int) -> dict[str, str] | None:
+    def mark_of(self, ledger_id: int) -> dict[str, str] | None:
         """By bookie, why it is marked."""
         path = LONG_HIERARCHICAL.path_of(MARKS.rstrip("/"), ledger_id)
         token = self.data(path)

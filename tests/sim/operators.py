@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from typing import TYPE_CHECKING
 
 from bkpy.admin.decommission import Decommission
 from bkpy.admin.drain import BookieDrain
 from bkpy.admin.rebalance import Rebalancer
+from bkpy.bookie.identity import BookieIdentity
+from bkpy.cli.bookie.identity import open_peers
 from bkpy.client.client import replication_context
 from bkpy.errors import BookKeeperError, LedgerClosedError
 from bkpy.metadata.bookies.cookies import delete_cookie
 from bkpy.metadata.replication.locks import LedgerLocks
 from bkpy.metadata.replication.manual import manual_moves
 from bkpy.protocol.ledger.ledger_metadata import LedgerState
+
+from .cluster import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -26,6 +31,8 @@ if TYPE_CHECKING:
     from bkpy.client.client import Client
     from bkpy.config.recovery import RecoverySettings
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
+
+    from .cluster import Bookie
 
 TRY_AGAIN_S = 0.3
 
@@ -90,6 +97,25 @@ async def forget(client: Client, bookie_id: str) -> None:
     """Delete the cookie of a bookie though ledgers name it."""
     cluster = replication_context(client).cluster
     await delete_cookie(cluster.store, cluster.root, bookie_id)
+
+
+async def format_stopped(bookie: Bookie, agree: Callable[[], None] = lambda: None) -> bool:
+    """Format the bookie, which is stopped, if no ledger may need it; whether that was done. Its process ends then.
+
+    `agree` is called before anything is deleted. Raises `HostDied`.
+    """
+    host = bookie.host
+    host.boot()
+    session, runtime = host.session(), host.runtime
+    peers = functools.partial(open_peers, session, ROOT, runtime, bookie.settings)
+    identity = BookieIdentity(bookie.settings, session, ROOT, runtime, peers)
+    try:
+        await host.start(identity.format(force=False, agree=lambda plan: agree()), name="format")
+        done = True
+    except BookKeeperError:
+        done = False
+    host.crash()
+    return done
 
 
 async def accept_loss(client: Client, ledger_id: int, password: bytes) -> LedgerMetadata:

@@ -1,4 +1,4 @@
-"""Rule 38: a bookie that leaves is never needed once it is gone. Each part of it with a schedule that needs it.
+"""Rules 38 and 51: a bookie that leaves is never needed once it is gone. Each part of it with a schedule that needs it.
 
 Each schedule is played with the rule, and then with the real code robbed of that part, which must be noticed.
 """
@@ -19,6 +19,7 @@ from bkpy.client.client import replication_context
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import BookKeeperError
 from bkpy.metadata.bookies.cookies import read_cookie
+from bkpy.metadata.ledgers.catalog import LedgerCatalog
 from bkpy.metadata.replication.locks import LedgerLocks
 from bkpy.protocol.repair.rereplication import RepairScope
 from bkpy.recovery import ledger_recovery
@@ -27,6 +28,7 @@ from bkpy.replication.worker.ledger_repair import LedgerRepair
 from bkpy.replication.worker.pacing import CopyRate
 
 from .ablations.switches import (
+    absent_bookies_may_leave,
     locks_are_not_waited_for,
     recoveries_are_not_settled,
     recoveries_are_taken,
@@ -175,12 +177,42 @@ async def writer_at_rest(scene: Scene) -> None:
     await scene.client.close()
 
 
+async def creation_without_the_bookie(scene: Scene) -> None:
+    """A client is about to create a ledger without the bookie, which is down, when it is decommissioned as lost."""
+    await scene.begin(close=True)
+    (leaver,) = (one for one in scene.cluster.bookies if one.settings.bookie_id == scene.leaver)
+    leaver.host.crash()
+    while scene.leaver in scene.client.bookies:
+        await asyncio.sleep(0.1)
+    chosen, create = asyncio.Event(), LedgerCatalog.create
+
+    async def create_late(catalog: LedgerCatalog, build: Any, absent: Any = ()) -> Any:
+        if absent:
+            chosen.set()
+            await scene.go.wait()
+        return await create(catalog, build, absent)
+
+    with patch.object(LedgerCatalog, "create", create_late):
+        creating = asyncio.ensure_future(scene.client.create_ledger(ensemble_size=4, write_quorum=4, ack_quorum=3))
+        await chosen.wait()
+        # All ledgers have been looked at, and the bookie still has its cookie.
+        await Decommission(replication_context(scene.client), scene.leaver, SETTINGS, lost=True).run(
+            lambda looked: scene.go.set()
+        )
+        await asyncio.wait([creating])
+    if creating.exception() is None:
+        scene.ledger_id = creating.result().ledger_id
+        creating.result().abandon()
+    await scene.account(gone=True)
+
+
 Story = Callable[[Scene], Coroutine[Any, Any, None]]
 STORIES = [
     (copy_that_was_made_before, locks_are_not_waited_for),
     (copy_by_an_old_list, recoveries_are_taken),
     (recovery_that_closes_late, recoveries_are_not_settled),
     (writer_at_rest, writers_at_rest_stay),
+    (creation_without_the_bookie, absent_bookies_may_leave),
 ]
 
 

@@ -38,6 +38,9 @@ FOUND: Final[Mapping[str, Found]] = {
     "50 a worker ends writers for nothing": Found(
         "healing", 8, "I10: ledger 4 was recovered, and no bookie could take a place", cheap=True
     ),
+    "51 too few of a write set are there": Found(
+        "everything", 64, "I10: ledger 2 was created without ['bookie-1']", cheap=True
+    ),
     "51 a creation makes no record": Found("everything", 8, "liveness: every copy there: bookie-3 misses"),
     "51 a bookie is taken in without a new fragment": Found(
         "everything", 8, "liveness: every copy there: bookie-3 misses"

@@ -88,7 +88,8 @@ PROTOCOL: Final = (
     changed(
         "20",
         "a bookie does not fence a ledger that it never saw",
-        "# Before any await: else another client could create it meanwhile, with another key, and would be fenced.",
+        "# Before any await: else another client could create it meanwhile, with another key, and would be fenced.\n"
+        "state = self._storage.create(ledger_id, claim.key)",
         "return Status.OK",
         ("failover", "everything"),
         "tests/unit/bookie/connection/test_waiting_requests.py::"
@@ -279,12 +280,18 @@ PROTOCOL: Final = (
         ("healing",),
     ),
     Ablation("50", "a worker ends writers for nothing", switches.ending_writers_for_nothing, ("healing", "everything")),
-    by_mutant("51", "too few of a write set are there", "too few bookies of a write set are there"),
+    by_mutant("51", "too few of a write set are there", "too few bookies of a write set are there", ("everything",)),
     by_mutant(
         "51", "a creation makes no record", "a ledger is created with absent bookies and no record", ("everything",)
     ),
-    by_mutant("51", "a creation doesn't check for a draining", "a creation doesn't check that its absent bookie stays"),
-    by_mutant("51", "a return ends the record", "a return ends the record of an absent bookie"),
+    Ablation(
+        "51",
+        "a creation doesn't check for a draining",
+        switches.absent_bookies_may_leave,
+        ("everything",),
+        f"{DRAINING_RULES}[creation_without_the_bookie-absent_bookies_may_leave]",
+    ),
+    by_mutant("51", "a return ends the record", "a return ends the record of an absent bookie", ("everything",)),
     by_mutant(
         "51",
         "a bookie is taken in without a new fragment",

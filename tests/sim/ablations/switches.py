@@ -46,6 +46,7 @@ from tests.hooks import (
     metadata_of,
     take_for_unseen,
 )
+from tests.mutants.in_process import mutant, planted
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -287,6 +288,12 @@ def writers_at_rest_stay() -> AbstractContextManager[Any]:
         pass
 
     return patch.object(*LOOK_FOR_LEAVERS, nothing)
+
+
+def absent_bookies_may_leave() -> AbstractContextManager[Any]:
+    """Rule 51: a creation names a bookie that is absent, and is to leave."""
+    one = mutant("a creation doesn't check that its absent bookie stays")
+    return planted(one.find, one.replace)
 
 
 @contextlib.contextmanager

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
 from tests.sim import operators
-from tests.sim.coverage_marks import DRAIN_CANCELLED, REBALANCED, RETIRED
+from tests.sim.coverage_marks import DRAIN_CANCELLED, FORMAT_REFUSED, FORMATTED_ANEW, REBALANCED, RETIRED
 from tests.sim.world import HostDied
 
 if TYPE_CHECKING:
@@ -59,6 +60,40 @@ async def grow(stage: Stage, actor: Actor) -> None:
 
     if actor.options["rebalances"]:
         await stage.on(stage.operating.name, act)
+
+
+async def make_anew(stage: Stage, actor: Actor) -> None:
+    """Stop the bookie that has come, format it if no ledger may need it, and start it under the same id."""
+    bookie = stage.new_bookie
+    assert bookie is not None
+    name = bookie.settings.bookie_id
+    while not bookie.host.up:
+        if stage.ended.is_set():
+            return
+        await asyncio.sleep(0.1)
+    await asyncio.sleep(actor.options["after_s"])
+    agreed = False
+
+    def agree() -> None:
+        nonlocal agreed
+        agreed = True
+        bookie.promises.clear()  # it has nothing any more: a swap that names it for a former copy is noticed
+        stage.oracle.in_doubt.add(name)
+        stage.oracle.formatted.add(name)
+
+    async with stage.busy[bookie.host.name]:
+        while bookie.host.up:
+            with contextlib.suppress(HostDied):
+                await bookie.stop()
+        formatted = False
+        while not formatted:
+            with contextlib.suppress(HostDied):
+                formatted = await operators.format_stopped(bookie, agree)
+            if not agreed:
+                break
+            await asyncio.sleep(operators.TRY_AGAIN_S)
+        stage.world.marks[FORMATTED_ANEW if formatted else FORMAT_REFUSED] += 1
+        await stage.start(bookie)
 
 
 async def haunt(stage: Stage, actor: Actor) -> None:

@@ -32,7 +32,7 @@ STORE = ("store away", "session lost", "replies lost", "reply lost, then away")
 OTHERS = ("blackout", "client dies", "worker dies", "clock jump", "clock drift", "cancelled calls")
 KINDS = (*DEATHS, *DISKS, *LINKS, *STORE, *OTHERS)
 
-FAULTS_QUICK = (0, 1, 2, 3, 3, 4, 6)
+FAULTS_QUICK = (0, 1, 2, 3, 3, 3, 6)  # features add others
 QUICKEST_S = 0.25  # no interval of a quick plan is below it: a timer that fires all the time costs more than it shows
 
 
@@ -133,10 +133,14 @@ class Drawing:
         assert isinstance(clients, int)
         return f"client-{rng.randrange(clients) + 1}"
 
-    def bookie(self, rng: random.Random) -> int:
+    @property
+    def bookies(self) -> int:
         bookies = self.shape["bookies"]
         assert isinstance(bookies, int)
-        return rng.randrange(bookies)
+        return bookies
+
+    def bookie(self, rng: random.Random) -> int:
+        return rng.randrange(self.bookies)
 
     def _add_users(self) -> None:
         """Of ledgers and logs."""
@@ -153,14 +157,13 @@ class Drawing:
 
     def other_bookie(self, rng: random.Random) -> int:
         """A bookie that is not the unlucky one."""
-        bookies, unlucky = self.shape["bookies"], self.shape["unlucky"]
-        assert isinstance(bookies, int)
-        return rng.choice([number for number in range(bookies) if number != unlucky])
+        return rng.choice([number for number in range(self.bookies) if number != self.shape["unlucky"]])
 
     def _add_writer(self, rng: random.Random, entries: int) -> Actor:
-        bookies = self.shape["bookies"]
-        assert isinstance(bookies, int)
-        roomy = bookies > 3 and not self.features & {"drain", "loss of a host"}  # for an ensemble of four at any time
+        roomy = self.bookies > 3 and not self.features & {
+            "drain",
+            "loss of a host",
+        }  # for an ensemble of four at any time
         sizes = rng.choice((*SIZES[:3], *SIZES, *((WIDE,) if roomy else ())))
         options: dict[str, JSON] = {
             "host": self.client(rng),

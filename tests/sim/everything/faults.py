@@ -6,17 +6,13 @@ import asyncio
 import errno
 from typing import TYPE_CHECKING
 
-from bkpy.storage.entry_log.entry_log import LOG_HEADER_BYTES
-from bkpy.storage.entry_log.scan import LogScan
-from tests.sim.coverage_marks import ROTTEN, struck
+from tests.sim.coverage_marks import struck
 
 from .drawing import DEATHS, LINKS
+from .rot import rot, rot_in_a_journal, rot_in_an_index
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from random import Random
-
-    from tests.sim.disk import SimDisk
 
     from .plan import Fault
     from .stage import Stage
@@ -103,46 +99,6 @@ async def _read_errors(stage: Stage, fault: Fault, rng: Random) -> None:
     for nth in range(fault.options["nth"]):
         disk.fail_at(1 + nth * 3, errno.EIO, operation="pread", path="/ledgers/")
     await asyncio.sleep(fault.lasts_s)
-
-
-async def _rot(stage: Stage, fault: Fault, rng: Random) -> None:
-    """A byte of an entry log of the unlucky bookie flips."""
-    stage.world.rots = True
-    disk = stage.unlucky.host.disk
-    paths = [f"{at}/{name}" for at in sorted(disk.directories) for name in disk.listdir(at) if name.endswith(".log")]
-    used = {path: len(disk.contents(path).rstrip(b"\0")) for path in paths if "/ledgers/" in path}
-    if found := [path for path, size in used.items() if size]:
-        path = rng.choice(found)
-        at, bits = rng.randrange(used[path]), rng.randrange(1, 256)
-        rot = stage.oracle.rot[stage.unlucky.settings.bookie_id]
-        for ledger_id, entry_ids in _entries_at(disk, path, at):
-            rot[ledger_id].update(entry_ids)
-        disk.flip(path, at, bits)
-        stage.oracle.rotten.add(stage.unlucky.settings.bookie_id)
-        stage.world.marks[ROTTEN] += 1
-
-
-def _entries_at(disk: SimDisk, path: str, offset: int) -> Iterator[tuple[int, range]]:
-    """The entries that a flipped byte of an entry log costs: its block's, or all if it is in the log's header."""
-    for found in LogScan(_Contents(disk.contents(path)), read_bytes=1 << 16):  # type: ignore[arg-type]
-        if offset < LOG_HEADER_BYTES or found.offset <= offset < found.offset + found.length:
-            ids = [*found.block.ids.from_rank(0)]
-            yield found.ledger_id, range(ids[0], ids[-1] + 1)
-
-
-class _Contents:
-    """A file to read, also while its host is down."""
-
-    path = ""
-
-    def __init__(self, contents: bytes) -> None:
-        self._contents = contents
-
-    def size(self) -> int:
-        return len(self._contents)
-
-    def pread(self, count: int, offset: int) -> bytes:
-        return self._contents[offset : offset + count]
 
 
 async def _host_lost(stage: Stage, fault: Fault, rng: Random) -> None:
@@ -298,7 +254,9 @@ _OTHERS = {
     "slow disk": _slow_disk,
     "full disk": _full_disk,
     "read errors": _read_errors,
-    "rot": _rot,
+    "rot": rot,
+    "rot in a journal": rot_in_a_journal,
+    "rot in an index": rot_in_an_index,
     "host lost": _host_lost,
     "disks lost": _disks_lost,
     "store away": _store_away,

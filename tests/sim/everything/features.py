@@ -5,14 +5,17 @@ A feature that joins comes last, and draws from streams of its own: then seeds w
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from .drawing import Drawing, Feature
+from .plan import Fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from random import Random
 
-    from .plan import JSON, Plan
+    from .plan import JSON, Actor, Plan
 
 FEATURES: dict[str, Feature] = {}
 
@@ -132,8 +135,7 @@ def _creation_while_a_bookie_is_away(drawing: Drawing) -> None:
     """Ledgers on all bookies, each begun when one of them has just died."""
     if drawing.features & {"drain", "loss of a host"}:  # of which one may never come back
         return
-    bookies = drawing.shape["bookies"]
-    assert isinstance(bookies, int)
+    bookies = drawing.bookies
     # The check of the replicas finds what nobody has recorded: without it the records alone have to do.
     drawing.shape["checks_replicas"] = drawing.stream("checks of replicas").random() < 0.5
     for n in range(2):
@@ -168,6 +170,77 @@ def _accepted_losses(drawing: Drawing) -> None:
             "end": rng.choice(("leave", "leave", "hold", "close")),
         }
         drawing.add_actor("writer", rng, options, early=0.3)
+
+
+@feature("long absences", 0.5, "healing", "creation while a bookie is away")
+def _long_absences(drawing: Drawing) -> None:
+    """A ledger is begun and closed without a bookie, before an auditor takes this one for lost; then it comes back."""
+    if drawing.features & {"drain", "loss of a host"}:
+        return
+    rng = drawing.stream("long absences")
+    session_timeout_s = drawing.shape["session_timeout_s"]
+    assert isinstance(session_timeout_s, float)
+    away_s = rng.random() * drawing.storm_s * 0.3
+    at_s = round(away_s + session_timeout_s + rng.uniform(0.1, 4.0), 4)
+    writer = _add_wide_writer(
+        drawing, rng, drawing.bookies - 1, end="close", appends=rng.randrange(2, 20), pause_s=0.01
+    )
+    drawing.actors[-1] = dataclasses.replace(writer, at_s=at_s)
+    # An auditor that is elected while it is away finds the ledger closed.
+    drawing.add_death(
+        "long-away", away_s, at_s - away_s + session_timeout_s + rng.uniform(3.0, 8.0), drawing.bookie(rng)
+    )
+    for host in drawing.hosts:
+        if host.startswith("worker") and rng.random() < 0.8:
+            drawing.faults.append(Fault(f"{host}-away", "worker dies", round(at_s - 0.1, 4), 2.0, {"host": host}))
+
+
+@feature("acknowledged by one", 0.4, "creation while a bookie is away")
+def _acknowledged_by_one(drawing: Drawing) -> None:
+    """A ledger on all bookies, each of which acknowledges alone: it is not created without one of them."""
+    if drawing.features & {"drain", "loss of a host", "loss of disks", "rot"}:  # which could have the only copy
+        return
+    rng = drawing.stream("acknowledged by one")
+    writer = _add_wide_writer(drawing, rng, 1)
+    drawing.add_death("one-away", max(0.0, writer.at_s - 0.2), rng.uniform(0.5, 3.0), drawing.bookie(rng))
+
+
+def _add_wide_writer(drawing: Drawing, rng: Random, ack_quorum: int, **more: JSON) -> Actor:
+    """Of a ledger on all bookies."""
+    options: dict[str, JSON] = {
+        "host": drawing.client(rng),
+        "sizes": [drawing.bookies, drawing.bookies, ack_quorum],
+        "appends": rng.randrange(5, 60),
+        "batch_max": rng.choice((1, 5)),
+        "pause_s": rng.choice((0.05, 0.3)),
+        "end": rng.choice(("close", "leave", "hold")),
+        **more,
+    }
+    return drawing.add_actor("writer", rng, options)
+
+
+@feature("no journal", 0.2, "healing")
+def _no_journal(drawing: Drawing) -> None:
+    """The unlucky bookie keeps in memory what it acknowledges, and loses it with its process."""
+    if not drawing.features & {"accepted losses", "acknowledged by one"}:  # of which it could have the only copy
+        drawing.shape["no_journal"] = True
+
+
+@feature("rot in journals", 0.15, "healing")
+def _rot_in_journals(drawing: Drawing) -> None:
+    if not drawing.features & {"accepted losses", "acknowledged by one"}:
+        drawing.add_fault("journal-rot", "rot in a journal", drawing.stream("rot in journals"))
+
+
+@feature("rot in indexes", 0.15, "healing")
+def _rot_in_indexes(drawing: Drawing) -> None:
+    drawing.add_fault("index-rot", "rot in an index", drawing.stream("rot in indexes"))
+
+
+@feature("format", 0.5, "healing", "growth")
+def _format(drawing: Drawing) -> None:
+    rng = drawing.stream("format")
+    drawing.add_actor("format", rng, {"after_s": round(rng.random() ** 2 * 3, 3)}, early=0.3)
 
 
 def draw_plan(seed: int, size: str) -> Plan:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from bkpy.metadata import paths
 from bkpy.metadata.ledgers.layout import LONG_HIERARCHICAL
 from bkpy.storage.entry_log.entry_log import log_id_of
-from bkpy.storage.file_names import INDEX_NAME, LOCK_NAME, SCRUB_NAME
+from bkpy.storage.file_names import INDEX_NAME, LOCK_NAME, OLD_INDEX_NAME, SCRUB_NAME
 from bkpy.storage.index.index import log_rows
 from bkpy.storage.journal.format import file_id_of
 from bkpy.storage.tools.check.check import check_bookie
@@ -57,7 +57,7 @@ class Nodes:
             if name not in oracle.retired:
                 # What was to leave may still be on its way, with nobody to decommission it.
                 allowed += [f"{paths.COOKIES}/{one}", f"{paths.DRAINING}/{one}(/[^/]+)?"]
-            else:
+            if name in oracle.retired | oracle.formatted:
                 allowed.append(f"{paths.RETIRED}/{one}")
         if stage.logs:
             allowed += [f"{paths.LOGS}/{re.escape(name)}{_BELOW_LOGS}" for name in stage.logs]
@@ -120,5 +120,7 @@ def _left_by(bookie: Bookie, *, rotten: bool) -> Iterable[str]:
             store.close()
         for name in files.listdir(directory):
             log_id = log_id_of(name)
+            if name.startswith(OLD_INDEX_NAME):
+                continue  # kept for people
             if log_id not in known and name not in ("cookie.json", LOCK_NAME, INDEX_NAME, SCRUB_NAME):
                 yield f"{directory}/{name}"

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from bkpy.errors import BookKeeperError, NoSuchEntryError
 from bkpy.metadata import paths
 from bkpy.metadata.ledgers.layout import LONG_HIERARCHICAL
+from bkpy.metadata.replication.underreplication import LossReason
 from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from bkpy.protocol.ledger.quorum import write_set
 from bkpy.protocol.repair.garbage_collection import ProbeState
@@ -27,7 +28,8 @@ from bkpy.protocol.repair.holdings import holdings
 from tests.faults.oracle import Promises, findings, read_back
 from tests.hooks import cluster_of, has_storage, is_serving, mender_of, storage_of
 from tests.sim.cluster import HIDDEN_MAX, ROOT, Ledger, held_by
-from tests.sim.healing_oracle import MARKS, HealingOracle
+from tests.sim.coverage_marks import MEMORY_LOST
+from tests.sim.healing_oracle import MARKS, SEEN_WITHIN_S, HealingOracle
 from tests.sim.stories import ORDER, PASSWORD, Stories, Story
 
 if TYPE_CHECKING:
@@ -46,6 +48,12 @@ class Violation(AssertionError):  # noqa: N818 - it is what the oracle finds
     def __init__(self, invariant: str, what: str) -> None:
         super().__init__(f"{invariant}: {what}")
         self.invariant = invariant
+
+
+def _write_sets(metadata: LedgerMetadata) -> Iterable[set[str]]:
+    """The bookies of each write set of the first fragment."""
+    names, size = metadata.fragments[0].bookies, metadata.ensemble_size
+    return ({names[i] for i in write_set(n, size, metadata.write_quorum)} for n in range(size))
 
 
 class LedgerStory(Story):
@@ -153,7 +161,9 @@ class Oracle(HealingOracle):
         self.rotten: set[str] = set()  # bookies with flipped bytes
         # By bookie and ledger, the entries in blocks with flipped bytes: they may be unreadable there.
         self.rot: defaultdict[str, defaultdict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
+        self.in_doubt: set[str] = set()  # bookies that may not know what they have of older ledgers
         self.retired: set[str] = set()  # decommissioned bookies
+        self.formatted: set[str] = set()  # bookies that are new under an id that there was
         self.checks_replicas = True
         self.absent: defaultdict[int, set[str]] = defaultdict(set)  # by ledger, bookies that were when it was created
         self.left_behind: dict[int, LedgerMetadata] = {}  # as ledgers were when a recovery of them began
@@ -231,6 +241,10 @@ class Oracle(HealingOracle):
         names = {bookie.settings.bookie_id for bookie in self.bookies} - self.gone
         return ", ".join(sorted(name for name in names if not self._is_registered(name)))
 
+    def _is_away(self, name: str) -> bool:
+        """Whether everybody knows that it isn't registered: one that comes back is seen a little late, or too long."""
+        return not self._is_registered(name) and self.unchanged(name, SEEN_WITHIN_S)
+
     def _is_registered(self, name: str) -> bool:
         return any(self.data(paths.available(ROOT, name, read_only=one)) is not None for one in (False, True))
 
@@ -264,6 +278,12 @@ class Oracle(HealingOracle):
             forgotten[ledger_id] |= ids
         bookie.promises.clear()
 
+    def loses_memory(self, bookie: Bookie) -> None:
+        """Any of what the bookie has acknowledged may be gone. It says so, and denies nothing."""
+        self.loses_disks(bookie)
+        self.in_doubt.add(bookie.settings.bookie_id)
+        self.world.marks[MEMORY_LOST] += 1
+
     def had(self, bookie: Bookie, ledger_id: int, wanted: set[int]) -> set[int]:
         """Nobody can tell a copy that goes with its bookie's disks before the swap from one that goes behind it."""
         forgotten = self.forgotten[bookie.settings.bookie_id][ledger_id]
@@ -282,8 +302,12 @@ class Oracle(HealingOracle):
         metadata = LedgerMetadata.decode(ledger_id, data)
         if metadata.ack_quorum == 1:
             self.may_lose.add(ledger_id)
-        # One that is not registered has just died, or is named though it is away.
-        self.absent[ledger_id] = {name for name in metadata.fragments[0].bookies if not self._is_registered(name)}
+        without = {n for n, reason in (self.mark_of(ledger_id) or {}).items() if reason == LossReason.ABSENT}
+        for members in _write_sets(metadata):
+            if len(members - without) <= metadata.write_quorum - metadata.ack_quorum:
+                why = f"ledger {ledger_id} was created without {sorted(without)}, and can't be recovered without them"
+                self.violate("I10", why)
+        self.absent[ledger_id] = without | {name for name in metadata.fragments[0].bookies if self._is_away(name)}
 
     def _removed(self, ledger_id: int) -> None:
         story = self.stories.by_id.get(ledger_id)
@@ -475,7 +499,7 @@ class Oracle(HealingOracle):
                 last = max(promised | {story.stored.last_entry})
                 try:
                     # What had empty disks once denies no older ledger, also where none names it.
-                    may_not_know = bookie.rebuilds or bool(self.rot[name][ledger_id])
+                    may_not_know = bookie.rebuilds or name in self.in_doubt or bool(self.rot[name][ledger_id])
                     held = await held_by(reader, story.payloads, bookie, last, in_limbo=may_not_know, unknown=unknown)
                 except BookKeeperError:
                     await asyncio.sleep(0.1)  # a connection of the storm, or too much at once

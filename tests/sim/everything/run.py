@@ -48,6 +48,7 @@ ACTORS: Mapping[str, Any] = {
     "restart": cluster_actors.restart,
     "drain": cluster_actors.drain,
     "growth": cluster_actors.grow,
+    "format": cluster_actors.make_anew,
     "stranger": cluster_actors.haunt,
 }
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from prometheus_client import CollectorRegistry
 
 from bkpy.config.recovery import RecoverySettings
-from bkpy.errors import BookKeeperError
+from bkpy.errors import BookKeeperError, CorruptDataError
 from bkpy.replication.auto_recovery import AutoRecovery
 from tests.sim.buggify import consistent
 from tests.sim.cluster import ROOT, Bookie, Cluster
-from tests.sim.coverage_marks import REBUILT
+from tests.sim.coverage_marks import JOURNAL_GIVEN_UP, REBUILT
 from tests.sim.strangers import Stranger
 from tests.sim.users import PATIENCE_S, Users
 from tests.sim.world import Host, HostDied, World
@@ -87,6 +87,7 @@ class Stage(Users):
         self.calls: defaultdict[str, set[asyncio.Future[None]]] = defaultdict(set)  # by host, that may be cancelled
         self.older: Mapping[str, Any] | None = None  # a copy of the metadata to which the store goes back in the end
         self.refusals: defaultdict[str, str] = defaultdict(str)  # by bookie, why its last start has failed
+        self.rotten_journals: set[str] = set()  # of these bookies bytes have flipped
         self._stories: dict[str, asyncio.Future[LedgerStory]] = {}
         self._connecting: dict[tuple[str, int], asyncio.Task[Client]] = {}
         settings = {**CALM_WORKER, **self.bounds(RecoverySettings.model_fields)}
@@ -185,6 +186,8 @@ class Stage(Users):
 
     async def _start(self, bookie: Bookie) -> None:
         while not self.is_gone(bookie):
+            if not bookie.settings.journal_write_data and not bookie.stopped:
+                self.oracle.loses_memory(bookie)  # it had acknowledged what was only there
             try:
                 await bookie.start()
                 return
@@ -193,10 +196,18 @@ class Stage(Users):
             except BookKeeperError as error:
                 bookie.host.record("start failed", type(error).__name__)
                 self.refusals[bookie.host.name] = str(error)
+                if isinstance(error, CorruptDataError) and bookie.host.name in self.rotten_journals:
+                    self._start_without_its_journal(bookie)
                 if bookie.host.up:
                     bookie.host.crash()
                 bookie.host.disk.heal()
                 await asyncio.sleep(0.2)
+
+    def _start_without_its_journal(self, bookie: Bookie) -> None:
+        """As an operator does when a start refuses a journal with damage: the bookie may have lost anything."""
+        bookie.settings = bookie.settings.model_copy(update={"journal_damage": "limbo"})
+        self.oracle.loses_memory(bookie)
+        self.world.marks[JOURNAL_GIVEN_UP] += 1
 
     async def keep_up(self) -> None:
         """Start each bookie that is down, and that nobody is about to start."""
@@ -299,4 +310,7 @@ def cluster_of(plan: Plan) -> Cluster:
     cluster = Cluster(plan.seed, bookies=bookies, world=world_of(plan), calm=True, **bookie_settings(plan))
     for bookie in cluster.bookies:
         prepared(plan, bookie)
+    if plan.shape.get("no_journal"):
+        unlucky = cluster.bookies[int(plan.shape["unlucky"])]  # type: ignore[arg-type]
+        unlucky.settings = unlucky.settings.model_copy(update={"journal_write_data": False})
     return cluster
