@@ -330,8 +330,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a refused body is read for ten seconds",
         "whoever reaches the page keeps it busy with gigabytes",
-        "auto_decompress=False, lingering_time=0)",
-        "auto_decompress=False)",
+        "        lingering_time=0,\n",
+        "",
         (f"{_HOSTILE}::test_bytes_without_an_end_are_not_taken",),
     ),
     Mutant(
@@ -344,8 +344,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "the rest of a body is unpacked",
         "a body of empty blocks is read as fast as it comes",
-        "auto_decompress=False, lingering_time=0)",
-        "lingering_time=0)",
+        "        auto_decompress=False,\n",
+        "",
         (f"{_HOSTILE}::test_bytes_without_an_end_are_not_taken",),
     ),
     Mutant(
