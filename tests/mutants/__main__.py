@@ -19,8 +19,8 @@ from .planting import all_mutants
 from .running import Outcome, Project, Result, check_without, try_all
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 600.0  # of one mutant's tests together: beyond, they hang
-TEST_TIMEOUT_S = 120.0
+TIMEOUT_S = 180.0  # of one mutant's tests together: beyond, they hang
+TEST_TIMEOUT_S = 60.0
 
 
 def main() -> int:

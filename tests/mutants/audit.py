@@ -159,7 +159,6 @@ MUTANTS: list[Mutant] = [
         "UNREADABLE: Final = (CorruptDataError, UnsupportedVersionError, UnauthorizedError)",
         "UNREADABLE: Final = (CorruptDataError, UnsupportedVersionError)",
         (
-            f"{_AUDITOR}::test_a_ledger_that_the_auditor_may_not_read_holds_up_no_other_and_is_marked_once_it_may",
             "tests/unit/replication/worker/test_worker_edges.py::test_a_mark_that_the_worker_may_not_read_holds_up_no_other",
         ),
     ),

@@ -56,7 +56,7 @@ MUTANTS: list[Mutant] = [
         "a name that was taken out of the file writes on for as long as it stays connected",
         "            connection.know_rights()",
         "            connection.no_right('')",
-        (f"{_RIGHTS}::test_a_name_that_loses_its_right_while_it_writes",),
+        (f"{_RIGHTS}::test_a_writer_that_may_only_read_now",),
     ),
     Mutant(
         "a star in a rule reaches over dots",
