@@ -11,6 +11,7 @@ _PACKETS = f"{_HERE}/test_bookkeeper_packets.py"
 _MESSAGES = f"{_HERE}/test_bookkeeper_messages.py"
 _METADATA = f"{_HERE}/test_bookkeeper_ledger_metadata.py"
 _CLUSTER = "tests/unit/metadata/bookkeeper/test_bookkeeper_cluster.py"
+_CLIENT = "tests/unit/client/bookkeeper/test_bookkeeper_client.py"
 _BOOKIES = "tests/unit/metadata/bookkeeper/test_bookkeeper_bookies.py"
 
 _BOOKIE = "tests/unit/bookie/bookkeeper"
@@ -202,5 +203,68 @@ MUTANTS: list[Mutant] = [
         "while not await self._answered(header, request, waiter):\n    await waiter.changed.wait()",
         "while not await self._answered(header, request, waiter):\n    await asyncio.sleep(wait_s)",
         (f"{_LAC}::test_a_long_poll_is_answered_once_there_is_news",),
+    ),
+    Mutant(
+        "an entry denied by whatever a BookKeeper bookie answers",
+        "a recovery ends a ledger before entries that were acknowledged",
+        "elif response.status == StatusCode.ENOENTRY:\n    self._denied",
+        "elif response.status:\n    self._denied",
+        (f"{_CLIENT}::test_recovery_ends_no_ledger_by_what_bookies_cannot_tell",),
+    ),
+    Mutant(
+        "another BookKeeper entry taken for the one that was asked for",
+        "a reader gets an entry twice, and never another one",
+        "if found.entry_id < 0 or entry_id not in (None, found.entry_id):",
+        "if found.entry_id < 0:",
+        (f"{_CLIENT}::test_another_entry_than_the_one_asked_for_is_damage",),
+    ),
+    Mutant(
+        "a damaged BookKeeper entry handed up as an empty one",
+        "a reader gets data that nobody wrote",
+        'return _unsound(b"".join(parts))',
+        'return b"".join(parts)',
+        (f"{_CLIENT}::test_what_all_have_damaged_is_no_entry",),
+    ),
+    Mutant(
+        "a BookKeeper bookie fenced whatever it answers",
+        "the old writer's appends are acknowledged after the recovery",
+        "if response.status == StatusCode.EOK or denies_entry(response.status):",
+        "if response.status is not None:",
+        (f"{_CLIENT}::test_a_bookie_that_is_not_fenced_does_not_count",),
+    ),
+    Mutant(
+        "BookKeeper's explicit last add confirmed with a length of 0",
+        "a recovery stores a wrong length",
+        "_UNKNOWN_LENGTH: Final = -1",
+        "_UNKNOWN_LENGTH: Final = 0",
+        (f"{_CLIENT}::test_the_length_is_not_that_of_an_explicit_last_add_confirmed",),
+    ),
+    Mutant(
+        "a tail asks a BookKeeper bookie that doesn't wait again at once",
+        "a tail of an empty ledger keeps a bookie busy",
+        "self._answer(Op.WAIT_LAC, correlation_id, [int(Status.UNKNOWN), 0, False])",
+        "self._read_lac(Op.WAIT_LAC, correlation_id, asked.ledger_id, fenced=False)",
+        (f"{_CLIENT}::test_a_tail_of_a_ledger_without_entries_waits",),
+    ),
+    Mutant(
+        "a BookKeeper ledger forgotten with its first reader",
+        "a second reader of the ledger can't read any more",
+        "if not self._users[ledger_id]:",
+        "if True:",
+        (f"{_CLIENT}::test_a_client_forgets_a_ledger_with_its_last_reader",),
+    ),
+    Mutant(
+        "bkpy administers a BookKeeper cluster",
+        "nodes that BookKeeper doesn't know are written into its tree",
+        "_NotThere() if is_of_bookkeeper(client) else self._guard_of_all",
+        "self._guard_of_all",
+        (f"{_CLIENT}::test_what_is_not_offered_is_refused_in_one_line",),
+    ),
+    Mutant(
+        "a client that has certificates speaks in the clear to a BookKeeper bookie without TLS",
+        "passwords' keys and entries cross the network in the clear",
+        'raise TlsError("the bookie has no TLS", bookie=self._owner.bookie_id)',
+        "return",
+        ("tests/unit/client/bookkeeper/test_bookkeeper_tls.py::test_a_bookie_without_tls_is_refused",),
     ),
 ]

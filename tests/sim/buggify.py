@@ -200,6 +200,8 @@ CLIENT: Mapping[str, Bound] = {
     "unacked_bytes_max": Bound((1, 10 * KIB)),
     "reply_bytes_max": Bound((1 * MIB + 64 * KIB,)),  # a default read and what is around it must fit
     "receive_chunks_max": Bound((1, 2)),
+    "bookkeeper_reads_first": Bound((1,)),
+    "bookkeeper_reads_at_once": Bound((1, 3)),
     "flush_threshold_bytes": Bound((1, 4 * KIB)),
     "append_overhead_bytes": Bound((1, 10 * KIB)),
     "part_bytes_min": Bound((1, 100)),
@@ -254,6 +256,7 @@ CLIENT: Mapping[str, Bound] = {
 
 # Numbers that bound nothing that a run can reach, each with the reason.
 NOT_DRAWN: Mapping[str, str] = {
+    "bookkeeper_frame_bytes_max": "is a bookie's setting, which clients have to know",
     "restore_nodes_max": "of a command on a cluster without clients: tests/unit/admin/test_restore.py has it at one",
     "log_orphan_grace_s": "patience with writers that are about to add a ledger, which runs choose",
     "log_producer_idle_s": "runs choose when producers are forgotten",

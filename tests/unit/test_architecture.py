@@ -299,6 +299,11 @@ CONSTANTS = {
     "client/arguments.py": {"LEDGERS_MAX": "bounds what a command or a query names, and no setting of a client"},
     "protocol/ledger/accepted_loss.py": {"HOLES_MAX": "is of a stored value, which many versions read"},
     "replication/auditor/auditor.py": {"_STALLED_AFTER_DELAYS": "is a factor of lost_bookie_recovery_delay_s"},
+    "client/bookkeeper/translator.py": {
+        **dict.fromkeys(("_KEY_BYTES", "_LAST_ENTRY"), ON_THE_WIRE),
+        "_REQUEST_BYTES": "is what a request takes besides an entry's data, at most",
+        "_UNKNOWN_LENGTH": A_MARK,
+    },
     "client/read/block.py": {"_SMALL_BYTES": OF_THE_CPU},
     "client/bookies/pool.py": {"_LINGER_PAUSE_S": "is within close_linger_s"},
     "client/client.py": {"_SHOWN_MAX": OF_A_TEXT},

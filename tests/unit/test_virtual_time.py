@@ -28,6 +28,7 @@ REAL = {
     "bookie/test_removed_directories.py": "directories of a real file system go",
     "bookie/connection/test_rights.py": "certificates need TLS, and that needs sockets of the kernel",
     "bookie/connection/test_tls.py": "TLS needs sockets of the kernel",
+    "client/bookkeeper/test_bookkeeper_tls.py": "TLS",
     "client/bookies/test_connections.py::test_the_end_of_file_descriptors_is_named": "sockets take file descriptors",
     "client/test_metrics.py::test_another_thread_may_scrape_while_the_client_works": "threads",
     "client/test_threads.py": "threads",

@@ -16,7 +16,16 @@ from bkpy.admin.drain import BookieDrain
 from bkpy.admin.ledger_filter import STATES, LedgerFilter
 from bkpy.admin.rebalance import Rebalancer
 from bkpy.client.arguments import check_ledger_id, check_password, check_position
-from bkpy.client.client import audit_trail, last_entries, log_parts, loop_guard, replication_context
+from bkpy.client.client import (
+    NO_ADMINISTRATION,
+    audit_trail,
+    inspection_context,
+    is_of_bookkeeper,
+    last_entries,
+    log_parts,
+    loop_guard,
+    not_of_bookkeeper,
+)
 from bkpy.client.iteration import ResumableIterator, Stepwise, alone
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import ConfigError, NoSuchLedgerError
@@ -45,6 +54,7 @@ if TYPE_CHECKING:
     from bkpy.admin.rebalance import RebalanceReport
     from bkpy.client.client import Client
     from bkpy.errors import BookKeeperError
+    from bkpy.log.parts import LogParts
     from bkpy.metadata.audit_trail import RecordedAct
     from bkpy.metadata.bookies.naming import ReferencingLedgers
     from bkpy.metadata.ledgers.catalog import LedgerCatalog
@@ -56,7 +66,15 @@ if TYPE_CHECKING:
     from bkpy.protocol.log.log_producers import Producers
     from bkpy.protocol.repair.rereplication import Copy, Plan
     from bkpy.recovery.ledger_recovery import Survey
+    from bkpy.runtime.loop_guard import Guard
     from bkpy.runtime.tls import TlsContext
+
+
+class _NotThere:
+    """In place of a guard, for calls that a BookKeeper cluster isn't offered."""
+
+    def check(self) -> None:
+        raise not_of_bookkeeper(NO_ADMINISTRATION)
 
 
 def _ignore(*progress: object) -> None:
@@ -98,13 +116,17 @@ class AdminClient:
     def __init__(self, client: Client, settings: RecoverySettings | None = None) -> None:
         self._client = client
         self._settings = settings or RecoverySettings()
-        self._context = replication_context(client)
-        self._log_parts = log_parts(client)
-        self._guard = loop_guard(client)
+        self._context = inspection_context(client)
+        self._guard_of_all = loop_guard(client)
+        self._guard: Guard = _NotThere() if is_of_bookkeeper(client) else self._guard_of_all
         self._trail = audit_trail(client)
         self._cluster = self._context.cluster
         self._store, self._root = self._cluster.store, self._cluster.root
         self._runtime = self._store.runtime
+
+    @property
+    def _log_parts(self) -> LogParts:
+        return log_parts(self._client)
 
     @property
     def client(self) -> Client:
@@ -215,7 +237,7 @@ class AdminClient:
         In place of that, the error for a bookie that doesn't answer within `read_timeout_s` or can't say. A bookie may
         miss entries below its last one.
         """
-        self._guard.check()
+        self._guard_of_all.check()
         return await last_entries(self._context, metadata)
 
     async def close_ledger(self, ledger_id: int) -> LedgerMetadata:
@@ -274,8 +296,10 @@ class AdminClient:
             raise ConfigError(f"state is one of {', '.join(STATES)}, not {state!r}")
         since_ms = None if since is None else int(since * 1000)
         wanted = LedgerFilter(state, since_ms, bookie, dict(custom or {}), missing_copies)
+        if missing_copies:
+            self._guard.check()
         found = Stepwise(self._found(wanted), self._runtime, name="list of ledgers")
-        return ResumableIterator(found, alone, self._guard)
+        return ResumableIterator(found, alone, self._guard_of_all)
 
     async def _found(self, wanted: LedgerFilter) -> AsyncGenerator[LedgerMetadata, None]:
         catalog, at_once = self._cluster.catalog, self._settings.audit_reads_at_once

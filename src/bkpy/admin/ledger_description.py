@@ -41,7 +41,7 @@ def describe_ledger(
         "write_quorum": ledger.write_quorum,
         "ack_quorum": ledger.ack_quorum,
         "digest": ledger.digest,
-        "created": datetime.fromtimestamp(ledger.created_ms / 1000, UTC).isoformat(timespec="milliseconds"),
+        "created": _created(ledger.created_ms),
         "caller_ids": ledger.caller_ids,
         "deferred_sync": ledger.deferred_sync,
         **({} if ledger.accepted_loss is None else {"accepted_loss": ledger.accepted_loss.fields()}),
@@ -66,6 +66,11 @@ def describe_ledger(
             for fragment in holdings(ledger)
         ],
     }
+
+
+def _created(ms: int) -> str | None:
+    """None where the metadata don't say it, as those of BookKeeper by default."""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds") if ms else None
 
 
 def losses(record: UnderreplicationRecord) -> dict[str, dict[str, Any]]:

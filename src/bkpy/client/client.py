@@ -14,6 +14,7 @@ from bkpy.client.bookies.ensembles import Ensembles
 from bkpy.client.bookies.placement import Placement, rack_aware_placement
 from bkpy.client.bookies.pool import BookiePool
 from bkpy.client.creation import NewLedger, create_ledger
+from bkpy.client.dialect import NATIVE, ClientDialect
 from bkpy.client.iteration import ResumableIterator, Stepwise, alone
 from bkpy.client.lifetime import refuse_pickling, warn_unclosed
 from bkpy.client.read.reader import LedgerReader
@@ -95,15 +96,23 @@ class Client:
         placement: Placement | None = None,
         owns_store: bool = False,
         actor: Actor | None = None,
+        dialect: ClientDialect = NATIVE,
     ) -> None:
         self._cluster = cluster
+        self._dialect = dialect
         self._directory = directory
         self._settings = settings
         self._runtime = runtime
         self._owns_store = owns_store
         self._trail = AuditTrail(cluster.store, cluster.root, runtime, settings, actor)
         self._pool = BookiePool(
-            directory, dialler, settings, runtime, instance_id=cluster.instance_id, software=f"bkpy/{VERSION}"
+            directory,
+            dialler,
+            settings,
+            runtime,
+            instance_id=cluster.instance_id,
+            software=f"bkpy/{VERSION}",
+            new_connection=dialect.new_connection,
         )
         self._dispatcher = AddDispatcher(self._pool, settings)
         self._publisher = Publisher(settings, runtime)
@@ -123,6 +132,7 @@ class Client:
             check_open=self._check_open,
             on_begun=self._begun,
             on_ended=self._ended,
+            codec_of=dialect.codec,
         )
         self._writing: dict[LedgerWriter | WriteBack, None] = {}
         self._leaving = Leaving(directory, settings, runtime, lambda: self._writers)
@@ -173,12 +183,15 @@ class Client:
     def upkeep(self) -> ReplicationContext:
         """The former access to the parts of a client that re-replication uses. Deprecated: use `AdminClient`."""
         _warn_moved("upkeep")
+        if self._cluster.of_bookkeeper:
+            raise not_of_bookkeeper(NO_ADMINISTRATION)
         return self._replication_context
 
     @property
     def logs(self) -> LogStore:
         """The former access to the lists of named logs. Deprecated: use `AdminClient`."""
         _warn_moved("logs")
+        self._check_has_logs()
         return self._logs
 
     @property
@@ -231,6 +244,8 @@ class Client:
             check_size(name, size)
         check_password(password)
         check_sizes(ensemble_size, write_quorum, ack_quorum)
+        if self._cluster.of_bookkeeper:
+            raise not_of_bookkeeper("ledgers that bkpy creates")
         if digest not in DIGESTS:
             raise ConfigError(f"digest {digest!r} is not one of {', '.join(DIGESTS)}")
         if ack_quorum == 1:
@@ -330,7 +345,7 @@ class Client:
     def _reader(self, metadata: LedgerMetadata, password: bytes) -> LedgerReader:
         return LedgerReader(
             metadata,
-            codec=RecordCodec(metadata.ledger_id, metadata.digest, digest_key(password)),
+            codec=self._dialect.codec(metadata, password),
             catalog=self._cluster.catalog,
             pool=self._pool,
             settings=self._settings,
@@ -358,11 +373,13 @@ class Client:
         """
         check_ledger_id(ledger_id)
         self._check_open()
+        if self._cluster.of_bookkeeper:
+            raise not_of_bookkeeper("ledgers that bkpy deletes")
         await _delete_ledger(ledger_id, self._cluster.catalog, self._logs, self._trail)
 
     def list_logs(self) -> AsyncGenerator[str, None]:
         """The names of all logs, sorted; those created or deleted meanwhile may be among them or not."""
-        self._check_open()
+        self._check_has_logs()
         names = Stepwise(self._logs.living_names(), self._runtime, name="list of logs")
         return ResumableIterator(names, alone, self._pool.guard)
 
@@ -375,7 +392,7 @@ class Client:
         If it is cancelled, or fails as when the metadata store is away, the log may be deleted or not. A second call
         finds out.
         """
-        self._check_open()
+        self._check_has_logs()
         async with self._trail.recorded(ActKind.DELETE_LOG, checked_name(name)):
             await LogMaintenance(self._logs, self._cluster.catalog).delete(name, self._recoveries.fence)
 
@@ -389,18 +406,19 @@ class Client:
 
     async def read_log(self, name: str, *, password: bytes = b"") -> LogReader:
         """Open a named log for reading; never disturbs its writer. Raises `NoSuchLogError`, `UnauthorizedError`."""
-        self._check_open()
+        self._check_has_logs()
         return await read_log(self._log_parts, name, password)
 
     async def open_segment(self, ledger_id: int, password: bytes = b"", confirmed: int = -1) -> LedgerReader:
         """A reader of one of a log's ledgers. Deprecated: use `read_log`."""
         _warn_moved("open_segment")
-        self._check_open()
+        self._check_has_logs()
         return await open_segment(self._log_parts, ledger_id, password, confirmed)
 
     async def create_segment(self, name: str, log_list: LogList, password: bytes) -> LedgerWriter:
         """The writer of a new ledger of a log. Deprecated: use `open_log`."""
         _warn_moved("create_segment")
+        self._check_has_logs()
         return await create_segment(self._log_parts, name, log_list, password)
 
     @property
@@ -461,7 +479,7 @@ class Client:
         bookies can say where the log ends, and what `create_ledger` raises; `ConfigError`, before it fences a writer,
         if the log's list has no room for another ledger.
         """
-        self._check_open()
+        self._check_has_logs()
         new = NewLog(
             ensemble_size,
             write_quorum,
@@ -490,6 +508,11 @@ class Client:
         self._pool.guard.check()
         if self._closed:
             raise ClientClosedError("the client is closed")
+
+    def _check_has_logs(self) -> None:
+        self._check_open()
+        if self._cluster.of_bookkeeper:
+            raise not_of_bookkeeper(_NO_LOGS)
 
     async def close(self) -> None:
         """Close connections and session. Open writers fail what is pending; their ledgers stay open for recovery.
@@ -554,8 +577,23 @@ def _warn_moved(name: str) -> None:
 
 
 def replication_context(client: Client) -> ReplicationContext:
-    """The parts of a client that re-replication and administration use, in the client's session."""
+    """The parts of a client that re-replication and administration use, in the client's session.
+
+    Raises `ConfigError` for a BookKeeper cluster, whose own processes do that.
+    """
+    if client._cluster.of_bookkeeper:
+        raise not_of_bookkeeper(NO_ADMINISTRATION)
     return client._replication_context
+
+
+def inspection_context(client: Client) -> ReplicationContext:
+    """The same in any cluster, for what only looks."""
+    return client._replication_context
+
+
+def is_of_bookkeeper(client: Client) -> bool:
+    """Whether the client's cluster is one of Apache BookKeeper."""
+    return client._cluster.of_bookkeeper
 
 
 def loop_guard(client: Client) -> LoopGuard:
@@ -569,7 +607,9 @@ def audit_trail(client: Client) -> AuditTrail:
 
 
 def log_parts(client: Client) -> LogParts:
-    """The parts of a client that its named logs use, in the client's session."""
+    """The parts of a client that its named logs use, in the client's session. Raises `ConfigError` if it has none."""
+    if client._cluster.of_bookkeeper:
+        raise not_of_bookkeeper(_NO_LOGS)
     return client._log_parts
 
 
@@ -626,6 +666,15 @@ async def _deletion(ledger_id: int, catalog: LedgerCatalog, logs: LogStore, trai
 # --- making a client --------------------------------------------------------------------------------------------------
 
 
+def not_of_bookkeeper(what: str) -> ConfigError:
+    """The error for what bkpy doesn't do in a BookKeeper cluster."""
+    return ConfigError(f"a cluster of Apache BookKeeper has no {what}")
+
+
+NO_ADMINISTRATION: Final = "administration by bkpy: use `bookkeeper shell`"
+_NO_LOGS: Final = "named logs"
+
+
 async def open_client(
     store: MetadataStore,
     root: str,
@@ -636,14 +685,20 @@ async def open_client(
     owns_store: bool = False,
     tls: TlsContext | None = None,
     actor: Actor | None = None,
+    of_bookkeeper: bool = False,
 ) -> Client:
     """A client of the cluster under `root` of a connected store. `NoSuchClusterError` if there is none.
 
-    Acts of the `actor` are recorded; without one, none is.
+    Acts of the `actor` are recorded; without one, none is. `of_bookkeeper`: the cluster may be one of BookKeeper.
     """
     dialler = Dialler(settings, tls)
-    cluster = await open_cluster(store, root, settings=settings)
-    directory = BookieDirectory(store, root, runtime, settings)
+    cluster = await open_cluster(store, root, settings=settings, of_bookkeeper=of_bookkeeper)
+    dialect = NATIVE
+    if cluster.of_bookkeeper:
+        from bkpy.client.bookkeeper.dialect import bookkeeper_dialect  # which needs protobuf
+
+        dialect, actor = bookkeeper_dialect(settings, runtime), None  # it has no audit trail
+    directory = BookieDirectory(store, root, runtime, settings, dialect.registrations)
     await directory.start()
     return Client(
         cluster,
@@ -654,4 +709,5 @@ async def open_client(
         placement=placement,
         owns_store=owns_store,
         actor=actor,
+        dialect=dialect,
     )

@@ -68,6 +68,7 @@ class Connecting(Coroutine[Any, Any, Client]):
                 owns_store=True,
                 tls=self._tls,
                 actor=client_actor(self._settings, runtime),
+                of_bookkeeper=True,
             )
         except BaseException:
             await store.close()

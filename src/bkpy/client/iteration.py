@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from bkpy.runtime.interfaces import Runtime
-    from bkpy.runtime.loop_guard import LoopGuard
+    from bkpy.runtime.loop_guard import Guard
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -54,7 +54,7 @@ class ResumableIterator(AsyncGenerator[T, None]):
         self,
         source: BatchSource[Any],
         elements: Callable[[Any], Iterator[T]] = iter,
-        guard: LoopGuard | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self._source = source
         self._guard = guard  # of an iterator that users get

@@ -110,7 +110,7 @@ async def open_cluster(
     layout = await read_certainly(store, f"{root}/{paths.LAYOUT}")
     theirs = layout is not None and is_bookkeeper_layout(layout[0])
     if theirs and not of_bookkeeper:
-        raise ConfigError(f"the cluster under {root} is one of Apache BookKeeper, on which this doesn't work")
+        raise ConfigError(f"{root} is a cluster of Apache BookKeeper, which bkpy doesn't administer: use its own shell")
     instance_id = await read_certainly(store, f"{root}/{paths.INSTANCE_ID}")
     if theirs and instance_id is None:
         instance_id = b"", 0  # the cluster of an old BookKeeper has none

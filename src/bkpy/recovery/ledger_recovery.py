@@ -353,7 +353,8 @@ class LedgerRecovery:
         # other copies are found.
         if not answer.proven.fenced:
             raise CorruptDataError("the bookie did not fence the ledger", ledger_id=self._ledger_id, bookie=bookie_id)
-        self._explicit = max(self._explicit, answer.explicit)
+        if answer.explicit[1] >= 0:
+            self._explicit = max(self._explicit, answer.explicit)
         self._seen[bookie_id] = answer.last_entry if answer.flaw is None else answer.flaw.message
         return answer.proven.entry_id
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bkpy.client.dialect import record_codec
 from bkpy.protocol.ledger.ledger_metadata import LedgerState
-from bkpy.protocol.wire.records import RecordCodec, digest_key
+from bkpy.protocol.wire.records import RecordCodec
 from bkpy.recovery.ledger_recovery import Everywhere, GivingUp, LedgerRecovery
 
 if TYPE_CHECKING:
@@ -22,9 +23,12 @@ if TYPE_CHECKING:
 
 
 class Recoveries:
-    """Makes the recoveries of one client. `check_open` raises when the client is closed."""
+    """Makes the recoveries of one client. `check_open` raises when the client is closed.
 
-    __slots__ = ("_catalog", "_check_open", "_directory", "_on_begun", "_on_ended", "_parts")
+    `codec_of` makes the codec of a ledger, given its metadata and password.
+    """
+
+    __slots__ = ("_catalog", "_check_open", "_codec_of", "_directory", "_on_begun", "_on_ended", "_parts")
 
     def __init__(
         self,
@@ -35,8 +39,10 @@ class Recoveries:
         check_open: Callable[[], None],
         on_begun: Callable[[WriteBack], None],
         on_ended: Callable[[WriteBack], None],
+        codec_of: Callable[[LedgerMetadata, bytes], RecordCodec] = record_codec,
     ) -> None:
         self._catalog = catalog
+        self._codec_of = codec_of
         self._directory = directory
         self._parts = parts
         self._check_open = check_open
@@ -47,8 +53,7 @@ class Recoveries:
         """The ledger's CLOSED metadata, after its recovery unless it was closed. See `Client.recover_ledger`."""
         metadata, version = await self._catalog.read(ledger_id)
         metadata = metadata.authorised(password)
-        codec = RecordCodec(ledger_id, metadata.digest, digest_key(password))
-        return await self._run(metadata, version, codec)
+        return await self._run(metadata, version, self._codec_of(metadata, password))
 
     async def ended_unread(self, ledger_id: int) -> LedgerMetadata:
         """The same without the password: entries are verified by their checksums alone."""
@@ -74,7 +79,7 @@ class Recoveries:
         """A recovery that gives up bookies that are gone. The ledger keeps its entries up to `at_least`."""
         self._check_open()
         metadata, version = await self._catalog.read(ledger_id, fresh=True)
-        codec = RecordCodec(ledger_id, metadata.authorised(password).digest, digest_key(password))
+        codec = self._codec_of(metadata.authorised(password), password)
         await self._directory.refresh()
         at_ms = int(self._parts.runtime.clock.time() * 1000)
         return self._recovery(metadata, version, codec, GivingUp(self._directory.readable, at_ms, at_least))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 from weakref import WeakSet
 
 from bkpy.errors import WrongEventLoopError
@@ -31,6 +31,12 @@ _THREADSAFE: Final = (
 this_thread = threading.get_ident
 
 _guards: WeakSet[LoopGuard] = WeakSet()
+
+
+class Guard(Protocol):
+    """What a public call begins with: `check` raises if the call may not be made."""
+
+    def check(self) -> None: ...
 
 
 class LoopGuard:

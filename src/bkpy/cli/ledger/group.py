@@ -413,9 +413,11 @@ async def _metadata(
 ) -> tuple[LedgerMetadata, Mapping[str, int | BookKeeperError], UnderreplicationRecord | None]:
     """The ledger's metadata, the last entry that each bookie holds, and the ledger's under-replication record."""
     from bkpy.admin.client import AdminClient
+    from bkpy.client.client import is_of_bookkeeper
 
     admin, metadata = AdminClient(client), await client.ledger_metadata(ledger_id)
-    return metadata, await admin.last_entries(metadata), await admin.under_replication(ledger_id)
+    record = None if is_of_bookkeeper(client) else await admin.under_replication(ledger_id)
+    return metadata, await admin.last_entries(metadata), record
 
 
 async def _recover(client: Client, ledger_id: int, password: bytes) -> dict[str, Any]:

@@ -15,9 +15,9 @@ import asyncio
 import contextlib
 import enum
 import logging
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from bkpy.client.bookies.connection import BookieConnection
+from bkpy.client.bookies.connection import BookieConnection, ChannelConnection, ChannelOwner, FrameWriter
 from bkpy.client.bookies.dialling import Dialler, copy_of, hung_up, not_welcome, tells_why_away
 from bkpy.errors import BookieUnavailableError, BookKeeperError, FrameTooLargeError, ProtocolError
 from bkpy.protocol.wire import frame as wire
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from bkpy.runtime.slow_requests import SlowRequests
 
     Observed = Callable[[int, float, int], None]
+
+NewConnection: TypeAlias = "Callable[[ChannelOwner], ChannelConnection]"
 
 log = logging.getLogger("bkpy.client")
 
@@ -80,6 +82,7 @@ class BookieChannel:
         client_id: str = "",
         on_congestion: Callable[[BookieChannel, bool], None] = lambda channel, congested: None,
         chunks: ChunkPool | None = None,
+        new_connection: NewConnection | None = None,
     ) -> None:
         self.bookie_id = bookie_id
         # The bookie's limits, once its greeting has named them.
@@ -101,6 +104,7 @@ class BookieChannel:
         self._in_flight_bytes_max = settings.unacked_bytes_max
         self._on_congestion = on_congestion
         self._chunks = chunks
+        self._new_connection = new_connection
         self._dialler = dialler
         self._address = address
         self._settings = settings
@@ -111,7 +115,7 @@ class BookieChannel:
         self._next_id = next_id
         self._state = _State.IDLE
         self._error: BookKeeperError | None = None
-        self._connection: BookieConnection | None = None
+        self._connection: ChannelConnection | None = None
         self._greeting: asyncio.Future[m.HelloReply] | None = None
         self._presented: set[int] = set()
         self._adds: dict[int, tuple[Add, int, float]] = {}
@@ -205,7 +209,7 @@ class BookieChannel:
         if not transport.is_closing():
             transport.writelines(buffers)
 
-    def _transport(self) -> asyncio.Transport:
+    def _transport(self) -> FrameWriter:
         assert self._connection is not None
         assert self._connection.transport is not None
         return self._connection.transport
@@ -368,14 +372,14 @@ class BookieChannel:
             # A bookie that greets and hangs up at once is not connected to in a tight loop.
             await asyncio.sleep(shortest)
 
-    async def _connect_once(self) -> BookieConnection:
-        connection: BookieConnection | None = None
+    async def _connect_once(self) -> ChannelConnection:
+        connection: ChannelConnection | None = None
         try:
             async with asyncio.timeout(self._settings.connect_timeout_s):
                 address = await self._address(self.bookie_id)
                 self._greeting = asyncio.get_running_loop().create_future()
-                self._connection = connection = BookieConnection(self, self._settings.reply_bytes_max, self._chunks)
-                await self._dialler.dial(connection, address)
+                self._connection = connection = self._made()
+                await connection.open(self._dialler, address)
                 hello = m.pack([self._software, self._instance_id, self.bookie_id])
                 self._write(wire.encode(Op.HELLO, self._next_id(), hello))
                 reply = await self._greeting
@@ -398,12 +402,17 @@ class BookieChannel:
         self.entry_bytes_max = max(0, min(reply.entry_bytes_max, m.payload_bytes_max(reply.frame_bytes_max)))
         return connection
 
-    def _drop(self, connection: BookieConnection | None) -> None:
+    def _made(self) -> ChannelConnection:
+        if self._new_connection is not None:
+            return self._new_connection(self)
+        return BookieConnection(self, self._settings.reply_bytes_max, self._chunks)
+
+    def _drop(self, connection: ChannelConnection | None) -> None:
         self._connection = None
         if connection is not None and connection.transport is not None:
             connection.transport.abort()
 
-    def _came_up(self, connection: BookieConnection) -> None:
+    def _came_up(self, connection: ChannelConnection) -> None:
         if connection.lost.done():
             return
         self._state = _State.UP
@@ -418,7 +427,7 @@ class BookieChannel:
         for add, index in waiting:
             self._write_add(add, index)
 
-    def connection_lost(self, connection: BookieConnection, error: Exception | None) -> None:
+    def connection_lost(self, connection: ChannelConnection, error: Exception | None) -> None:
         if connection is not self._connection:
             return
         self._connection = None
@@ -486,7 +495,7 @@ class BookieChannel:
 
     # --- receiving --------------------------------------------------------------------------------------------------
 
-    def received(self, connection: BookieConnection, frame: wire.Frame) -> None:
+    def received(self, connection: ChannelConnection, frame: wire.Frame) -> None:
         if frame.opcode == Op.ADD | wire.REPLY:
             sent = self._adds.pop(frame.correlation_id, None)
             if sent is not None:

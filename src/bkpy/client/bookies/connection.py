@@ -1,19 +1,57 @@
-"""One TCP connection to a bookie: bytes in, frames to the channel that made it."""
+"""One TCP connection to a bookie: bytes in, frames to the channel that made it.
+
+A channel knows its connection as a `ChannelConnection`: in a BookKeeper cluster that is another one.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from bkpy.errors import BookKeeperError
 from bkpy.protocol.wire.receive_buffer import ReceiveBuffer
 
 if TYPE_CHECKING:
+    from bkpy.buffers import Bytes
+    from bkpy.client.bookies.dialling import Dialler
     from bkpy.protocol.wire import frame as wire
     from bkpy.protocol.wire.receive_buffer import ChunkPool
 
 log = logging.getLogger("bkpy.client")
+
+
+class FrameWriter(Protocol):
+    """The part of a transport that a channel uses."""
+
+    def is_closing(self) -> bool: ...
+
+    def writelines(self, buffers: list[Bytes], /) -> None:
+        """Send one frame."""
+
+    def abort(self) -> None: ...
+
+
+class Retaining(Protocol):
+    """The part of a receive buffer that a channel uses."""
+
+    def retain(self) -> None: ...
+
+
+class ChannelConnection(Protocol):
+    """What a channel knows of its connection. `transport` is None until it is connected."""
+
+    lost: asyncio.Future[Any]
+
+    @property
+    def transport(self) -> FrameWriter | None: ...
+
+    @property
+    def receive(self) -> Retaining: ...
+
+    async def open(self, dialler: Dialler, address: str) -> None: ...
+
+    def abort(self, error: BookKeeperError) -> None: ...
 
 
 class ChannelOwner(Protocol):
@@ -21,10 +59,10 @@ class ChannelOwner(Protocol):
 
     bookie_id: str
 
-    def received(self, connection: BookieConnection, frame: wire.Frame) -> None:
+    def received(self, connection: ChannelConnection, frame: wire.Frame) -> None:
         """Take a received frame. A `BookKeeperError` closes the connection."""
 
-    def connection_lost(self, connection: BookieConnection, error: Exception | None) -> None:
+    def connection_lost(self, connection: ChannelConnection, error: Exception | None) -> None:
         """The connection has ended, because of `error` if that is known."""
 
 
@@ -40,6 +78,10 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     def itself(self) -> BookieConnection:
         return self
+
+    async def open(self, dialler: Dialler, address: str) -> None:
+        """Connect to "host:port". Raises errors that `dialler.not_reached` translates. The caller sets a timeout."""
+        await dialler.dial(self.itself, address)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Flow control is by `congested`: the transport takes whatever it is given. With no buffer allowed, it writes at

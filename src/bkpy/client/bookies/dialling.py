@@ -20,7 +20,8 @@ from bkpy.runtime.process import descriptors_max
 from bkpy.runtime.tls import Certificates, Side, TlsContext, TlsFiles, explained, is_tls_error
 
 if TYPE_CHECKING:
-    from bkpy.client.bookies.connection import BookieConnection
+    from collections.abc import Callable
+
     from bkpy.config.client import ClientSettings
 
 
@@ -34,14 +35,23 @@ class Dialler:
             files = TlsFiles(settings.tls_ca_file, settings.tls_certificate_file, settings.tls_key_file)
             self._certificates = Certificates(files, Side.CLIENT)
 
-    async def dial(self, connection: BookieConnection, address: str) -> None:
+    async def dial(self, protocol: Callable[[], asyncio.BaseProtocol], address: str) -> None:
         """Connect to "host:port". Raises errors that `not_reached` translates. The caller sets a timeout."""
         host, port = split_address(address)
         loop, context = asyncio.get_running_loop(), self._context()
         if context is None:
-            await loop.create_connection(connection.itself, host, port)
+            await loop.create_connection(protocol, host, port)
         else:
-            await loop.create_connection(connection.itself, host, port, ssl=context, server_hostname=host)
+            await loop.create_connection(protocol, host, port, ssl=context, server_hostname=host)
+
+    async def dial_in_clear(
+        self, protocol: Callable[[], asyncio.BaseProtocol], address: str
+    ) -> tuple[str, TlsContext | None]:
+        """Connect to "host:port" without TLS; the host, and the context with which the caller begins TLS, if any."""
+        host, port = split_address(address)
+        context = self._context()
+        await asyncio.get_running_loop().create_connection(protocol, host, port)
+        return host, context
 
     def _context(self) -> TlsContext | None:
         return self._given if self._certificates is None else self._certificates.current()

@@ -20,6 +20,7 @@ from bkpy.runtime.slow_requests import SlowRequests
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from bkpy.client.bookies.channel import NewConnection
     from bkpy.client.bookies.dialling import Dialler
     from bkpy.config.client import ClientSettings
     from bkpy.metadata.bookies.registration import BookieDirectory
@@ -42,12 +43,14 @@ class BookiePool:
         *,
         instance_id: str,
         software: str,
+        new_connection: NewConnection | None = None,
     ) -> None:
         self.guard = LoopGuard()  # of the client, and of all that it makes
         self._directory = directory
         self._settings = settings
         self._runtime = runtime
         self._instance_id = instance_id
+        self._new_connection = new_connection
         self._channels: dict[str, BookieChannel] = {}
         self._keys: dict[int, bytes] = {}
         self._more_users: Counter[int] = Counter()  # a ledger may be written and recovered by the same client
@@ -85,6 +88,7 @@ class BookiePool:
                 client_id=self.client_id,
                 on_congestion=self._congestion,
                 chunks=self._chunks,
+                new_connection=self._new_connection,
             )
             if self._observe is not None:
                 self._observe(channel)

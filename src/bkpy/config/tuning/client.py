@@ -87,6 +87,17 @@ class ClientTuning(Settings):
         default=64 * MIB,
         description="bytes of the largest reply to accept; an entry may be larger than this client's limit",
     )
+    bookkeeper_frame_bytes_max: Size = Field(
+        default=5 * MIB,
+        description="bytes of the largest frame that a client sends to bookies of a BookKeeper cluster, whose "
+        "nettyMaxFrameSizeBytes this is",
+    )
+    bookkeeper_reads_first: Size = Field(
+        default=8, description="entries of a BookKeeper ledger that a read first asks for at a time, of unknown sizes"
+    )
+    bookkeeper_reads_at_once: Size = Field(
+        default=128, description="entries of a BookKeeper ledger that one read asks a bookie for at a time"
+    )
     receive_chunks_max: Size = Field(
         default=16, description="chunks of a megabyte to receive replies into that are kept for reuse"
     )

@@ -44,6 +44,7 @@ _TEXT: Final = 2
 _LINES: Final = 1
 _IN_RECOVERY: Final = -102
 _I64: Final = range(-(2**63), 2**63)
+_TIMES_MS: Final = range(253_402_300_800_000)  # those of the years that dates have
 _BOOKIE_ID: Final = re.compile(r"(?!readonly\Z)[A-Za-z0-9:_.\-]{1,255}")
 
 # The digests of a BookKeeper cluster, as bkpy names them. The last one is that of a ledger that doesn't say.
@@ -198,7 +199,7 @@ class BookKeeperLedgerMetadata(LedgerMetadata):
             fragments=fragments,
             last_entry=end[0],
             length=end[1],
-            created_ms=message.ctime,
+            created_ms=message.ctime if message.ctime in _TIMES_MS else 0,
             owner_token=str(message.cToken) if message.HasField("cToken") else "",
             custom_metadata={_text(entry.key): entry.value for entry in message.customMetadata},
             password=password,

@@ -62,6 +62,13 @@ def encode(opcode: int, correlation_id: int, head: bytes, body: list[Bytes] | tu
     return buffers
 
 
+def parts(buffers: list[Bytes]) -> tuple[int, int, memoryview, list[Bytes]]:
+    """(opcode, correlation id, head, buffers of the body) of what `encode` has made."""
+    first = memoryview(buffers[0])
+    _, _, opcode, _, _, correlation_id = _PREFIX.unpack_from(first)
+    return opcode, correlation_id, first[PREFIX_BYTES:], buffers[1:]
+
+
 def check_magic(buffer: Bytes, offset: int, end: int) -> None:
     """Refuse bytes that can't begin a frame as soon as the first of them is there."""
     got = bytes(buffer[offset : min(end, offset + 3)])

@@ -13,6 +13,8 @@ A reader asks how far it may read, so a bookie that doesn't know must not count 
 whether the bookie is fenced, which holds whatever else the bookie doesn't know; it finds the ledger's end by
 reading the entries one by one.
 
+The explicit last add confirmed of a BookKeeper cluster has no length: its record has length -1.
+
 Invariant: only a record whose digest matches raises last add confirmed.
 """
 
@@ -45,7 +47,8 @@ class LacReply(NamedTuple):
     """A bookie's answer. `flaw` is why it proves less than it should; None for a flawless one."""
 
     proven: LastAddConfirmed
-    explicit: tuple[int, int]  # the highest last add confirmed that the writer published and its length; -1, 0 for none
+    # The highest last add confirmed that the writer published and its length, -1 if unknown; -1, 0 for none.
+    explicit: tuple[int, int]
     flaw: CorruptDataError | DigestMismatchError | None
     last_entry: int  # the last entry that the bookie has, -1 for none; verified like the rest
 
@@ -71,10 +74,12 @@ def parse_lac_reply(codec: RecordCodec, reply: wire.Frame, ledger_id: int, booki
                 explicit = max(explicit, (confirmed, header.length))
             else:
                 last_entry = max(last_entry, header.entry_id)
-            measured = max(measured, (confirmed if is_explicit else header.entry_id, header.length))
+            if header.length >= 0:
+                measured = max(measured, (confirmed if is_explicit else header.entry_id, header.length))
             if best is None or confirmed > best.entry_id:
                 # An entry carries the length up to itself; what its last add confirmed had is at most that.
-                best = LastAddConfirmed(confirmed, header.length if is_explicit else None, fenced)
+                exact = header.length if is_explicit and header.length >= 0 else None
+                best = LastAddConfirmed(confirmed, exact, fenced)
     except (CorruptDataError, DigestMismatchError) as e:
         flaw = e
     best = best or LastAddConfirmed(-1, 0, fenced)

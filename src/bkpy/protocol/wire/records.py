@@ -107,7 +107,7 @@ class RecordCodec:
     that only reads such a ledger gets the `stamp_format`.
     """
 
-    __slots__ = ("_clock", "_mac", "_payload_at", "_producer", "_seed", "first_sequence", "mac_bytes")
+    __slots__ = ("__weakref__", "_clock", "_mac", "_payload_at", "_producer", "_seed", "first_sequence", "mac_bytes")
 
     def __init__(
         self,

@@ -1,0 +1,1 @@
+"""A client of a BookKeeper cluster: what its connections to bookies do otherwise."""

@@ -1,0 +1,391 @@
+"""Translates between a channel's frames, of bkpy's own protocol, and the requests of BookKeeper's v3 protocol.
+
+    a channel's frame         requests to the bookie                                   its reply
+    HELLO, PRESENT            none                                                     this client's own limits; none
+    READ first..last          READ_ENTRY of each entry, some at a time                 records, denials, unknown ids
+    READ, with RECOVERY       the same, fencing, with the ledger's key                 the same
+    READ_LAC                  READ_LAC                                                 the last entry, the explicit one
+    READ_LAC, with RECOVERY   a fencing READ_ENTRY of the last entry, then READ_LAC    the same, and that it is fenced
+    WAIT_LAC                  READ_ENTRY that waits, then READ_LAC                     the same
+    ADD                       ADD_ENTRY of each entry                                  a status for each batch
+    WRITE_LAC, FORCE          WRITE_LAC, FORCE_LEDGER                                  a status
+
+Invariants: an entry whose digest doesn't match is handed up as a record that doesn't verify. A bookie denies an entry
+only by ENOENTRY or ENOLEDGER. Last add confirmed is taken from what a digest covers, never from `maxLAC`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from bkpy.errors import CorruptDataError, DigestMismatchError
+from bkpy.protocol.bookkeeper.entries import ENTRY_HEADER_BYTES, check_entry
+from bkpy.protocol.bookkeeper.messages import (
+    HIGH_PRIORITY,
+    AddEntryRequest,
+    ForceLedgerRequest,
+    ReadEntryRequest,
+    ReadEntryResponse,
+    ReadLacRequest,
+    ReadLacResponse,
+    WriteLacRequest,
+)
+from bkpy.protocol.bookkeeper.statuses import StatusCode, denies_entry, status_of_v3
+from bkpy.protocol.wire import frame as wire
+from bkpy.protocol.wire import messages as m
+from bkpy.protocol.wire.messages import Flags, Op, Status
+from bkpy.protocol.wire.records import HEADER_BYTES, RecordCodec, last_add_confirmed_at, walk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bkpy.buffers import Bytes
+    from bkpy.client.bookkeeper.ledgers import UsedLedgers, VerifyingCodecs
+    from bkpy.config.client import ClientSettings
+    from bkpy.protocol.bookkeeper.messages import Request, ResponseMessage
+
+# What a request takes besides an entry's data: the frame, the message, the key, the entry's header and digest.
+_REQUEST_BYTES: Final = 256
+_KEY_BYTES: Final = 20
+_WANTS_AUTHENTICATION: Final = "the bookie asks for authentication by SASL, which bkpy doesn't have"
+_LAST_ENTRY: Final = -1
+_UNKNOWN_LENGTH: Final = -1
+
+
+class Send(Protocol):
+    """Sends a request; see `TranslatingConnection.send`."""
+
+    def __call__(
+        self,
+        request: Request,
+        answered: Callable[[ResponseMessage], None],
+        *,
+        priority: int = 0,
+        wait_s: float = 0.0,
+    ) -> None: ...
+
+
+class Translator:
+    """Of one connection. `send` sends a request, `reply` hands a reply to the channel."""
+
+    def __init__(
+        self,
+        bookie_id: str,
+        ledgers: UsedLedgers,
+        settings: ClientSettings,
+        send: Send,
+        reply: Callable[[wire.Frame], None],
+    ) -> None:
+        self._bookie_id = bookie_id
+        self._ledgers = ledgers
+        self._settings = settings
+        self._send = send
+        self._reply = reply
+        self._keys: dict[int, bytes] = {}  # that the channel has presented
+
+    def take(self, buffers: list[Bytes]) -> None:
+        """Take one of the channel's frames."""
+        opcode, correlation_id, head, body = wire.parts(buffers)
+        match opcode:
+            case Op.HELLO:
+                limit = self._settings.bookkeeper_frame_bytes_max
+                values = [Status.OK, "", self._bookie_id, limit, max(0, limit - _REQUEST_BYTES)]
+                self._answer(opcode, correlation_id, values)
+            case Op.PRESENT:
+                present = m.decode_present(head, key_bytes=_KEY_BYTES)
+                self._keys.update(zip(present.ledger_ids, present.keys, strict=True))
+            case Op.ADD:
+                self._add(correlation_id, m.decode_add(head, sum(map(len, body))), memoryview(b"".join(body)))
+            case Op.READ:
+                self._read(correlation_id, m.decode_read(head))
+            case Op.READ_LAC:
+                asked = m.decode_read_lac(head)
+                if asked.flags & Flags.RECOVERY:
+                    self._fence(correlation_id, asked.ledger_id)
+                else:
+                    self._read_lac(Op.READ_LAC, correlation_id, asked.ledger_id, fenced=False)
+            case Op.WAIT_LAC:
+                self._wait_lac(correlation_id, m.decode_wait_lac(head))
+            case Op.WRITE_LAC:
+                self._write_lac(correlation_id, m.decode_write_lac(head).ledger_id, b"".join(body))
+            case _:
+                self._force(correlation_id, m.decode_force(head).ledger_id)
+
+    def _answer(self, opcode: int, correlation_id: int, head: Any, body: Bytes = b"") -> None:
+        packed = memoryview(m.pack(head))
+        self._reply(wire.Frame(opcode | wire.REPLY, correlation_id, packed, memoryview(body)))
+
+    def _refuse(self, opcode: int, correlation_id: int, status: Status, message: str = "") -> None:
+        self._answer(opcode, correlation_id, [int(status), message])
+
+    # --- reads ------------------------------------------------------------------------------------------------------
+
+    def _read(self, correlation_id: int, asked: m.Read) -> None:
+        codecs, key = self._ledgers.get(asked.ledger_id), b""
+        if codecs is None:  # its reader is gone, and nobody waits for the answer
+            self._refuse(Op.READ, correlation_id, Status.UNKNOWN, "the ledger isn't open any more")
+            return
+        if asked.flags & Flags.RECOVERY:
+            key = self._keys.get(asked.ledger_id, b"")
+            if not key:
+                self._refuse(Op.READ, correlation_id, Status.KEY_REQUIRED)
+                return
+        reading = _Reading(
+            asked, codecs, key, self._settings, self._send, partial(self._answer, Op.READ, correlation_id)
+        )
+        reading.go_on()
+
+    # --- last add confirmed -----------------------------------------------------------------------------------------
+
+    def _fence(self, correlation_id: int, ledger_id: int) -> None:
+        key = self._keys.get(ledger_id, b"")
+        if not key:
+            self._refuse(Op.READ_LAC, correlation_id, Status.KEY_REQUIRED)
+            return
+        request = ReadEntryRequest(ledger_id, _LAST_ENTRY, key, fence=True)
+
+        def fenced(response: ResponseMessage) -> None:
+            if response.status == StatusCode.EOK or denies_entry(response.status):
+                self._read_lac(Op.READ_LAC, correlation_id, ledger_id, fenced=True)
+            else:
+                self._refuse(Op.READ_LAC, correlation_id, _refusal(response.status))
+
+        self._send(request, fenced, priority=HIGH_PRIORITY)
+
+    def _read_lac(self, opcode: Op, correlation_id: int, ledger_id: int, *, fenced: bool) -> None:
+        def answered(response: ResponseMessage) -> None:
+            status = response.status
+            found = response.response
+            if status == StatusCode.EUA:
+                self._refuse(opcode, correlation_id, Status.FORBIDDEN, _WANTS_AUTHENTICATION)
+            elif status == StatusCode.ENOENTRY:
+                self._answer(opcode, correlation_id, [int(Status.OK), 0, fenced])
+            elif status == StatusCode.ENOLEDGER:
+                self._answer(opcode, correlation_id, [int(Status.NO_SUCH_LEDGER), 0, fenced])
+            elif status != StatusCode.EOK or not isinstance(found, ReadLacResponse):
+                self._answer(opcode, correlation_id, [int(Status.UNKNOWN), 0, fenced])
+            else:
+                entry, explicit = self._lac_records(ledger_id, found)
+                self._answer(opcode, correlation_id, [int(Status.OK), len(entry), fenced], entry + explicit)
+
+        self._send(ReadLacRequest(ledger_id), answered)
+
+    def _lac_records(self, ledger_id: int, found: ReadLacResponse) -> tuple[bytes, bytes]:
+        codecs = self._ledgers.get(ledger_id)
+        entry = explicit = b""
+        if codecs is None:  # an operator asks what a bookie has, without the password, and believes nothing
+            if found.last_entry is not None and len(found.last_entry) >= ENTRY_HEADER_BYTES:
+                entry = _header_alone(bytes(found.last_entry))
+            return entry, b""
+        if found.last_entry is not None:
+            entry = record_of(codecs, bytes(found.last_entry))
+        if found.lac_body is not None:
+            try:
+                confirmed = codecs.entries.decode_lac(bytes(found.lac_body))
+            except DigestMismatchError:
+                explicit = _unsound(codecs.records.explicit_lac(-1, _UNKNOWN_LENGTH))
+            else:
+                explicit = codecs.records.explicit_lac(confirmed, _UNKNOWN_LENGTH)
+        return entry, explicit
+
+    def _wait_lac(self, correlation_id: int, asked: m.WaitLac) -> None:
+        request = ReadEntryRequest(asked.ledger_id, _LAST_ENTRY, previous_lac=asked.known_lac, timeout_ms=asked.wait_ms)
+
+        def woken(response: ResponseMessage) -> None:
+            if response.status == StatusCode.EOK:
+                self._read_lac(Op.WAIT_LAC, correlation_id, asked.ledger_id, fenced=False)
+            else:  # it doesn't wait: the tail asks again after a while
+                self._answer(Op.WAIT_LAC, correlation_id, [int(Status.UNKNOWN), 0, False])
+
+        self._send(request, woken, wait_s=asked.wait_ms / 1000)
+
+    # --- adds -------------------------------------------------------------------------------------------------------
+
+    def _add(self, correlation_id: int, columns: m.AddColumns, body: memoryview) -> None:
+        adding = _Adding(len(columns.ledger_ids), partial(self._answer, Op.ADD, correlation_id))
+        recovery = bool(columns.flags & Flags.RECOVERY)
+        deferred = bool(columns.flags & Flags.DEFERRED_SYNC)
+        priority = HIGH_PRIORITY if recovery else 0
+        at = 0
+        for batch, (ledger_id, size) in enumerate(zip(columns.ledger_ids, columns.sizes, strict=True)):
+            records, at = body[at : at + size], at + size
+            codecs, key = self._ledgers.get(ledger_id), self._keys.get(ledger_id)
+            if codecs is None or key is None:
+                adding.refused(batch, Status.KEY_REQUIRED)
+                continue
+            for header in walk(records):
+                data = records[header.offset + HEADER_BYTES : header.end]
+                entry = codecs.entries.encode(header.entry_id, header.last_add_confirmed, header.length, data)
+                request = AddEntryRequest(ledger_id, header.entry_id, key, entry, recovery, deferred)
+                self._send(request, adding.sent(batch), priority=priority)
+        adding.all_sent()
+
+    def _write_lac(self, correlation_id: int, ledger_id: int, record: bytes) -> None:
+        codecs, key = self._ledgers.get(ledger_id), self._keys.get(ledger_id)
+        if codecs is None or key is None:
+            self._refuse(Op.WRITE_LAC, correlation_id, Status.KEY_REQUIRED)
+            return
+        confirmed = last_add_confirmed_at(record, 0)
+        request = WriteLacRequest(ledger_id, confirmed, key, codecs.entries.encode_lac(confirmed))
+        self._send(request, partial(self._status_alone, Op.WRITE_LAC, correlation_id))
+
+    def _force(self, correlation_id: int, ledger_id: int) -> None:
+        self._send(ForceLedgerRequest(ledger_id), partial(self._status_alone, Op.FORCE, correlation_id))
+
+    def _status_alone(self, opcode: Op, correlation_id: int, response: ResponseMessage) -> None:
+        self._refuse(opcode, correlation_id, status_of_v3(response.status))
+
+
+class _Adding:
+    """The entries of one ADD frame: a status for each batch, once all are answered."""
+
+    def __init__(self, batches: int, answer: Callable[[Any], None]) -> None:
+        self._statuses = [Status.OK] * batches
+        self._answer = answer
+        self._unanswered = 1  # the frame itself, until all is sent
+
+    def sent(self, batch: int) -> Callable[[ResponseMessage], None]:
+        self._unanswered += 1
+        return partial(self._answered, batch)
+
+    def _answered(self, batch: int, response: ResponseMessage) -> None:
+        status = status_of_v3(response.status)
+        if status != Status.OK:
+            self.refused(batch, status)
+        self.all_sent()
+
+    def refused(self, batch: int, status: Status) -> None:
+        if self._statuses[batch] not in m.ENDS_WRITER:
+            self._statuses[batch] = status
+
+    def all_sent(self) -> None:
+        self._unanswered -= 1
+        if not self._unanswered:
+            self._answer(list(map(int, self._statuses)))
+
+
+class _Reading:
+    """The entries first..last of one READ frame, some of which are asked for at a time."""
+
+    def __init__(
+        self,
+        asked: m.Read,
+        codecs: VerifyingCodecs,
+        key: bytes,
+        settings: ClientSettings,
+        send: Send,
+        answer: Callable[..., None],
+    ) -> None:
+        self._asked = asked
+        self._codecs = codecs
+        self._key = key
+        self._send = send
+        self._answer = answer
+        self._at_once_max = settings.bookkeeper_reads_at_once
+        self._at_once = min(settings.bookkeeper_reads_first, self._at_once_max)
+        self._following = asked.first
+        self._records: dict[int, bytes] = {}
+        self._bytes = 0
+        self._largest = 0
+        self._denied: set[int] = set()
+        self._failed: dict[int, int] = {}  # the status of each entry that the bookie can't tell
+        self._no_ledger = False
+        self._waiting = 0
+
+    def go_on(self) -> None:
+        """Ask for more entries, or answer."""
+        asked = self._asked
+        while self._following <= asked.last and self._waiting < self._at_once and self._has_room():
+            entry_id = self._following
+            self._following += 1
+            self._waiting += 1
+            request = ReadEntryRequest(asked.ledger_id, entry_id, self._key, fence=bool(self._key))
+            self._send(request, partial(self._answered, entry_id), priority=HIGH_PRIORITY if self._key else 0)
+        if not self._waiting:
+            self._end()
+
+    def _has_room(self) -> bool:
+        """Whether one more entry, as large as the largest one so far, fits the reply; the first one does always."""
+        if self._failed or self._no_ledger:
+            return False
+        expected = self._bytes + (self._waiting + 1) * self._largest
+        return self._following == self._asked.first or expected <= self._asked.bytes_max
+
+    def _answered(self, entry_id: int, response: ResponseMessage) -> None:
+        self._waiting -= 1
+        found = response.response
+        if response.status == StatusCode.EOK and isinstance(found, ReadEntryResponse) and found.body is not None:
+            record = record_of(self._codecs, bytes(found.body), entry_id)
+            self._records[entry_id] = record
+            self._bytes += len(record)
+            self._largest = max(self._largest, len(record))
+            self._at_once = min(self._at_once * 2, self._at_once_max)
+        elif response.status == StatusCode.ENOLEDGER:
+            self._no_ledger = True
+            self._denied.add(entry_id)
+        elif response.status == StatusCode.ENOENTRY:
+            self._denied.add(entry_id)
+        else:
+            self._failed[entry_id] = response.status if response.status != StatusCode.EOK else StatusCode.EIO
+        self.go_on()
+
+    def _end(self) -> None:
+        first, last = self._asked.first, self._following - 1
+        unknown: list[list[int]] = []
+        if self._failed:
+            worst = self._failed.get(first)
+            if (
+                worst is not None
+                and not self._records
+                and worst not in (StatusCode.EIO, StatusCode.EUNKNOWNLEDGERSTATE)
+            ):
+                status = _refusal(worst) if self._key else _refusal_to_reader(worst)
+                self._answer([int(status), _WANTS_AUTHENTICATION if status == Status.FORBIDDEN else ""])
+                return
+            unknown = [[entry_id, entry_id] for entry_id in sorted(self._failed)]
+        elif self._no_ledger and not self._records:
+            last = self._asked.last  # it denies all of them
+        body = b"".join(self._records[entry_id] for entry_id in sorted(self._records))
+        self._answer([int(Status.OK), last, unknown, -1], body)
+
+
+def _refusal(code: int) -> Status:
+    """The status of a request that had the ledger's key."""
+    status = status_of_v3(code)
+    return Status.UNKNOWN if status == Status.OK else status
+
+
+def _refusal_to_reader(code: int) -> Status:
+    """The status of a request that needs no key: a bookie that refuses it wants to know who asks."""
+    return Status.FORBIDDEN if code == StatusCode.EUA else _refusal(code)
+
+
+# --- records ----------------------------------------------------------------------------------------------------------
+
+
+def record_of(codecs: VerifyingCodecs, entry: bytes, entry_id: int | None = None) -> bytes:
+    """The record of an entry. It doesn't verify if the entry's digest doesn't, or if it isn't the one asked for."""
+    parts: list[Bytes] = []
+    try:
+        found = codecs.entries.decode(entry)
+        if found.entry_id < 0 or entry_id not in (None, found.entry_id):
+            raise CorruptDataError("another entry than the one asked for")
+        codecs.records.encode(parts, (bytes(found.data),), found.entry_id, 1, found.last_add_confirmed, (found.length,))
+    except (CorruptDataError, DigestMismatchError):
+        codecs.records.encode(parts, (b"",), entry_id or 0, 1, -1, (0,))
+        return _unsound(b"".join(parts))
+    return b"".join(parts)
+
+
+def _header_alone(entry: bytes) -> bytes:
+    """A record with what an entry's header says."""
+    ledger_id, entry_id = check_entry(entry)
+    parts: list[Bytes] = []
+    RecordCodec(ledger_id).encode(parts, (b"",), entry_id, 1, -1, (0,))
+    return b"".join(parts)
+
+
+def _unsound(record: bytes) -> bytes:
+    """The record with another checksum."""
+    return record[:4] + bytes(byte ^ 0xFF for byte in record[4:8]) + record[8:]

@@ -1,0 +1,407 @@
+"""A client of a BookKeeper cluster: reading, tailing, recovering, and what bookies may answer."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.in_process import ROOT, contents, runtime_here
+
+import bkpy
+from bkpy.client.client import log_parts, open_client, replication_context
+from bkpy.config.client import client_settings
+from bkpy.errors import (
+    BookieUnavailableError,
+    ConfigError,
+    DigestMismatchError,
+    LedgerRecoveryError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    UnauthorizedError,
+)
+from bkpy.protocol.bookkeeper import messages as b
+from bkpy.protocol.bookkeeper.entries import DigestType, EntryCodec
+from bkpy.protocol.bookkeeper.statuses import StatusCode
+from bkpy.protocol.ledger.ledger_metadata import LedgerState
+
+if TYPE_CHECKING:
+    from tests.unit.client.bookkeeper.their_bookies import TheirBookie, TheirCluster
+
+PASSWORD = b"secret"
+
+
+def reads(request: Any) -> bool:
+    return isinstance(request, b.ReadEntryRequest)
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("digest_type", DigestType)
+@pytest.mark.parametrize("striped", [False, True])
+async def test_a_ledger_of_java_is_read(theirs: TheirCluster, digest_type: DigestType, striped: bool) -> None:
+    payloads = theirs.write(
+        7, 100, write_quorum=2 if striped else 3, digest_type=digest_type, password=PASSWORD, created_ms=5
+    )
+    client = await theirs.client()
+    assert await contents(client, 7, PASSWORD) == payloads
+    reader = await client.open_ledger(7, password=PASSWORD)
+    assert [entry async for block in reader.read_blocks(10, 19) for entry in block.payloads()] == payloads[10:20]
+    metadata = await client.ledger_metadata(7)
+    assert (metadata.last_entry, metadata.length) == (99, sum(map(len, payloads)))
+    assert [ledger_id async for ledger_id in client.list_ledgers()] == [7]
+
+
+async def test_an_empty_ledger_has_no_entries(theirs: TheirCluster) -> None:
+    theirs.write(7, 0)
+    client = await theirs.client()
+    assert await contents(client, 7) == []
+
+
+async def test_a_wrong_password_is_refused(theirs: TheirCluster) -> None:
+    theirs.write(7, 3, password=PASSWORD)
+    client = await theirs.client()
+    for wrong in (b"", b"other"):
+        with pytest.raises(UnauthorizedError):
+            await client.open_ledger(7, password=wrong)
+        with pytest.raises(UnauthorizedError):
+            await client.recover_ledger(7, password=wrong)
+    with pytest.raises(NoSuchLedgerError):
+        await client.open_ledger(8)
+
+
+async def test_entries_of_any_size_are_read_in_few_bytes_at_a_time(theirs: TheirCluster) -> None:
+    payloads = theirs.write(7, 300)
+    client = await theirs.client(read_bytes=400, bookkeeper_reads_first=1, bookkeeper_reads_at_once=3)
+    assert await contents(client, 7) == payloads
+
+
+async def test_a_client_forgets_a_ledger_with_its_last_reader(theirs: TheirCluster) -> None:
+    theirs.write(7, 3)
+    client = await theirs.client()
+    first, second = await client.open_ledger(7), await client.open_ledger(7)
+    del first
+    gc.collect()
+    assert len([entry async for entry in second.read()]) == 3
+    del second
+    gc.collect()
+    assert len(await contents(client, 7)) == 3
+
+
+# --- damage and failures --------------------------------------------------------------------------------------------
+
+
+def damage(bookie: TheirBookie, ledger_id: int, entry_id: int) -> None:
+    entry = bookie.ledgers[ledger_id].entries[entry_id]
+    bookie.ledgers[ledger_id].entries[entry_id] = entry[:-1] + bytes([entry[-1] ^ 1])
+
+
+@pytest.mark.parametrize("striped", [False, True])
+async def test_another_bookie_has_what_one_has_damaged(theirs: TheirCluster, striped: bool) -> None:
+    payloads = theirs.write(7, 60, write_quorum=2 if striped else 3)
+    for number, name in enumerate("abc"):
+        for entry_id in range(60):
+            if entry_id % 3 == number and entry_id in theirs.bookies[name].ledgers[7].entries:
+                damage(theirs.bookies[name], 7, entry_id)
+    client = await theirs.client()
+    assert await contents(client, 7) == payloads
+
+
+async def test_what_all_have_damaged_is_no_entry(theirs: TheirCluster) -> None:
+    payloads = theirs.write(7, 5)
+    for bookie in theirs.bookies.values():
+        damage(bookie, 7, 3)
+    client = await theirs.client()
+    reader = await client.open_ledger(7)
+    assert [entry.data async for entry in reader.read(0, 2)] == payloads[:3]
+    with pytest.raises(DigestMismatchError):
+        await contents(client, 7)
+
+
+async def test_another_entry_than_the_one_asked_for_is_damage(theirs: TheirCluster) -> None:
+    theirs.write(7, 5)
+    for bookie in theirs.bookies.values():
+        bookie.ledgers[7].entries[3] = bookie.ledgers[7].entries[2]
+    client = await theirs.client()
+    with pytest.raises(DigestMismatchError):
+        await contents(client, 7)
+
+
+async def test_what_all_deny_is_missing(theirs: TheirCluster) -> None:
+    theirs.write(7, 5)
+    for bookie in theirs.bookies.values():
+        del bookie.ledgers[7].entries[3]
+    client = await theirs.client()
+    with pytest.raises(NoSuchEntryError):
+        await contents(client, 7)
+
+
+@pytest.mark.parametrize("status", [s for s in StatusCode if s not in (StatusCode.EOK, StatusCode.EUA)] + [999])
+async def test_only_enoentry_and_enoledger_deny_an_entry(theirs: TheirCluster, status: Any) -> None:
+    theirs.write(7, 5)
+    for bookie in theirs.bookies.values():
+        bookie.answer_by = lambda request: status if reads(request) else StatusCode.EOK
+    client = await theirs.client(read_timeout_s=0.5)
+    with pytest.raises(bkpy.BookKeeperError) as raised:
+        await contents(client, 7)
+    denied = isinstance(raised.value, NoSuchEntryError)
+    assert denied == (status in (StatusCode.ENOENTRY, StatusCode.ENOLEDGER))
+
+
+async def test_a_bookie_that_wants_authentication_is_named(theirs: TheirCluster) -> None:
+    theirs.write(7, 5)
+    for bookie in theirs.bookies.values():
+        bookie.answer_by = lambda request: StatusCode.EUA
+    client = await theirs.client()
+    with pytest.raises(UnauthorizedError, match="SASL"):
+        await contents(client, 7)
+
+
+async def test_readers_go_on_while_bookies_die(theirs: TheirCluster) -> None:
+    payloads = theirs.write(7, 200)
+    client = await theirs.client(read_bytes=1000)
+    reader = await client.open_ledger(7)
+    found = []
+    async for entry in reader.read():
+        found.append(entry.data)
+        if len(found) == 50:
+            theirs.bookies["a"].kill()
+        if len(found) == 100:
+            theirs.bookies["b"].answer_by = lambda request: None
+    assert found == payloads
+
+
+async def test_a_reply_that_is_none_ends_the_connection_and_no_reader(theirs: TheirCluster) -> None:
+    payloads = theirs.write(7, 20)
+
+    class Nonsense:
+        """A bookie's transport that writes what no client reads."""
+
+        def __init__(self, of: Any) -> None:
+            self._of = of
+
+        def writelines(self, buffers: Any) -> None:
+            self._of.write(b"\0\0\0\4\2\1\0\0")
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._of, name)
+
+    bookie = theirs.bookies["a"]
+    client = await theirs.client()
+
+    def answer_by(request: Any) -> StatusCode:
+        for connection in bookie.connections:
+            connection.transport = Nonsense(connection.transport)  # type: ignore[assignment]
+        return StatusCode.EOK
+
+    bookie.answer_by = answer_by
+    for _ in range(3):
+        assert await contents(client, 7) == payloads
+
+
+# --- last add confirmed and tailing ---------------------------------------------------------------------------------
+
+
+def append(theirs: TheirCluster, ledger_id: int, entry_id: int, data: bytes, *, lac: int) -> None:
+    entry = EntryCodec(ledger_id, DigestType.CRC32C).encode(entry_id, lac, 1000, data)
+    for bookie in theirs.bookies.values():
+        bookie.ledgers[ledger_id].entries[entry_id] = entry
+        bookie.ledgers[ledger_id].raise_lac(lac)
+
+
+def publish(theirs: TheirCluster, ledger_id: int, lac: int) -> None:
+    for bookie in theirs.bookies.values():
+        bookie.ledgers[ledger_id].explicit = EntryCodec(ledger_id, DigestType.CRC32C).encode_lac(lac)
+        bookie.ledgers[ledger_id].raise_lac(lac)
+
+
+async def test_last_add_confirmed_is_what_entries_and_the_writer_prove(theirs: TheirCluster) -> None:
+    payloads = theirs.write(7, 10, closed=False)
+    client = await theirs.client()
+    reader = await client.open_ledger(7)
+    assert reader.last_add_confirmed == 8  # what the last entry proves
+    publish(theirs, 7, 9)
+    assert await reader.read_last_add_confirmed() == 9
+    assert [entry.data async for entry in reader.read()] == payloads
+
+
+async def test_a_damaged_last_add_confirmed_proves_nothing(theirs: TheirCluster) -> None:
+    theirs.write(7, 10, closed=False)
+    for bookie in theirs.bookies.values():
+        body = EntryCodec(7, DigestType.CRC32C).encode_lac(500)
+        bookie.ledgers[7].explicit = body[:-1] + bytes([body[-1] ^ 1])
+    client = await theirs.client()
+    with pytest.raises(BookieUnavailableError, match="too few"):
+        await client.open_ledger(7)
+
+
+async def test_a_tail_follows_a_writer_to_the_end(theirs: TheirCluster) -> None:
+    payloads = theirs.write(7, 3, closed=False)
+    client, found = await theirs.client(), []
+    reader = await client.open_ledger(7)
+
+    async def follow() -> None:
+        async for entry in reader.tail():
+            found.append(entry.data)
+
+    following = asyncio.ensure_future(follow())
+    while len(found) < 2:
+        await asyncio.sleep(0.01)
+    asked = sum(len(bookie.asked) for bookie in theirs.bookies.values())
+    await asyncio.sleep(5)  # of virtual time: the bookies hold the polls meanwhile
+    assert sum(len(bookie.asked) for bookie in theirs.bookies.values()) <= asked + 6
+    append(theirs, 7, 3, b"new", lac=2)
+    append(theirs, 7, 4, b"newer", lac=3)
+    while len(found) < 4:
+        await asyncio.sleep(0.01)
+    publish(theirs, 7, 4)
+    while len(found) < 5:
+        await asyncio.sleep(0.01)
+    recovering = await theirs.client()
+    await recovering.recover_ledger(7)
+    await following
+    assert found == [*payloads, b"new", b"newer"]
+
+
+async def test_a_tail_of_a_ledger_without_entries_waits(theirs: TheirCluster) -> None:
+    theirs.write(7, 0, closed=False)
+    client = await theirs.client()
+    reader = await client.open_ledger(7)
+    following = asyncio.ensure_future(anext(aiter(reader.tail())))
+    await asyncio.sleep(2)
+    assert sum(len(bookie.asked) for bookie in theirs.bookies.values()) < 200
+    assert not following.done()
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+
+
+# --- recovery -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("digest_type", DigestType)
+@pytest.mark.parametrize("striped", [False, True])
+@pytest.mark.parametrize("format_version", [2, 3])
+async def test_a_ledger_is_recovered(
+    theirs: TheirCluster, digest_type: DigestType, striped: bool, format_version: int
+) -> None:
+    quorum = 2 if striped else 3
+    payloads = theirs.write(
+        7,
+        40,
+        write_quorum=quorum,
+        digest_type=digest_type,
+        password=PASSWORD,
+        closed=False,
+        unacknowledged=1,
+        format_version=format_version,
+    )
+    client = await theirs.client()
+    reader = await client.recover_ledger(7, password=PASSWORD)
+    assert reader.closed
+    assert reader.last_add_confirmed in (39, 40)
+    found = [entry.data async for entry in reader.read()]
+    assert found[:40] == payloads
+    assert reader.length == sum(map(len, found))
+    metadata = await client.ledger_metadata(7)
+    assert metadata.state is LedgerState.CLOSED
+    assert metadata.last_entry == len(found) - 1
+    assert metadata.format_version == format_version  # type: ignore[attr-defined]
+    # What it ends with is on its whole write set, with a digest that Java verifies, and the bookies are fenced.
+    codec = EntryCodec(7, digest_type, PASSWORD)
+    last = len(found) - 1
+    for k in range(quorum):
+        bookie = theirs.bookies["abc"[(last + k) % 3]]
+        assert bytes(codec.decode(bookie.ledgers[7].entries[last]).data) == found[last]
+    assert sum(bookie.ledgers[7].fenced for bookie in theirs.bookies.values()) >= 2
+    again = await (await theirs.client()).recover_ledger(7, password=PASSWORD)
+    assert again.last_add_confirmed == last
+
+
+async def test_recovery_ends_no_ledger_by_what_bookies_cannot_tell(theirs: TheirCluster) -> None:
+    theirs.write(7, 10, closed=False)
+    for name in "bc":
+        theirs.bookies[name].answer_by = lambda request: (
+            StatusCode.EUNKNOWNLEDGERSTATE if reads(request) and request.entry_id >= 10 else StatusCode.EOK
+        )
+    client = await theirs.client(read_timeout_s=1)
+    with pytest.raises(LedgerRecoveryError):
+        await client.recover_ledger(7)
+    assert (await client.ledger_metadata(7)).state is LedgerState.IN_RECOVERY
+    for name in "bc":
+        theirs.bookies[name].answer_by = lambda request: StatusCode.EOK
+    assert (await client.recover_ledger(7)).last_add_confirmed == 9
+
+
+async def test_a_bookie_that_is_not_fenced_does_not_count(theirs: TheirCluster) -> None:
+    theirs.write(7, 10, closed=False)
+    for name in "bc":
+        theirs.bookies[name].answer_by = lambda request: (
+            StatusCode.EIO if reads(request) and request.fence else StatusCode.EOK
+        )
+    client = await theirs.client(read_timeout_s=1)
+    with pytest.raises(LedgerRecoveryError, match="fenced"):
+        await client.recover_ledger(7)
+
+
+async def test_an_empty_ledger_is_recovered(theirs: TheirCluster) -> None:
+    theirs.write(7, 0, closed=False)  # no bookie knows it
+    client = await theirs.client()
+    reader = await client.recover_ledger(7)
+    assert (reader.last_add_confirmed, reader.length) == (-1, 0)
+
+
+async def test_the_length_is_not_that_of_an_explicit_last_add_confirmed(theirs: TheirCluster) -> None:
+    """It has none."""
+    payloads = theirs.write(7, 10, closed=False)
+    publish(theirs, 7, 9)
+    client = await theirs.client()
+    reader = await client.recover_ledger(7)
+    assert reader.last_add_confirmed == 9
+    assert reader.length == sum(map(len, payloads))
+
+
+# --- what isn't there -----------------------------------------------------------------------------------------------
+
+
+async def test_what_is_not_offered_is_refused_in_one_line(theirs: TheirCluster) -> None:
+    theirs.write(7, 3)
+    client = await theirs.client()
+    before = dict.fromkeys(theirs.tree.paths)
+    calls: list[Any] = [
+        client.create_ledger(),
+        client.delete_ledger(7),
+        client.open_log("orders", create=True),
+        client.read_log("orders"),
+        client.delete_log("orders"),
+        bkpy.AdminClient(client).replication_status(),
+        bkpy.AdminClient(client).auditor(),
+        bkpy.AdminClient(client).close_ledger(7),
+        bkpy.AdminClient(client).describe_log("orders"),
+    ]
+    for call in calls:
+        with pytest.raises(ConfigError, match="cluster of Apache BookKeeper"):
+            await call
+    for listing in (client.list_logs, bkpy.AdminClient(client).list_under_replicated):
+        with pytest.raises(ConfigError, match="cluster of Apache BookKeeper"):
+            await anext(aiter(listing()))
+    for part in (replication_context, log_parts):
+        with pytest.raises(ConfigError, match="cluster of Apache BookKeeper"):
+            part(client)
+    assert dict.fromkeys(theirs.tree.paths) == before
+
+
+async def test_what_does_not_ask_for_it_gets_no_such_client(theirs: TheirCluster) -> None:
+    with pytest.raises(ConfigError, match="a cluster of Apache BookKeeper"):
+        await open_client(theirs.tree.session(), ROOT, runtime_here(), client_settings())
+
+
+async def test_an_administrator_finds_ledgers_and_asks_what_bookies_have(theirs: TheirCluster) -> None:
+    theirs.write(7, 3)
+    theirs.write(8, 0, closed=False)
+    client = await theirs.client()
+    admin = bkpy.AdminClient(client)
+    assert [ledger.ledger_id async for ledger in admin.find_ledgers(state="CLOSED")] == [7]
+    assert await admin.last_entries(await client.ledger_metadata(7)) == {"a": 2, "b": 2, "c": 2}
+    assert await admin.last_entries(await client.ledger_metadata(8)) == {"a": -1, "b": -1, "c": -1}
