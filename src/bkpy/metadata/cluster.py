@@ -110,7 +110,10 @@ async def open_cluster(
     layout = await read_certainly(store, f"{root}/{paths.LAYOUT}")
     theirs = layout is not None and is_bookkeeper_layout(layout[0])
     if theirs and not of_bookkeeper:
-        raise ConfigError(f"{root} is a cluster of Apache BookKeeper, which bkpy doesn't administer: use its own shell")
+        raise ConfigError(
+            f"the cluster under {root} is one of Apache BookKeeper: administer it with `bookkeeper shell`; a bookie joins "
+            "it with --protocol bookkeeper"
+        )
     instance_id = await read_certainly(store, f"{root}/{paths.INSTANCE_ID}")
     if theirs and instance_id is None:
         instance_id = b"", 0  # the cluster of an old BookKeeper has none

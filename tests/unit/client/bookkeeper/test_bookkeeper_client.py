@@ -393,7 +393,7 @@ async def test_what_is_not_offered_is_refused_in_one_line(theirs: TheirCluster) 
 
 
 async def test_what_does_not_ask_for_it_gets_no_such_client(theirs: TheirCluster) -> None:
-    with pytest.raises(ConfigError, match="a cluster of Apache BookKeeper"):
+    with pytest.raises(ConfigError, match="is one of Apache BookKeeper"):
         await open_client(theirs.tree.session(), ROOT, runtime_here(), client_settings())
 
 

@@ -116,7 +116,7 @@ async def test_the_kind_of_a_cluster_is_told_from_its_layout() -> None:
     cluster = await opened(tree)
     assert cluster.of_bookkeeper
     assert (cluster.instance_id, cluster.layout_name) == (INSTANCE, "bookkeeper-hierarchical")
-    with pytest.raises(ConfigError, match="a cluster of Apache BookKeeper"):
+    with pytest.raises(ConfigError, match="is one of Apache BookKeeper"):
         await open_cluster(tree.session(), ROOT)
 
 
