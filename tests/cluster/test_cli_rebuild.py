@@ -22,6 +22,7 @@ PAYLOADS = [b"%d" % i * 100 for i in range(60)]
 ALL, HELD = set(range(100)), set(range(60))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.scenario(52)
 async def test_a_bookie_whose_index_cannot_be_read_denies_nothing_afterwards(tmp_path: Path) -> None:
     async with LocalCluster(tmp_path, bookies=2) as cluster:

@@ -248,6 +248,7 @@ async def test_it_grows_and_its_bookies_are_the_same_objects_after_stop_and_star
         squatter.close()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.scenario(60)
 async def test_a_decommissioned_bookie_is_left_out_and_its_name_is_not_given_again(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path, bookies=2)

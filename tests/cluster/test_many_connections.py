@@ -55,6 +55,7 @@ async def greeted(address: str, opened: list[Any], turns: asyncio.Semaphore) -> 
             await reader.read(1)
 
 
+@pytest.mark.exhaustive
 async def test_a_bookie_at_the_end_of_its_files_goes_on_and_says_so(few_files: None, tmp_path: Path) -> None:
     """More clients than there are files for; the journal begins files meanwhile."""
     config = {"journal_max_size_mb": 1, "complaint_interval_s": 0.1}

@@ -164,6 +164,7 @@ async def test_the_scrub_goes_on_where_it_was_and_finds_nothing(left: Left) -> N
         assert (await ask(bookie, "scrub"))["damages"] == [], bookie.id
 
 
+@pytest.mark.exhaustive
 async def test_an_interrupted_compaction_goes_on_and_more_is_collected(left: Left) -> None:
     """The last test: it changes what it is about, and stops the bookies."""
     await asyncio.gather(*map(reclaimed, left.bookies.values()))

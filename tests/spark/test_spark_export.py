@@ -119,6 +119,7 @@ def test_text_formats_hold_bytes_as_base64(spark: SparkSession, ledgers: Ledgers
     assert payloads == dict(enumerate(ledgers.payloads[ledgers.plain]))
 
 
+@pytest.mark.exhaustive
 def test_bytes_that_are_no_text_are_refused_as_text(spark: SparkSession, ledgers: Ledgers, tmp_path: Path) -> None:
     with pytest.raises(CorruptDataError, match=rf"not UTF-8 text, .* \[ledger {ledgers.plain}, entry \d+\]"):
         export(spark, ledgers, [ledgers.plain], tmp_path / "out", payload="utf8")
@@ -184,6 +185,7 @@ def written(ledgers: Ledgers, *ids: int) -> list[tuple[int, int, bytes]]:
     return [(i, n, payload) for i in sorted(ids) for n, payload in enumerate(ledgers.payloads[i])]
 
 
+@pytest.mark.exhaustive
 def test_each_run_adds_what_has_been_closed_since(spark: SparkSession, ledgers: Ledgers, tmp_path: Path) -> None:
     """Ledgers close out of order, one goes, batches are small, and files are by day."""
     asked = f"{ledgers.plain},{ledgers.awkward}"
@@ -318,6 +320,7 @@ def test_files_of_several_writes_are_told_apart() -> None:
     assert writes_of([]) == set()
 
 
+@pytest.mark.exhaustive
 def test_ledgers_with_a_password_are_named_or_left_out(spark: SparkSession, ledgers: Ledgers, tmp_path: Path) -> None:
     secret = [ledgers.write([b"x"], password=b"sesame") for _ in range(2)]
     try:

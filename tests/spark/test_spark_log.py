@@ -131,6 +131,7 @@ def test_what_a_log_has_not_is_an_error_that_says_so(spark: SparkSession, ledger
         spark.read.format("bkpy").option("metadataServiceUri", log.uri).option("ledgers", ledger).load().collect()
 
 
+@pytest.mark.exhaustive
 def test_conditions_on_positions_narrow_the_plan(spark: SparkSession, log: TestLog) -> None:
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     rows = read(spark, log, pushdown="true").where("position >= 1990 AND position < 2010 AND length > 0")

@@ -94,6 +94,7 @@ def test_partitions_are_bounded_in_bytes_and_lose_nothing(spark: SparkSession, l
     assert read(spark, ledgers, ledgers.awkward, minPartitions=3).rdd.getNumPartitions() == 3
 
 
+@pytest.mark.exhaustive
 def test_every_bound_may_be_one(ledgers: Ledgers) -> None:
     """No Spark is needed for that: what it would do is ask for the partitions and read each."""
     names = ("maxBytesPerPartition", "fetchBytes", "prefetchDepth", "maxBytesPerBatch", "metadataRequests")
@@ -123,6 +124,7 @@ def test_offsets_choose_entries(spark: SparkSession, ledgers: Ledgers) -> None:
     assert message.startswith("NoSuchEntryError: the offset 5001 is past the ledger's 5000 entries")
 
 
+@pytest.mark.exhaustive
 def test_columns_and_their_order(spark: SparkSession, ledgers: Ledgers) -> None:
     rows = read(spark, ledgers, ledgers.awkward, columns="length,entry_id")
     assert rows.columns == ["length", "entry_id"]
@@ -173,6 +175,7 @@ def test_a_table(spark: SparkSession, ledgers: Ledgers) -> None:
         spark.sql("DROP TABLE kept")
 
 
+@pytest.mark.exhaustive
 def test_a_password(spark: SparkSession, ledgers: Ledgers, tmp_path: Path) -> None:
     secret = ledgers.write([b"x", b"y"], password=b"sesame", digest="hmac-sha256")
     try:

@@ -359,6 +359,7 @@ def test_a_disk_that_fails_at_any_step_costs_nothing_but_the_run(tmp_path: Path,
         check_whole(path, ids)
 
 
+@pytest.mark.exhaustive
 def test_of_two_that_think_they_have_it_one_goes_on(tmp_path: Path) -> None:
     """One is stopped at any step, another does all there is to do, and then the first one wakes up."""
     ids, more = ROUNDS[0], [*ROUNDS[0], *ROUNDS[1]]
