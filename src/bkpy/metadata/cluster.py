@@ -111,8 +111,8 @@ async def open_cluster(
     theirs = layout is not None and is_bookkeeper_layout(layout[0])
     if theirs and not of_bookkeeper:
         raise ConfigError(
-            f"the cluster under {root} is one of Apache BookKeeper: administer it with `bookkeeper shell`; a bookie joins "
-            "it with --protocol bookkeeper"
+            f"the cluster under {root} is one of Apache BookKeeper: administer it with `bookkeeper shell`; "
+            "a bookie joins it with --protocol bookkeeper"
         )
     instance_id = await read_certainly(store, f"{root}/{paths.INSTANCE_ID}")
     if theirs and instance_id is None:
