@@ -16,6 +16,7 @@ from tests.unit.replication.test_integrity import answer
 from tests.unit.replication.worker.test_ledger_repair import closed, lose
 from tests.waiting import eventually
 
+from bkpy.bookie.dialect import NATIVE
 from bkpy.bookie.identity import BookieIdentity, FormatPlan
 from bkpy.bookie.membership import KnownBookie, Membership
 from bkpy.cli.bookie.identity import open_peers
@@ -281,7 +282,7 @@ async def test_a_bookie_that_is_decommissioned_while_it_starts_gets_no_new_cooki
     monkeypatch.setattr(Membership, "look_up", look_up_first)
     with pytest.raises(IdentityError, match="cookie was deleted while it started"):
         await four.start_node(outside)
-    membership = Membership(four.node(outside).settings, four.tree.session(), ROOT, runtime_here())
+    membership = Membership(four.node(outside).settings, four.tree.session(), ROOT, runtime_here(), NATIVE)
     with pytest.raises(IdentityError, match="cookie was deleted while it started"):
         await membership.directories_moved(b"")
     assert not await known(four, outside)
