@@ -93,6 +93,16 @@ WENT_BACK = "a bookie noticed that the metadata store is older"
 CREATED_WITHOUT = "a ledger was created without a bookie"
 TAKEN_IN = "a writer took in a bookie that was absent"
 WHOLE_AGAIN = "the integrity check came to its end"
+BK_ACKNOWLEDGED = "an add was acknowledged"
+BK_OVERWRITTEN = "an entry was stored again"
+BK_FENCED = "an add was refused for a fence"
+BK_READ_BACK = "an entry came back after the bookie had died"
+BK_DENIED = "an entry that never was one was denied"
+BK_LAC_READ = "an explicit last add confirmed came back after the bookie had died"
+BK_POWER_CUT = "the power was cut"
+BK_KILLED = "the bookie was killed"
+BK_STOPPED = "the bookie was stopped"
+BK_BATCH_READ = "several entries came in one batch"
 
 
 def acted(kind: str) -> str:
@@ -128,6 +138,10 @@ EXPECTED: Mapping[str, tuple[str, ...]] = {
         *(STRANGER_FIRST, KEY_GAVE_WAY),
     ),
     "exposed": (LIMBO, CUT_SHORT_REFUSED),
+    "bookkeeper": (
+        *(BK_ACKNOWLEDGED, BK_OVERWRITTEN, BK_FENCED, BK_READ_BACK, BK_DENIED, BK_LAC_READ, BK_BATCH_READ),
+        *(BK_POWER_CUT, BK_KILLED, BK_STOPPED),
+    ),
     "healing": (
         CREATED_WITHOUT,
         REPLICATED,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from .bookkeeper import BookKeeperRun, bookkeeper_run
 from .coverage_marks import EXPECTED
 from .crowd import crowd_run
 from .everything.run import everything_long_run, everything_run
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from .cluster import Cluster
 
-RUNS: Mapping[str, Callable[[int], tuple[Cluster | StorageRun, Coroutine[Any, Any, None]]]] = {
+RUNS: Mapping[str, Callable[[int], tuple[Cluster | StorageRun | BookKeeperRun, Coroutine[Any, Any, None]]]] = {
     "standard": standard_run,
     "quick": quick_run,
     "failover": failover_run,
@@ -35,6 +36,7 @@ RUNS: Mapping[str, Callable[[int], tuple[Cluster | StorageRun, Coroutine[Any, An
     "everything": everything_run,
     "everything-long": everything_long_run,
     "exposed": exposed_run,
+    "bookkeeper": bookkeeper_run,
     "healing": healing_run,
     "logs": logs_run,
     "rebuilding": rebuilding_run,
@@ -51,6 +53,7 @@ FEW: Mapping[str, tuple[int, ...]] = {
     "everything": (39, 41, 55, 67, 111, 113, 115, 122, 136, 139, 146, 149, 152, 153, 159, 164, 431, 585, 590),
     "everything-long": (0,),
     "exposed": (0, 1, 2, 15),
+    "bookkeeper": (0, 3),
     "healing": (8, 15, 16, 23),
     "logs": (2, 32, 34),
     "rebuilding": tuple(range(5)),

@@ -24,6 +24,7 @@ SEEDS = {
     "everything": 1,
     "everything-long": 0,
     "exposed": 0,
+    "bookkeeper": 0,
     "healing": 7,
     "logs": 7,
     "rebuilding": 3,

@@ -56,7 +56,7 @@ class Answer(NamedTuple):
     lac: int | None = None
 
 
-_V3_OF_V2 = {
+V3_OF_V2 = {
     PacketCode.OK: StatusCode.EOK,
     PacketCode.NO_LEDGER: StatusCode.ENOLEDGER,
     PacketCode.NO_ENTRY: StatusCode.ENOENTRY,
@@ -76,10 +76,10 @@ class RawBookKeeper:
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        near: BookKeeperConnection,
+        near: BookKeeperConnection | None,
         speaks: str,
     ) -> None:
-        self.near = near
+        self.near: Any = near  # None: the bookie is another host's
         self.writer = writer
         self.speaks = speaks
         self._reader = reader
@@ -187,7 +187,7 @@ class RawBookKeeper:
             self.send(p.encode_add(key, body, p.PacketFlags.RECOVERY if recovery else 0))
             reply = await self.packet()
             assert (reply.op, reply.ledger_id, reply.entry_id) == (p.PacketOp.ADD, ledger, entry_id)
-            return _V3_OF_V2[PacketCode(reply.code)]
+            return V3_OF_V2[PacketCode(reply.code)]
         found = await self.ask(m.AddEntryRequest(ledger, entry_id, key, body, recovery))
         assert found[1:] == (ledger, entry_id)
         return StatusCode(found.status)
@@ -203,7 +203,7 @@ class RawBookKeeper:
     def answer_of(reply: p.ReplyPacket, ledger: int = LEDGER) -> Answer:
         assert (reply.op, reply.ledger_id) == (p.PacketOp.READ, ledger)
         body = bytes(reply.body) or None
-        return Answer(_V3_OF_V2[PacketCode(reply.code)], body, reply.entry_id)
+        return Answer(V3_OF_V2[PacketCode(reply.code)], body, reply.entry_id)
 
     async def batch(
         self, first: int, entries_max: int = 100, bytes_max: int = 1 << 20, *, fence: bool = False, key: bytes = KEY
@@ -213,4 +213,4 @@ class RawBookKeeper:
         self.send(p.encode_batch_read(LEDGER, first, 99, entries_max, bytes_max, flags, key if fence else b""))
         reply = await self.packet()
         assert reply[2:5] == (LEDGER, first, 99)
-        return _V3_OF_V2[PacketCode(reply.code)], [bytes(one) for one in p.batch_entries(reply.body)]
+        return V3_OF_V2[PacketCode(reply.code)], [bytes(one) for one in p.batch_entries(reply.body)]
