@@ -267,4 +267,29 @@ MUTANTS: list[Mutant] = [
         "return",
         ("tests/unit/client/bookkeeper/test_bookkeeper_tls.py::test_a_bookie_without_tls_is_refused",),
     ),
+    Mutant(
+        "bkpy's under-replication records in a BookKeeper cluster",
+        "BookKeeper's replication workers stop at nodes that they can't read",
+        "has_marks=False",
+        "has_marks=True",
+        ("tests/unit/client/bookkeeper/test_bookkeeper_writing.py::test_a_bookie_that_refuses_is_replaced",),
+    ),
+    Mutant(
+        "a refused batch of a BookKeeper add answered as stored",
+        "an entry is acknowledged that no bookie has",
+        "if self._statuses[batch] not in m.ENDS_WRITER:\n    self._statuses[batch] = status",
+        "pass",
+        (
+            "tests/unit/client/bookkeeper/test_bookkeeper_writing.py::test_a_recovery_by_somebody_else_fences_the_writer",
+        ),
+    ),
+    Mutant(
+        "a BookKeeper add answered with its first entry",
+        "entries are acknowledged that bookies have yet to store",
+        "if not self._unanswered:\n    self._answer(",
+        "if self._unanswered <= 1:\n    self._answer(",
+        (
+            "tests/unit/client/bookkeeper/test_bookkeeper_writing.py::test_no_entry_is_acknowledged_that_one_bookie_keeps_waiting",
+        ),
+    ),
 ]

@@ -87,10 +87,11 @@ class BlockingClient(BlockingOwner):
 
         Each entry goes to `write_quorum` of `ensemble_size` bookies and is acknowledged when `ack_quorum` of them have
         it on disk. `password` has at most 65536 bytes. `digest` is "crc32c" or "hmac-sha256", the latter keyed by
-        `password`. With `caller_ids`, every append names its entry's id; with `deferred_sync`, appends are acknowledged
-        before they are on disk, and `force` makes them durable. Where too few bookies are there, the ledger has known
-        ones that are absent, which get its entries when they are back, unless `allow_absent_bookies` (in place of the
-        setting) is False: `writer.absent` names them.
+        `password`; in a cluster of Apache BookKeeper "crc32c", "crc32", "hmac-sha1" or "dummy". With `caller_ids`,
+        every append names its entry's id; with `deferred_sync`, appends are acknowledged before they are on disk, and
+        `force` makes them durable. Where too few bookies are there, the ledger has known ones that are absent, which
+        get its entries when they are back, unless `allow_absent_bookies` (in place of the setting) is False:
+        `writer.absent` names them.
 
         Raises `ConfigError` for sizes without
         E >= Qw >= Qa >= 1 and for custom metadata whose name begins with "bkpy.", `NotEnoughBookiesError`,

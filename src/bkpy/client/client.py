@@ -48,7 +48,6 @@ from bkpy.protocol.log.log_list import checked_name
 from bkpy.protocol.wire import messages as m
 from bkpy.protocol.wire.lac_reply import unverified_last_entry
 from bkpy.protocol.wire.messages import Op
-from bkpy.protocol.wire.records import DIGESTS, RecordCodec, digest_key, ledger_key
 from bkpy.recovery.recoveries import Recoveries
 from bkpy.replication.context import ReplicationContext
 
@@ -66,6 +65,7 @@ if TYPE_CHECKING:
     from bkpy.metadata.store.store import MetadataStore
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
     from bkpy.protocol.log.log_list import LogList
+    from bkpy.protocol.wire.records import RecordCodec
     from bkpy.recovery.write_back import WriteBack
     from bkpy.runtime.interfaces import Runtime
     from bkpy.runtime.loop_guard import LoopGuard
@@ -225,10 +225,11 @@ class Client:
 
         Each entry goes to `write_quorum` of `ensemble_size` bookies and is acknowledged when `ack_quorum` of them have
         it on disk. `password` has at most 65536 bytes. `digest` is "crc32c" or "hmac-sha256", the latter keyed by
-        `password`. With `caller_ids`, every append names its entry's id; with `deferred_sync`, appends are acknowledged
-        before they are on disk, and `force` makes them durable. Where too few bookies are there, the ledger has known
-        ones that are absent, which get its entries when they are back, unless `allow_absent_bookies` (in place of the
-        setting) is False: `writer.absent` names them.
+        `password`; in a cluster of Apache BookKeeper "crc32c", "crc32", "hmac-sha1" or "dummy". With `caller_ids`,
+        every append names its entry's id; with `deferred_sync`, appends are acknowledged before they are on disk, and
+        `force` makes them durable. Where too few bookies are there, the ledger has known ones that are absent, which
+        get its entries when they are back, unless `allow_absent_bookies` (in place of the setting) is False:
+        `writer.absent` names them.
 
         Raises `ConfigError` for sizes without
         E >= Qw >= Qa >= 1 and for custom metadata whose name begins with "bkpy.", `NotEnoughBookiesError`,
@@ -244,24 +245,24 @@ class Client:
             check_size(name, size)
         check_password(password)
         check_sizes(ensemble_size, write_quorum, ack_quorum)
-        if self._cluster.of_bookkeeper:
-            raise not_of_bookkeeper("ledgers that bkpy creates")
-        if digest not in DIGESTS:
-            raise ConfigError(f"digest {digest!r} is not one of {', '.join(DIGESTS)}")
+        if self._cluster.of_bookkeeper and (caller_ids or deferred_sync):
+            raise not_of_bookkeeper("ledgers of bkpy with caller_ids or deferred_sync")
+        stored_as = self._dialect.new_format(digest, password)
         if ack_quorum == 1:
             warnings.warn(_ONE_ACK, stacklevel=2)
         new = NewLedger(
             ensemble_size,
             write_quorum,
             ack_quorum,
-            digest,
-            ledger_key(password),
+            stored_as.digest,
+            stored_as.key,
             checked_custom(custom_metadata),
             caller_ids=caller_ids,
             deferred_sync=deferred_sync,
+            metadata=stored_as.metadata,
         )
         created = await self._create(new, allow_absent=allow_absent_bookies)
-        return self._writer(created, RecordCodec(created.metadata.ledger_id, digest, digest_key(password)))
+        return self._writer(created, self._dialect.codec(created.metadata, password))
 
     async def _create(self, new: NewLedger, *, allow_absent: bool | None = None) -> Created:
         self._check_open()
@@ -373,9 +374,10 @@ class Client:
         """
         check_ledger_id(ledger_id)
         self._check_open()
-        if self._cluster.of_bookkeeper:
-            raise not_of_bookkeeper("ledgers that bkpy deletes")
-        await _delete_ledger(ledger_id, self._cluster.catalog, self._logs, self._trail)
+        if self._cluster.of_bookkeeper:  # whose ledgers are of no log of bkpy's
+            _check_deleted(ledger_id, await self._cluster.catalog.delete(ledger_id))
+            return
+        _check_deleted(ledger_id, await _deletion(ledger_id, self._cluster.catalog, self._logs, self._trail))
 
     def list_logs(self) -> AsyncGenerator[str, None]:
         """The names of all logs, sorted; those created or deleted meanwhile may be among them or not."""
@@ -632,8 +634,8 @@ async def _last_entry(parts: ReplicationParts, ledger_id: int, bookie_id: str) -
 # --- deleting a ledger ------------------------------------------------------------------------------------------------
 
 
-async def _delete_ledger(ledger_id: int, catalog: LedgerCatalog, logs: LogStore, trail: AuditTrail) -> None:
-    outcome = await _deletion(ledger_id, catalog, logs, trail)
+def _check_deleted(ledger_id: int, outcome: DeleteOutcome) -> None:
+    """Raise the error for an outcome other than the ledger's deletion."""
     match outcome:
         case Gone():
             return

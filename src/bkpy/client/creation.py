@@ -11,7 +11,7 @@ from bkpy.metadata.store.outcome import to_error
 from bkpy.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from bkpy.client.bookies.ensembles import Ensembles
     from bkpy.metadata.ledgers.catalog import LedgerCatalog
@@ -22,7 +22,10 @@ log = logging.getLogger("bkpy.client")
 
 
 class NewLedger(NamedTuple):
-    """The attributes of a ledger to create. `key` is `bkpy.protocol.wire.records.ledger_key` of its password."""
+    """The attributes of a ledger to create.
+
+    `key` is what bookies ask its writer for, and `metadata` makes the metadata of its cluster's kind.
+    """
 
     ensemble_size: int
     write_quorum: int
@@ -32,6 +35,7 @@ class NewLedger(NamedTuple):
     custom_metadata: Mapping[str, bytes]
     caller_ids: bool = False
     deferred_sync: bool = False
+    metadata: Callable[..., LedgerMetadata] = LedgerMetadata
 
 
 async def create_ledger(
@@ -72,7 +76,7 @@ async def create_ledger(
 def _metadata(
     new: NewLedger, bookies: tuple[str, ...], created_ms: int, owner_token: str, ledger_id: int
 ) -> LedgerMetadata:
-    return LedgerMetadata(
+    return new.metadata(
         ledger_id=ledger_id,
         state=LedgerState.OPEN,
         ensemble_size=new.ensemble_size,

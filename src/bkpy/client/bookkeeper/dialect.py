@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from bkpy.client.bookkeeper.connection import TranslatingConnection
-from bkpy.client.bookkeeper.ledgers import UsedLedgers
-from bkpy.client.dialect import ClientDialect
+from bkpy.client.bookkeeper.ledgers import UsedLedgers, digest_named
+from bkpy.client.dialect import ClientDialect, NewFormat
 from bkpy.metadata.bookkeeper.service_info import SERVICE_INFO
+from bkpy.protocol.bookkeeper.entries import master_key
+from bkpy.protocol.bookkeeper.ledger_metadata import BookKeeperLedgerMetadata
 
 if TYPE_CHECKING:
     from bkpy.client.bookies.connection import ChannelOwner
     from bkpy.config.client import ClientSettings
     from bkpy.runtime.interfaces import Runtime
+
+
+_TOKEN_BYTES: Final = 8  # of what is unique to the creation of a ledger
 
 
 def bookkeeper_dialect(settings: ClientSettings, runtime: Runtime) -> ClientDialect:
@@ -22,4 +27,12 @@ def bookkeeper_dialect(settings: ClientSettings, runtime: Runtime) -> ClientDial
     def connection(owner: ChannelOwner) -> TranslatingConnection:
         return TranslatingConnection(owner, ledgers, settings, runtime)
 
-    return ClientDialect(ledgers.codec, connection, SERVICE_INFO)
+    return ClientDialect(_new_format, ledgers.codec, connection, SERVICE_INFO)
+
+
+def _new_format(digest: str, password: bytes) -> NewFormat:
+    def metadata(*, owner_token: str, **fields: Any) -> BookKeeperLedgerMetadata:
+        token = int.from_bytes(bytes.fromhex(owner_token)[:_TOKEN_BYTES], "big", signed=True)
+        return BookKeeperLedgerMetadata(owner_token=str(token), password=password, **fields)
+
+    return NewFormat(digest_named(digest), master_key(password), metadata)

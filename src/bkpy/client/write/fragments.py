@@ -151,8 +151,10 @@ class StoredFragments:
     async def mark_short(self, ledger_id: int, bookie_ids: Collection[str]) -> None:
         """Mark the closed ledger for bookies that may miss acknowledged entries, so that workers verify and copy.
 
-        Where that fails, the periodic check of replicas may find it.
+        Where that fails, the periodic check of replicas may find it, as in a BookKeeper cluster, which has no marks.
         """
+        if not self._catalog.has_marks:
+            return
         marks = self._catalog.marks()
         try:
             outcome = await marks.add(ledger_id, marks.returned_now(bookie_ids))

@@ -22,7 +22,9 @@ def open_catalog(store: MetadataStore, root: str, layout: bytes, settings: Clien
     """The ledgers of the cluster with this LAYOUT. Raises the errors of `decode_layout`."""
     known = decode_layout(layout, f"{root}/{paths.LAYOUT}")
     new_ids = BookKeeperIdGenerator(store, root, known, attempts_max=settings.metadata_write_attempts_max)
-    return LedgerCatalog(store, root, known, store.runtime, settings, codec=BookKeeperLedgerMetadata, new_ids=new_ids)
+    return LedgerCatalog(
+        store, root, known, store.runtime, settings, codec=BookKeeperLedgerMetadata, new_ids=new_ids, has_marks=False
+    )
 
 
 def new_cluster_nodes(root: str, instance_id: str) -> list[Create]:

@@ -87,7 +87,8 @@ class NewIds(Protocol):
 class LedgerCatalog:
     """The ledgers under `root`. Reads raise `MetadataUnavailableError` when the store can't be reached in time.
 
-    `codec` decodes what is stored of a ledger. `new_ids` gives out ids as the layout does, by default.
+    `codec` decodes what is stored of a ledger. `new_ids` gives out ids as the layout does, by default. `has_marks`:
+    the cluster has under-replication records of bkpy.
     """
 
     def __init__(
@@ -100,8 +101,10 @@ class LedgerCatalog:
         *,
         codec: type[LedgerMetadata] = LedgerMetadata,
         new_ids: NewIds | None = None,
+        has_marks: bool = True,
     ) -> None:
         self.layout = layout
+        self.has_marks = has_marks
         self._codec = codec
         self._store = store
         self._root = root

@@ -370,8 +370,8 @@ async def test_what_is_not_offered_is_refused_in_one_line(theirs: TheirCluster) 
     client = await theirs.client()
     before = dict.fromkeys(theirs.tree.paths)
     calls: list[Any] = [
-        client.create_ledger(),
-        client.delete_ledger(7),
+        client.create_ledger(caller_ids=True),
+        client.create_ledger(deferred_sync=True),
         client.open_log("orders", create=True),
         client.read_log("orders"),
         client.delete_log("orders"),
