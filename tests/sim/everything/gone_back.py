@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bkpy.client.client import replication_context
 from bkpy.metadata import paths
-from bkpy.protocol.ledger.ledger_metadata import LedgerState
+from bkpy.metadata.ledgers.layout import LONG_HIERARCHICAL
+from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from tests.sim.cluster import ROOT
 from tests.sim.coverage_marks import WENT_BACK
 
@@ -75,6 +76,7 @@ class GoneBack:
             for bookie in bookies
         }
         stage.world.metadata.put_back(self.older)
+        self._forget_what_is_newer()
         stage.world.record("event", "the metadata store has gone back to an older copy")
         for bookie, session in sessions:
             if session in bookie.host.sessions:
@@ -86,6 +88,14 @@ class GoneBack:
                     bookie.host.crash()
                 await stage.start(bookie)
         return held
+
+    def _forget_what_is_newer(self) -> None:
+        """Nothing is promised of a ledger that was written, or closed, since: a bookie in doubt may recover it."""
+        oracle = self.stage.oracle
+        for story in self.stage.stories.by_id.values():
+            data = oracle.data(LONG_HIERARCHICAL.path_of(ROOT, story.ledger_id))
+            if data is None or LedgerMetadata.decode(story.ledger_id, data) != story.stored:
+                oracle.story(story.ledger_id).deleted = True
 
     async def _check(self, client: Client, before: Mapping[Bookie, Held]) -> None:
         given = await replication_context(client).cluster.catalog.ids_given()
