@@ -145,7 +145,7 @@ async def _restore(uri: str, path: str) -> Restored:
                 settings=given,
                 trail=trail,
                 verified=lambda count: bar.update(verifying, completed=count),
-                wrote=lambda count: bar.update(writing, completed=count),
+                wrote=lambda count: bar.update(writing, completed=count, total=bar.tasks[0].completed),
             )
 
 
