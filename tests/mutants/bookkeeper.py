@@ -292,4 +292,18 @@ MUTANTS: list[Mutant] = [
             "tests/unit/client/bookkeeper/test_bookkeeper_writing.py::test_no_entry_is_acknowledged_that_one_bookie_keeps_waiting",
         ),
     ),
+    Mutant(
+        "bytes in the clear behind START_TLS taken for what came with TLS",
+        "whoever sits between client and bookie adds entries of his own",
+        'if self._receive.partial:\n    raise ProtocolError("bytes in the clear after START_TLS")\nbreak',
+        "pass",
+        (f"{_BOOKIE}/test_start_tls.py::test_what_comes_in_the_clear_behind_start_tls_is_refused",),
+    ),
+    Mutant(
+        "requests in the clear answered by a bookie with certificates",
+        "everybody who reaches the port reads and writes",
+        "if not self._secure:\n    self._take_in_the_clear(frame)\n    return",
+        "pass",
+        (f"{_BOOKIE}/test_start_tls.py::test_nothing_else_is_answered_in_the_clear",),
+    ),
 ]

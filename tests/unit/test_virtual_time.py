@@ -17,6 +17,7 @@ REAL = {
     "bookie/bookkeeper/test_bookkeeper_connections.py::test_a_closed_connection_is_freed_without_the_cycle_collector": (
         "transports of the kernel's sockets are freed"
     ),
+    "bookie/bookkeeper/test_start_tls.py": "TLS needs sockets of the kernel",
     "bookie/connection/test_closed_connections.py": "transports of the kernel's sockets are freed",
     "bookie/test_collector.py::test_a_run_over_http": "HTTP needs sockets of the kernel",
     "bookie/test_collector.py::test_bodies_that_make_no_sense": "HTTP needs sockets of the kernel",

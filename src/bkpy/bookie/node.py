@@ -94,7 +94,9 @@ class Listening:
         self.credentials = credentials
         self.service = service
         self.disk = DiskMonitor(service.settings, runtime)
-        connect = None if protocol is None else partial(protocol, disk=self.disk)
+        connect = None
+        if protocol is not None:
+            connect = partial(protocol, disk=self.disk, certificates=credentials.certificates)
         self.server = BookieServer(service, credentials, instance_id=instance_id, new_connection=connect)
         self.reasons = ReadOnlyReasons(service)
 

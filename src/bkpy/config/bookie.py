@@ -306,8 +306,6 @@ class BookieSettings(BookieStorage, BookieNetwork, BookieSecurity, RecoverySetti
             raise ValueError("a bookie with tls_ca_file needs tls_certificate_file and tls_key_file, too")
         if self.metrics_tls and self.tls_certificate_file is None:
             raise ValueError("metrics_tls needs tls_certificate_file, tls_key_file and tls_ca_file")
-        if self.protocol == "bookkeeper" and self.tls_certificate_file is not None:
-            raise ValueError("a bookie with protocol = bookkeeper has no TLS yet")
         if self.access_file is not None and self.tls_certificate_file is None:
             raise ValueError("access_file needs tls_certificate_file: a client's name comes from its certificate")
         return self

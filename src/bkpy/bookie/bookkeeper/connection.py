@@ -29,22 +29,34 @@ from bkpy.protocol.bookkeeper.statuses import PACKET_CODES, StatusCode
 from bkpy.protocol.wire.messages import Hello, Op, Status
 from bkpy.protocol.wire.receive_buffer import ReceiveBuffer
 from bkpy.runtime.accepted import closed_by_client, detect_vanished_client
+from bkpy.runtime.tls import explained
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from bkpy.bookie.connection.served import ConnectionOwner, DiskSpace
     from bkpy.bookie.service import BookieService
     from bkpy.buffers import Bytes
     from bkpy.protocol.bookkeeper.messages import RequestHeader
     from bkpy.runtime.accepted import Socket
+    from bkpy.runtime.tls import Certificates
 
 _ADD: Final = int(p.PacketOp.ADD)
+_ALL_OPS: Final = forbidden_ops(Right.NONE)
 _AUTH_DISABLED: Final = m.AuthExchange(m.AUTH_DISABLED, b"")
 
 
 class BookKeeperConnection(asyncio.BufferedProtocol):
     """Made for each accepted socket."""
 
-    def __init__(self, service: BookieService, owner: ConnectionOwner, *, disk: DiskSpace) -> None:
+    def __init__(
+        self,
+        service: BookieService,
+        owner: ConnectionOwner,
+        *,
+        disk: DiskSpace,
+        certificates: Certificates | None,
+    ) -> None:
         self.service = service
         self.keys = OpenedLedgers(service.settings.presented_ledgers_max, service.key_memory)
         self.adds = EntryAdds(service, self, self.keys)
@@ -59,6 +71,10 @@ class BookKeeperConnection(asyncio.BufferedProtocol):
         self._forbidden = NO_OPS
         self._owner = owner
         self._disk = disk
+        self._certificates = certificates
+        self._handshaking = False  # from the answer to START_TLS until TLS reads from the socket
+        self._early: list[bytes] | None = None  # frames that came with TLS before `_start_tls` went on
+        self._secure = certificates is None
         self._settings = service.settings
         self._receive = ReceiveBuffer(
             service.settings.frame_bytes_max, service.chunks, service.receive_budget, self._room, frames
@@ -98,17 +114,36 @@ class BookKeeperConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self.received_bytes += nbytes
+        if self._early is not None:
+            self._hold(nbytes, self._early)
+            return
+        self._take_all(self._receive.received(nbytes))
+        if not self._closing and not self._receive.ready():
+            self.pause("receiving")
+
+    def _take_all(self, received: Iterable[memoryview]) -> None:
         try:
-            for frame in self._receive.received(nbytes):
+            for frame in received:
                 self._take(frame)
                 if self._closing:
+                    break
+                if self._handshaking:
+                    if self._receive.partial:
+                        raise ProtocolError("bytes in the clear after START_TLS")
                     break
         except BookKeeperError as e:
             self.refuse(e)
         self.adds.end_turn()
         self.reads.end_turn()
-        if not self._closing and not self._receive.ready():
-            self.pause("receiving")
+
+    def _hold(self, nbytes: int, early: list[bytes]) -> None:
+        """Keep what comes with TLS before its transport is here, which the answers need; there are few bytes of it."""
+        try:
+            if self._handshaking:
+                raise ProtocolError("bytes in the clear after START_TLS")
+            early += map(bytes, self._receive.received(nbytes))
+        except BookKeeperError as e:
+            self.refuse(e)
 
     def eof_received(self) -> bool:
         return False  # closes: the client would not read further replies
@@ -219,6 +254,9 @@ class BookKeeperConnection(asyncio.BufferedProtocol):
     # --- requests ---------------------------------------------------------------------------------------------------
 
     def _take(self, frame: memoryview) -> None:
+        if not self._secure:
+            self._take_in_the_clear(frame)
+            return
         if frames.is_packet(frame):
             if not self.greeted:
                 self._greet()
@@ -242,6 +280,60 @@ class BookKeeperConnection(asyncio.BufferedProtocol):
         self.greeted = True
         if self.service.storage.full:
             self.pause("memory")
+
+    def _take_in_the_clear(self, frame: memoryview) -> None:
+        """A request before START_TLS, to a bookie with certificates."""
+        if frames.is_packet(frame):
+            packet = p.decode_request(frame)
+            self._forbidden = _ALL_OPS
+            self._take_packet(packet)
+            return
+        header, request = m.decode_request(frame)
+        match request:
+            case m.StartTlsRequest():
+                self._handshaking, self._early = True, []
+                self.send(m.encode_response(header, m.StartTlsResponse()))
+                self.flush()
+                self.service.spawn(self._start_tls(), f"TLS handshake of {self.address}", self.abort)
+            case m.AuthExchange() | m.MalformedRequest():
+                self._take_message(header, request)
+            case _:
+                self.send(m.encode_refusal(header, StatusCode.EUA))
+
+    async def _start_tls(self) -> None:
+        certificates, transport = self._certificates, self._transport
+        if transport is None or certificates is None:
+            return
+        settings = self._settings
+        self._handshaking = False  # the loop hands over to TLS at once: no further byte comes in the clear
+        try:
+            secured = await asyncio.get_running_loop().start_tls(
+                transport,
+                self,
+                certificates.context,
+                server_side=True,
+                ssl_handshake_timeout=settings.tls_handshake_timeout_s,
+                ssl_shutdown_timeout=settings.tls_handshake_timeout_s,
+            )
+        except OSError as error:
+            failure, text = explained(error, "the client", certificates.files)
+            self.service.metrics.handshake_failed(failure)
+            self.service.complain_of_frames("refused %s: %s", self.address, text)
+            transport.abort()
+            if not self.lost:  # whether the loop says so differs from one to another
+                self.connection_lost(None)
+            return
+        if self.lost or secured is None:
+            return
+        self.service.metrics.handshake_done()
+        self._transport = secured
+        secured.set_write_buffer_limits(high=settings.tls_buffer_bytes_max)
+        self.names = names_in(secured.get_extra_info("peercert"))
+        self.know_rights()
+        early, self._early, self._secure = self._early, None, True
+        if self._pauses:
+            secured.pause_reading()
+        self._take_all(map(memoryview, early or ()))
 
     def _take_packet(self, packet: p.AddPacket | p.ReadPacket | p.BatchReadPacket | p.AuthPacket) -> None:
         refused = PACKET_CODES[StatusCode.EUA]

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from bkpy.protocol.access import Right
     from bkpy.protocol.wire.messages import Hello, Status
     from bkpy.protocol.wire.receive_buffer import ReceiveBuffer
+    from bkpy.runtime.tls import Certificates
 
 
 class ServedKeys(Protocol):
@@ -88,7 +89,14 @@ class DiskSpace(Protocol):
 class OtherProtocol(Protocol):
     """Makes connections of another protocol than bkpy's."""
 
-    def __call__(self, service: BookieService, owner: ConnectionOwner, *, disk: DiskSpace) -> ServedConnection: ...
+    def __call__(
+        self,
+        service: BookieService,
+        owner: ConnectionOwner,
+        *,
+        disk: DiskSpace,
+        certificates: Certificates | None,
+    ) -> ServedConnection: ...
 
 
 class StallWatch:

@@ -1,0 +1,165 @@
+"""START_TLS: the one request that a bookie with certificates answers in the clear."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import TYPE_CHECKING
+
+import pytest
+import uvloop
+from tests.certificates import Authority
+from tests.in_process import DEADLINE_S, InProcess
+from tests.unit.bookie.bookkeeper.raw import KEY, LEDGER, V2, V3, RawBookKeeper, entry
+from tests.waiting import eventually
+
+from bkpy.protocol.bookkeeper import messages as m
+from bkpy.protocol.bookkeeper import packets as p
+from bkpy.protocol.bookkeeper.statuses import StatusCode
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.real("TLS needs sockets of the kernel")
+
+OK = StatusCode.EOK
+
+
+class Secure:
+    """A bookie with certificates, and a client's."""
+
+    def __init__(self, directory: Path) -> None:
+        self.ca = Authority(directory / "ca")
+        self.cluster = InProcess(directory, of_bookkeeper=True)
+
+    def context(self, *, with_certificate: bool = True) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=str(self.ca.file))
+        context.check_hostname = False
+        if with_certificate:
+            issued = self.ca.issue("client")
+            context.load_cert_chain(issued.certificate, issued.key)
+        return context
+
+
+@pytest.fixture
+async def secure(tmp_path: Path) -> AsyncIterator[Secure]:
+    made = Secure(tmp_path)
+    # A busy machine may take long for a handshake.
+    settings = made.ca.settings(made.ca.issue("bookie"))
+    await made.cluster.start("a", tls_handshake_timeout_s=DEADLINE_S, gc_interval_s=0, **settings)
+    yield made
+    await made.cluster.stop()
+
+
+async def start_tls(raw: RawBookKeeper, context: ssl.SSLContext) -> None:
+    assert await raw.ask(m.StartTlsRequest()) == m.StartTlsResponse()
+    async with asyncio.timeout(DEADLINE_S):
+        await raw.writer.start_tls(context)
+
+
+@pytest.mark.parametrize("speaks", [V2, V3])
+async def test_a_client_goes_on_with_tls(secure: Secure, speaks: str) -> None:
+    raw = await RawBookKeeper.connect(secure.cluster, speaks=speaks)
+    await start_tls(raw, secure.context())
+    large = entry(1, bytes(range(256)) * 4000)  # in many TLS records
+    assert await raw.add(0) == OK
+    assert await raw.add(1, large) == OK
+    assert [(await raw.read(i)).entry for i in range(2)] == [entry(0), large]
+    assert (await raw.read(-1, fence=True)).entry == large
+    raw.close()
+    await eventually(lambda: not secure.cluster.connections("a"))
+
+
+def test_the_loop_that_bookies_run_on_goes_on_with_tls_too(tmp_path: Path) -> None:
+    async def talk() -> None:
+        made = Secure(tmp_path)
+        settings = made.ca.settings(made.ca.issue("bookie"))
+        await made.cluster.start("a", tls_handshake_timeout_s=DEADLINE_S, gc_interval_s=0, **settings)
+        raw = await RawBookKeeper.connect(made.cluster, speaks=V2)
+        await start_tls(raw, made.context())
+        large = entry(0, bytes(range(256)) * 4000)
+        assert await raw.add(0, large) == OK
+        assert (await raw.read(0)).entry == large
+        raw.close()
+        await made.cluster.stop()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(talk())
+
+
+async def test_nothing_else_is_answered_in_the_clear(secure: Secure) -> None:
+    raw = await RawBookKeeper.connect(secure.cluster)
+    for raw.speaks in (V2, V3):
+        if raw.speaks == V2:
+            assert await raw.add(0) == StatusCode.EUA
+            assert (await raw.read(0)).code == (await raw.read(0, fence=True)).code == StatusCode.EUA
+            assert (await raw.batch(0))[0] == StatusCode.EUA
+        else:
+            requests = (m.AddEntryRequest(LEDGER, 0, KEY, entry(0)), m.ReadEntryRequest(LEDGER, 0))
+            for request in (*requests, m.ReadLacRequest(LEDGER), m.BookieInfoRequest(3), m.ForceLedgerRequest(LEDGER)):
+                assert await raw.ask(request) == StatusCode.EUA
+    assert await raw.ask(m.AuthExchange("any", b"")) == m.AuthExchange("AuthDisabledPlugin", b"")
+    await start_tls(raw, secure.context())
+    assert (await raw.read(0)).code == StatusCode.ENOLEDGER, "nothing was stored"
+    assert await raw.ask(m.StartTlsRequest()) == StatusCode.EBADREQ
+    raw.close()
+
+
+async def test_a_client_without_a_certificate_is_refused(secure: Secure) -> None:
+    raw = await RawBookKeeper.connect(secure.cluster)
+    assert await raw.ask(m.StartTlsRequest()) == m.StartTlsResponse()
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            await raw.writer.start_tls(secure.context(with_certificate=False))
+            await raw.read(0)
+    except (OSError, EOFError):
+        pass  # TLS 1.3 says so only after the client's part of the handshake
+    await eventually(lambda: not secure.cluster.connections("a"))
+    failures = secure.cluster.service("a").metrics.registry.get_sample_value(
+        "bkpy_bookie_tls_failures_total", {"reason": "no certificate"}
+    )
+    assert failures == 1
+
+
+async def test_what_comes_in_the_clear_behind_start_tls_is_refused(secure: Secure) -> None:
+    """It would be taken for what came with TLS."""
+    raw = await RawBookKeeper.connect(secure.cluster)
+    raw.send(raw.message(m.StartTlsRequest())[1], p.encode_add(KEY, entry(0)))
+    assert await raw.hung_up()
+    await eventually(lambda: not secure.cluster.connections("a"))
+    again = await RawBookKeeper.connect(secure.cluster)
+    await start_tls(again, secure.context())
+    assert (await again.read(0)).code == StatusCode.ENOLEDGER
+    again.close()
+
+
+async def test_what_comes_in_the_clear_after_the_answer_is_refused(
+    secure: Secure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until the loop has handed over to TLS."""
+    raw = await RawBookKeeper.connect(secure.cluster)
+    near = raw.near
+    take = near.send
+
+    def send_and_receive(buffers: list[bytes]) -> None:
+        take(buffers)
+        late = b"".join(p.encode_add(KEY, entry(0)))
+        near.get_buffer(-1)[: len(late)] = late
+        near.buffer_updated(len(late))
+
+    monkeypatch.setattr(near, "send", send_and_receive)
+    raw.send(raw.message(m.StartTlsRequest())[1])
+    assert await raw.hung_up()
+    await eventually(lambda: not secure.cluster.connections("a"))
+
+
+async def test_a_client_that_never_shakes_hands_is_disconnected(tmp_path: Path) -> None:
+    made = Secure(tmp_path)
+    settings = made.ca.settings(made.ca.issue("bookie"))
+    await made.cluster.start("a", tls_handshake_timeout_s=0.1, **settings)
+    raw = await RawBookKeeper.connect(made.cluster)
+    assert await raw.ask(m.StartTlsRequest()) == m.StartTlsResponse()
+    assert await raw.hung_up()
+    await eventually(lambda: not made.cluster.connections("a"))
+    await made.cluster.stop()
