@@ -384,6 +384,22 @@ def test_a_duplicated_connection_brings_all_bytes_once_more_and_late() -> None:
     pair.run(main())
 
 
+def test_a_duplicate_that_the_far_end_has_not_accepted_yet_takes_any_number_of_bytes() -> None:
+    pair = Pair()
+
+    async def main() -> None:
+        await pair.up()
+        net = pair.world.net
+        net.duplicate(pair.a.address, pair.b.address, 0.001)
+        near = await pair.a.start(pair.connect())
+        net.partition(pair.a.address, pair.b.address)
+        pair.a.do(near.transport.write, bytes(WINDOW_BYTES))
+        await asyncio.sleep(1.0)
+        assert len(pair.accepted) == 2
+
+    pair.run(main())
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_the_kernel_closes_the_connections_of_a_dead_process(seed: int) -> None:
     pair = Pair(seed)

@@ -356,6 +356,7 @@ class Shadow(SimTransport):
     def __init__(self, net: SimNet, original: SimTransport, port: int, late_s: float) -> None:
         super().__init__(net, (original.address, port), original.peername, None)
         self._late_s = late_s
+        self.set_write_buffer_limits(1 << 40)  # nobody is told to write less, also before the far end has accepted
 
     def begin(self, error: OSError | None) -> None:
         """The far end has accepted, or refused."""

@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 # How many traces that count there are at least in each block of seeds.
 FAILOVER_SEEDS, FAILOVER_TRACES = 15, 10
 HEALING_SEEDS, HEALING_TRACES = 25, 60
+CROWD_SEEDS, CROWD_TRACES = 40, 500
 CHEAP = {
     "failover": (45, 90, 120),
     "healing": (0, 175, 200),
+    "crowd": (0, 40),
 }  # blocks that take least time; `make test-long` has the others
 
 
@@ -56,6 +58,16 @@ def test_the_model_explains_what_some_runs_do(tmp_path: Path) -> None:
 def test_the_model_explains_failovers(first: int, tmp_path: Path) -> None:
     count, kinds = explained("failover", range(first, first + FAILOVER_SEEDS), tmp_path)
     assert count >= FAILOVER_TRACES
+    assert kinds == {CHANGE, RECOVERY}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("first", blocks("crowd", 4, CROWD_SEEDS))
+def test_the_model_explains_crowds_of_ledgers(first: int, tmp_path: Path) -> None:
+    """Two blocks have a thousand."""
+    count, kinds = explained("crowd", range(first, first + CROWD_SEEDS), tmp_path)
+    assert count >= CROWD_TRACES
     assert kinds == {CHANGE, RECOVERY}
 
 

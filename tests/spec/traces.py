@@ -11,7 +11,7 @@ import contextlib
 import contextvars
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
 
 from bkpy.metadata.ledgers.layout import LONG_HIERARCHICAL
@@ -44,6 +44,21 @@ CHANGE, RECOVERY, SWAP = "ensemble change", "recovery", "swap"
 UNMODELLED = "holes and accepted losses"
 
 
+class Denial(NamedTuple):
+    """What a bookie has denied: all ids from `first` to `last` but for these ranges."""
+
+    event: dict[str, Any]
+    first: int
+    last: int
+    others: Sequence[tuple[int, int]]
+
+    def up_to(self, highest: int) -> frozenset[int]:
+        ids = set(range(self.first, min(self.last, highest) + 1))
+        for low, high in self.others:
+            ids.difference_update(range(low, min(high, highest) + 1))
+        return frozenset(ids)
+
+
 @dataclass
 class Trace:
     """One ledger's: its sizes, and the events in the order in which they took effect."""
@@ -53,6 +68,7 @@ class Trace:
     events: list[dict[str, Any]] = field(default_factory=list)
     kinds: set[str] = field(default_factory=set)  # what there is in it of that which a trace is worth checking for
     recoveries: list[WriteBack] = field(default_factory=list)
+    denials: list[Denial] = field(default_factory=list)
     highest: int = -1  # the highest id sent
     over: bool = False  # the ledger was deleted, or something came that the model doesn't know
 
@@ -89,7 +105,11 @@ class Watch:
 
     def counting(self) -> list[Trace]:
         """The traces that have an ensemble change, a recovery or a swap, and nothing that isn't modelled."""
-        return [trace for trace in self.traces.values() if trace.kinds and UNMODELLED not in trace.kinds]
+        found = [trace for trace in self.traces.values() if trace.kinds and UNMODELLED not in trace.kinds]
+        for trace in found:
+            for denial in trace.denials:  # also of what was sent only later
+                denial.event["s"] = denial.up_to(trace.highest + 1)
+        return found
 
     # --- the metadata -----------------------------------------------------------------------------------------------
 
@@ -238,11 +258,8 @@ class Watch:
             # What is denied was not there when the read began, and may come before it ends.
             event = trace.add("deny", b=self._here(), s=frozenset())
             result = await read(storage, ledger_id, first, last, bytes_max)
-            ids = set(range(first, min(result.examined_to, trace.highest + 1) + 1))
-            ids -= {header.entry_id for header in walk(memoryview(b"".join(result.segments)))}
-            for low, high in result.unknown:
-                ids -= set(range(low, min(high, trace.highest + 1) + 1))
-            event["s"] = frozenset(ids)
+            there = [(header.entry_id,) * 2 for header in walk(memoryview(b"".join(result.segments)))]
+            trace.denials.append(Denial(event, first, result.examined_to, [*there, *result.unknown]))
             return result
 
         def watched_sent(acks: LedgerAcks, batch: Batch) -> None:
