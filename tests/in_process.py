@@ -179,7 +179,14 @@ class InProcess:
         return self._ports[name]
 
     async def client(self, *, tls: ssl.SSLContext | None = None, **settings: Any) -> Client:
-        client = await open_client(self.tree.session(), self.root, runtime_here(), client_settings(**settings), tls=tls)
+        client = await open_client(
+            self.tree.session(),
+            self.root,
+            runtime_here(),
+            client_settings(**settings),
+            tls=tls,
+            of_bookkeeper=self.of_bookkeeper,
+        )
         self.clients.append(client)
         return client
 
