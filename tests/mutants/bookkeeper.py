@@ -12,6 +12,7 @@ _MESSAGES = f"{_HERE}/test_bookkeeper_messages.py"
 _METADATA = f"{_HERE}/test_bookkeeper_ledger_metadata.py"
 _CLUSTER = "tests/unit/metadata/bookkeeper/test_bookkeeper_cluster.py"
 _CLIENT = "tests/unit/client/bookkeeper/test_bookkeeper_client.py"
+_IMPORT = "tests/unit/admin/test_ledger_import.py"
 _BOOKIES = "tests/unit/metadata/bookkeeper/test_bookkeeper_bookies.py"
 
 _BOOKIE = "tests/unit/bookie/bookkeeper"
@@ -305,5 +306,26 @@ MUTANTS: list[Mutant] = [
         "if not self._secure:\n    self._take_in_the_clear(frame)\n    return",
         "pass",
         (f"{_BOOKIE}/test_start_tls.py::test_nothing_else_is_answered_in_the_clear",),
+    ),
+    Mutant(
+        "a part of a BookKeeper ledger taken for its copy",
+        "an import that was killed loses entries for good",
+        "(state, last_entry, length) == (LedgerState.CLOSED, metadata.last_entry, metadata.length)",
+        "state == LedgerState.CLOSED",
+        (f"{_IMPORT}::test_a_part_that_was_recovered_is_no_copy",),
+    ),
+    Mutant(
+        "unfinished copies of an import stay",
+        "each killed import leaves ledgers that nobody knows",
+        "await self._delete(copy_id)",
+        "pass",
+        (f"{_IMPORT}::test_what_a_killed_import_has_left_is_made_again",),
+    ),
+    Mutant(
+        "a copy whose length isn't the original's",
+        "an import that has read too little calls the copy whole",
+        "(copied.last_entry, copied.length) != (metadata.last_entry, metadata.length)",
+        "copied.last_entry < 0",
+        (f"{_IMPORT}::test_a_length_that_the_entries_do_not_have_is_no_copy",),
     ),
 ]

@@ -62,6 +62,7 @@ LAYERS = {
         *("metadata", "protocol", *BASE),
     },
     "admin/cluster_check": {"client", "client/client", "metadata", "protocol", *BASE},
+    "admin/ledger_import": {"admin", "admin/client", "client", "client/client", "metadata", "protocol", *BASE},
     "log": {"client", "metadata", "protocol", *BASE},
 }
 

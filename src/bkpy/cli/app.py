@@ -31,6 +31,7 @@ _TOP: Mapping[str, tuple[str, str]] = {
     "autorecovery": ("bkpy.cli.cluster.autorecovery:autorecovery", "Watch and control the re-replication of ledgers."),
     "cluster": ("bkpy.cli.cluster.group:cluster", "Initialise, show, balance and protect a cluster."),
     "dashboard": ("bkpy.cli.dashboard:dashboard", "Show the cluster in a browser."),
+    "import": ("bkpy.cli.importing:import_", "Copy closed ledgers of an Apache BookKeeper cluster into this one."),
     "export": ("bkpy.cli.export:export", "Write closed ledgers to files, with Spark."),
 }
 

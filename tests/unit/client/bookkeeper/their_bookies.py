@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
@@ -15,7 +16,7 @@ from bkpy.metadata.bookkeeper.cluster import new_cluster_nodes
 from bkpy.metadata.bookkeeper.layout import HYBRID
 from bkpy.metadata.bookkeeper.service_info import encode_service_info
 from bkpy.metadata.store.memory import MemoryStore
-from bkpy.metadata.store.store import Create
+from bkpy.metadata.store.store import Create, Put
 from bkpy.protocol.bookkeeper import frames
 from bkpy.protocol.bookkeeper import messages as b
 from bkpy.protocol.bookkeeper.entries import DigestType, EntryCodec, master_key
@@ -262,3 +263,10 @@ class TheirCluster:
                 self.tree.apply(Create(parent, b""), 0)
         self.tree.apply(Create(path, metadata.encode()), 0)
         return payloads[:count]
+
+    def change(self, ledger_id: int, **changes: Any) -> None:
+        """Somebody else changes the ledger's metadata."""
+        path = HYBRID.path_of(ROOT, ledger_id)
+        node = self.tree.node(path)
+        changed = dataclasses.replace(BookKeeperLedgerMetadata.decode(ledger_id, node.data), **changes)
+        self.tree.apply(Put(path, changed.encode(), node.version), 0)
