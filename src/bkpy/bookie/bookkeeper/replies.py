@@ -44,7 +44,7 @@ def added(header: RequestHeader | None, ledger_id: int, entry_id: int, code: Sta
     """The answer to an add."""
     if header is None:
         return b"".join(p.encode_add_reply(PACKET_CODES[code], ledger_id, entry_id))
-    return b"".join(m.encode_response(header, m.AddEntryResponse(code, ledger_id, entry_id)))
+    return m.encode_added(header.transaction_id, code, ledger_id, entry_id)
 
 
 def read(

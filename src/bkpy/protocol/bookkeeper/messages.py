@@ -235,6 +235,12 @@ class ResponseMessage(NamedTuple):
 _REQUEST: Final = message_class("Request")
 _RESPONSE: Final = message_class("Response")
 
+# Of all answers to adds: only what differs is set anew.
+_ADDED: Final = _RESPONSE()
+_ADDED_HEADER: Final = _ADDED.header
+_ADDED_RESPONSE: Final = _ADDED.addResponse
+_ADDED_HEADER.version, _ADDED_HEADER.operation = MESSAGE_VERSION, Operation.ADD_ENTRY
+
 _REQUEST_FIELDS: Final[Mapping[Operation, str]] = {
     Operation.READ_ENTRY: "readRequest",
     Operation.ADD_ENTRY: "addRequest",
@@ -296,17 +302,17 @@ def decode_request(frame: Bytes) -> tuple[RequestHeader, Request]:
     """The request in a frame, which has no length any more."""
     message = _parse(_REQUEST, frame)
     header = _header(message)
-    operation = _OPERATION_OF.get(header.operation)
-    if operation is None:
+    found = _BY_NUMBER.get(header.operation)
+    if found is None:
         raise ProtocolError(f"unknown operation {header.operation}")
+    operation, name, decode = found
     known = RequestHeader(operation, header.txnId, header.priority)
-    name = _REQUEST_FIELDS.get(operation)
-    if name is None:
+    if decode is None:
         return known, MalformedRequest(f"operation {operation.name} has no message")
     if not message.HasField(name):
         return known, MalformedRequest(f"a request {operation.name} without its message")
     try:
-        return known, _DECODERS[operation](_whole(getattr(message, name), name))
+        return known, decode(_whole(getattr(message, name), name))
     except ProtocolError as e:
         return known, MalformedRequest(e.message)
 
@@ -368,7 +374,10 @@ _DECODERS: Final[Mapping[Operation, Callable[[Any], Request]]] = {
     Operation.GET_LIST_OF_ENTRIES_OF_LEDGER: lambda inner: EntryListRequest(_ledger_of(inner)),
 }
 
-_OPERATION_OF: Final = {int(operation): operation for operation in Operation}
+# By plain numbers: those of an enumeration take longer to look up than a message takes to parse.
+_BY_NUMBER: Final = {
+    int(operation): (operation, _REQUEST_FIELDS.get(operation, ""), _DECODERS.get(operation)) for operation in Operation
+}
 _OPERATIONS: Final[Mapping[type, Operation]] = {
     ReadEntryRequest: Operation.READ_ENTRY,
     AddEntryRequest: Operation.ADD_ENTRY,
@@ -416,6 +425,15 @@ def encode_response(header: RequestHeader, response: Response) -> list[Bytes]:
             case EntryListResponse():
                 _set(inner, "availabilityOfEntriesOfLedger", response.entries)
     return frames.encode(message.SerializeToString())
+
+
+def encode_added(transaction_id: int, status: StatusCode, ledger_id: int, entry_id: int) -> bytes:
+    """The frame that answers an ADD_ENTRY, as `encode_response` makes it in twice the time."""
+    _ADDED_HEADER.txnId = transaction_id
+    _ADDED.status = _ADDED_RESPONSE.status = status
+    _ADDED_RESPONSE.ledgerId, _ADDED_RESPONSE.entryId = ledger_id, entry_id
+    encoded: bytes = _ADDED.SerializeToString()
+    return frames.LENGTH.pack(len(encoded)) + encoded
 
 
 def encode_refusal(header: RequestHeader, status: StatusCode) -> list[Bytes]:

@@ -89,6 +89,11 @@ def test_a_response_is_as_java_sends_it(name: str) -> None:
     assert type(found.response) is type(response)
 
 
+def test_the_quick_answer_to_an_add_is_the_same() -> None:
+    for status in (*StatusCode, StatusCode.EOK):
+        assert m.encode_added(TXN, status, LEDGER, 7) == GOLDEN[f"added {status.name}"]
+
+
 def test_a_request_with_a_context_is_read_without_it() -> None:
     assert m.decode_request(body(GOLDEN["read context"])) == m.decode_request(body(GOLDEN["read"]))
 
