@@ -328,4 +328,11 @@ MUTANTS: list[Mutant] = [
         "copied.last_entry < 0",
         (f"{_IMPORT}::test_a_length_that_the_entries_do_not_have_is_no_copy",),
     ),
+    Mutant(
+        "bytes in the clear behind a BookKeeper bookie's START_TLS begin what comes by TLS",
+        "whoever sits between client and bookie denies entries",
+        "if self._received:",
+        "if False:",
+        ("tests/unit/client/bookkeeper/test_bookkeeper_tls.py::test_bytes_in_the_clear_behind_the_answer_are_refused",),
+    ),
 ]

@@ -302,7 +302,7 @@ CONSTANTS = {
     "replication/auditor/auditor.py": {"_STALLED_AFTER_DELAYS": "is a factor of lost_bookie_recovery_delay_s"},
     "client/bookkeeper/dialect.py": {"_TOKEN_BYTES": ON_DISK},
     "client/bookkeeper/translator.py": {
-        **dict.fromkeys(("_KEY_BYTES", "_LAST_ENTRY"), ON_THE_WIRE),
+        "_LAST_ENTRY": ON_THE_WIRE,
         "_REQUEST_BYTES": "is what a request takes besides an entry's data, at most",
         "_UNKNOWN_LENGTH": A_MARK,
     },

@@ -105,6 +105,8 @@ class TranslatingConnection(asyncio.Protocol):
             raise TlsError("the bookie has no TLS", bookie=self._owner.bookie_id)
         assert self._raw is not None
         self._raw.pause_reading()
+        if self._received:  # nothing in the clear may become a part of what is read by TLS
+            raise TlsError("bytes in the clear follow the bookie's answer to START_TLS", bookie=self._owner.bookie_id)
         secured = await loop.start_tls(self._raw, self, context, server_hostname=host)
         if secured is None:
             raise ConnectionResetError("closed")

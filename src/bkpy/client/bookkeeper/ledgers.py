@@ -25,10 +25,11 @@ _SHORT_NAMES: Final = {name.removeprefix("bk-"): name for name in DIGEST_TYPES}
 
 
 class VerifyingCodecs(NamedTuple):
-    """Of one ledger: its entries as bookies have them, and as this client's parts have them."""
+    """Of one ledger: its entries as bookies have them, and as this client's parts have them; and its key."""
 
     entries: EntryCodec
     records: RecordCodec
+    key: bytes
 
 
 class UsedLedgers:
@@ -47,7 +48,9 @@ class UsedLedgers:
                 "the ledger's metadata, of BookKeeper 4.1 or older, don't say by which digest its entries are verified",
                 ledger_id=ledger_id,
             )
-        self._codecs[ledger_id] = VerifyingCodecs(EntryCodec(ledger_id, digest_type, password), RecordCodec(ledger_id))
+        self._codecs[ledger_id] = VerifyingCodecs(
+            EntryCodec(ledger_id, digest_type, password), RecordCodec(ledger_id), metadata.ledger_key
+        )
         self._users[ledger_id] += 1
         codec = RecordCodec(ledger_id)
         weakref.finalize(codec, self._forget, ledger_id).atexit = False

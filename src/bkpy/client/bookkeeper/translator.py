@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 
 # What a request takes besides an entry's data: the frame, the message, the key, the entry's header and digest.
 _REQUEST_BYTES: Final = 256
-_KEY_BYTES: Final = 20
 _WANTS_AUTHENTICATION: Final = "the bookie asks for authentication by SASL, which bkpy doesn't have"
+_NOBODY_WAITS: Final = "the ledger's reader or writer is gone"
 _LAST_ENTRY: Final = -1
 _UNKNOWN_LENGTH: Final = -1
 
@@ -82,7 +82,6 @@ class Translator:
         self._settings = settings
         self._send = send
         self._reply = reply
-        self._keys: dict[int, bytes] = {}  # that the channel has presented
 
     def take(self, buffers: list[Bytes]) -> None:
         """Take one of the channel's frames."""
@@ -93,8 +92,7 @@ class Translator:
                 values = [Status.OK, "", self._bookie_id, limit, max(0, limit - _REQUEST_BYTES)]
                 self._answer(opcode, correlation_id, values)
             case Op.PRESENT:
-                present = m.decode_present(head, key_bytes=_KEY_BYTES)
-                self._keys.update(zip(present.ledger_ids, present.keys, strict=True))
+                pass  # each request has the key of its ledger
             case Op.ADD:
                 self._add(correlation_id, m.decode_add(head, sum(map(len, body))), memoryview(b"".join(body)))
             case Op.READ:
@@ -122,15 +120,11 @@ class Translator:
     # --- reads ------------------------------------------------------------------------------------------------------
 
     def _read(self, correlation_id: int, asked: m.Read) -> None:
-        codecs, key = self._ledgers.get(asked.ledger_id), b""
-        if codecs is None:  # its reader is gone, and nobody waits for the answer
-            self._refuse(Op.READ, correlation_id, Status.UNKNOWN, "the ledger isn't open any more")
+        codecs = self._ledgers.get(asked.ledger_id)
+        if codecs is None:
+            self._refuse(Op.READ, correlation_id, Status.UNKNOWN, _NOBODY_WAITS)
             return
-        if asked.flags & Flags.RECOVERY:
-            key = self._keys.get(asked.ledger_id, b"")
-            if not key:
-                self._refuse(Op.READ, correlation_id, Status.KEY_REQUIRED)
-                return
+        key = codecs.key if asked.flags & Flags.RECOVERY else b""
         reading = _Reading(
             asked, codecs, key, self._settings, self._send, partial(self._answer, Op.READ, correlation_id)
         )
@@ -139,11 +133,11 @@ class Translator:
     # --- last add confirmed -----------------------------------------------------------------------------------------
 
     def _fence(self, correlation_id: int, ledger_id: int) -> None:
-        key = self._keys.get(ledger_id, b"")
-        if not key:
-            self._refuse(Op.READ_LAC, correlation_id, Status.KEY_REQUIRED)
+        codecs = self._ledgers.get(ledger_id)
+        if codecs is None:
+            self._answer(Op.READ_LAC, correlation_id, [int(Status.UNKNOWN), 0, False])
             return
-        request = ReadEntryRequest(ledger_id, _LAST_ENTRY, key, fence=True)
+        request = ReadEntryRequest(ledger_id, _LAST_ENTRY, codecs.key, fence=True)
 
         def fenced(response: ResponseMessage) -> None:
             if response.status == StatusCode.EOK or denies_entry(response.status):
@@ -210,24 +204,24 @@ class Translator:
         at = 0
         for batch, (ledger_id, size) in enumerate(zip(columns.ledger_ids, columns.sizes, strict=True)):
             records, at = body[at : at + size], at + size
-            codecs, key = self._ledgers.get(ledger_id), self._keys.get(ledger_id)
-            if codecs is None or key is None:
-                adding.refused(batch, Status.KEY_REQUIRED)
+            codecs = self._ledgers.get(ledger_id)
+            if codecs is None:
+                adding.refused(batch, Status.UNKNOWN)
                 continue
             for header in walk(records):
                 data = records[header.offset + HEADER_BYTES : header.end]
                 entry = codecs.entries.encode(header.entry_id, header.last_add_confirmed, header.length, data)
-                request = AddEntryRequest(ledger_id, header.entry_id, key, entry, recovery, deferred)
+                request = AddEntryRequest(ledger_id, header.entry_id, codecs.key, entry, recovery, deferred)
                 self._send(request, adding.sent(batch), priority=priority)
         adding.all_sent()
 
     def _write_lac(self, correlation_id: int, ledger_id: int, record: bytes) -> None:
-        codecs, key = self._ledgers.get(ledger_id), self._keys.get(ledger_id)
-        if codecs is None or key is None:
-            self._refuse(Op.WRITE_LAC, correlation_id, Status.KEY_REQUIRED)
+        codecs = self._ledgers.get(ledger_id)
+        if codecs is None:
+            self._refuse(Op.WRITE_LAC, correlation_id, Status.UNKNOWN, _NOBODY_WAITS)
             return
         confirmed = last_add_confirmed_at(record, 0)
-        request = WriteLacRequest(ledger_id, confirmed, key, codecs.entries.encode_lac(confirmed))
+        request = WriteLacRequest(ledger_id, confirmed, codecs.key, codecs.entries.encode_lac(confirmed))
         self._send(request, partial(self._status_alone, Op.WRITE_LAC, correlation_id))
 
     def _force(self, correlation_id: int, ledger_id: int) -> None:

@@ -52,6 +52,8 @@ def holdings(metadata: LedgerMetadata) -> Iterator[Holdings]:
     end = metadata.last_entry if metadata.state is LedgerState.CLOSED else None
     for number, (fragment, following) in enumerate(zip_longest(metadata.fragments, metadata.fragments[1:])):
         last = end if following is None else following.first_entry - 1
+        if end is not None and last is not None:  # an old BookKeeper may have closed it before its last fragments
+            last = max(fragment.first_entry - 1, min(last, end))
         if metadata.is_hole(number):
             yield Holdings(fragment.first_entry, last, tuple(Share(name, 1, (), 0) for name in fragment.bookies))
             continue

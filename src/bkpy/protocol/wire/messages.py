@@ -420,14 +420,14 @@ def decode_add(head: Bytes, body_bytes: int) -> AddColumns:
     return columns
 
 
-def decode_present(head: Bytes, *, key_bytes: int = KEY_BYTES) -> Present:
+def decode_present(head: Bytes) -> Present:
     value = Present(*_fields(head, (list, list), "PRESENT"))
     if len(value.ledger_ids) != len(value.keys) or len(value.keys) > BATCHES_MAX:
         raise ProtocolError("PRESENT: the columns differ in length or are too long")
     if any(type(i) is not int or not 0 <= i <= I64_MAX for i in value.ledger_ids):
         raise ProtocolError("PRESENT: a ledger id is out of range")
-    if any(type(k) is not bytes or len(k) != key_bytes for k in value.keys):
-        raise ProtocolError(f"PRESENT: a key isn't {key_bytes} bytes")
+    if any(type(k) is not bytes or len(k) != KEY_BYTES for k in value.keys):
+        raise ProtocolError(f"PRESENT: a key isn't {KEY_BYTES} bytes")
     return value
 
 

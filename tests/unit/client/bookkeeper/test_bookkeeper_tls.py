@@ -77,3 +77,15 @@ async def test_a_certificate_of_another_authority_is_refused(
     client = await theirs.client(tls_ca_file=str(Authority(tmp_path).file), read_timeout_s=1)
     with pytest.raises(TlsError):
         await contents(client, 7)
+
+
+async def test_bytes_in_the_clear_behind_the_answer_are_refused(
+    theirs: TheirCluster, served: ssl.SSLContext, authority: Authority
+) -> None:
+    await theirs.start(ports=ports(), tls=served)
+    theirs.write(7, 5)
+    for bookie in theirs.bookies.values():
+        bookie.behind_start_tls = b"\0\0\1\0\n"  # a part of a frame, which ends in what follows by TLS
+    client = await theirs.client(tls_ca_file=str(authority.file), read_timeout_s=1)
+    with pytest.raises(TlsError, match="in the clear"):
+        await contents(client, 7)

@@ -22,6 +22,7 @@ from bkpy.protocol.ledger.ledger_metadata import (
     LedgerState,
     UnsupportedVersionError,
 )
+from bkpy.protocol.repair.holdings import holdings
 
 GOLDEN = {
     name.removeprefix("ledger "): value
@@ -123,6 +124,13 @@ def test_a_transition_keeps_the_format_that_was_read(name: str) -> None:
 def test_a_bookies_change_is_stored_as_java_stores_it() -> None:
     first = dataclasses.replace(decoded(GOLDEN["v3 fragments open"]), fragments=THREE[:1])
     assert first.new_fragment(1 << 40, THREE[1].bookies).encode() == GOLDEN["v3 fragments open"]
+
+
+def test_no_bookie_has_to_hold_what_lies_behind_the_end() -> None:
+    """Java's old recoveries closed ledgers before their last fragment."""
+    found = list(holdings(decoded(GOLDEN["v3 fragments early"])))
+    assert [(part.first_entry, part.last_entry) for part in found] == [(0, 9), (1 << 40, (1 << 40) - 1)]
+    assert [[share.entries for share in part.shares] for part in found] == [[7, 7, 6], [0, 0, 0]]
 
 
 # --- fields of a newer version --------------------------------------------------------------------------------------
