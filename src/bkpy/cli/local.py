@@ -57,6 +57,11 @@ if TYPE_CHECKING:
     show_default=True,
     help="Show the cluster in a browser, at a port of this machine that is printed, or don't.",
 )
+@click.option(
+    "--protocol",
+    type=click.Choice(["bkpy", "bookkeeper"]),
+    help="The protocol of clients: bkpy's own, or Apache BookKeeper's.  [default: that of the directory, or bkpy's]",
+)
 @log_format_option
 @json_option
 def local(
@@ -66,6 +71,7 @@ def local(
     restart: bool,
     config: dict[str, Any],
     dashboard: bool,
+    protocol: str | None,
     log_format: LogFormat,
     as_json: bool,
 ) -> int:
@@ -81,6 +87,8 @@ def local(
         config["log_format"] = "json"
         log_to_stderr(logging.INFO, "json")
     _check_directory(Path(directory))
+    if protocol is not None:
+        config["protocol"] = protocol
     if dashboard:
         config.setdefault("metrics_port", 0)  # on a page of its own a bookie says what it does
     cluster = LocalCluster(directory, bookies, config, port=port, rebuild=say)
@@ -113,6 +121,7 @@ async def _serve(cluster: LocalCluster, restart: bool, dashboard: bool, as_json:
     try:
         _announce(cluster, as_json)
         supervisor = Supervisor([cluster.zookeeper, *cluster.bookies], say, restart=restart)
+        dashboard = dashboard and not cluster.of_bookkeeper
         showing = _show_dashboard(cluster.connect_string) if dashboard else asyncio.Event().wait()
         await _until(stopping, _together(supervisor.watch(), showing))
     finally:
@@ -182,6 +191,8 @@ def _announce(cluster: LocalCluster, as_json: bool) -> None:
         print_json({"connect_string": cluster.connect_string, "bookies": parts})
     else:
         click.echo(cluster.connect_string)
+        if cluster.of_bookkeeper:
+            say(f"For Java: metadataServiceUri={cluster.connect_string.replace('zk://', 'zk+null://', 1)}")
     say(f"ZooKeeper  {cluster.zookeeper.connect_string}  {cluster.zookeeper.log_path}")
     for bookie in cluster.bookies:
         say(f"{bookie.id}   {bookie.address}  {bookie.log_path}")

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from bkpy.bookie.cookie import storage_part
 from bkpy.config.loading import ENVIRONMENT_PREFIX, check_bookie_names
+from bkpy.config.shared import MetadataSettings
 from bkpy.errors import BookieUnavailableError, ConfigError, NoSuchClusterError
 from bkpy.local.process import (
     ManagedProcess,
@@ -33,7 +34,7 @@ from bkpy.local.zookeeper import ZooKeeperServer
 from bkpy.metadata import paths
 from bkpy.metadata.bookies.cookies import read_cookie
 from bkpy.metadata.bookies.retired import read_retired
-from bkpy.metadata.cluster import init_cluster, open_cluster
+from bkpy.metadata.cluster import init_cluster, new_instance_id, open_cluster
 from bkpy.metadata.connect import connect_store
 from bkpy.metadata.store.store import MetadataStore, NoNode
 from bkpy.runtime.process import process_runtime
@@ -116,7 +117,7 @@ class LocalBookie:
                 if known is None and (retired := await read_retired(store, root, self.id)) is not None:
                     retired.check_usable()
                 tell = self._cluster.rebuild
-                if tell is not None and known is not None:
+                if tell is not None and known is not None and not self._cluster.of_bookkeeper:
                     rebuild |= self._put_aside(decode_cookie(storage_part(known[0]), self.id), tell)
                 self._spawn(*(["--rebuild"] if rebuild else []))
 
@@ -255,14 +256,37 @@ class LocalCluster:
             await self.zookeeper.start()
             async with self.metadata() as (store, root):
                 try:
-                    await open_cluster(store, root)
+                    cluster = await open_cluster(store, root, of_bookkeeper=True)
                 except NoSuchClusterError:
-                    await init_cluster(store, root)
+                    await self._init(store, root)
+                else:
+                    self._check_protocol("bookkeeper" if cluster.of_bookkeeper else "bkpy")
                 await self._leave_out_retired(store, root)
             await _all(*(bookie.start() for bookie in self.bookies))
         except BaseException:
             await self.kill()
             raise
+
+    @property
+    def of_bookkeeper(self) -> bool:
+        """Whether its bookies are for Apache BookKeeper's clients. Known once the cluster has been started."""
+        return self._config.get("protocol") == "bookkeeper"
+
+    async def _init(self, store: MetadataStore, root: str) -> None:
+        if not self.of_bookkeeper:
+            await init_cluster(store, root)
+            return
+        try:
+            from bkpy.metadata.bookkeeper.cluster import init_bookkeeper_cluster
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"protocol = bookkeeper needs {error.name}: install bkpy[bookkeeper]") from error
+        attempts_max = MetadataSettings().metadata_write_attempts_max
+        await init_bookkeeper_cluster(store, root, new_instance_id(store), attempts_max=attempts_max)
+
+    def _check_protocol(self, protocol: str) -> None:
+        """A directory keeps the protocol of its first use."""
+        if self._config.setdefault("protocol", protocol) != protocol:
+            raise ConfigError(f"the cluster in {self.directory} has protocol = {protocol}: choose another directory")
 
     async def stop(self) -> None:
         """Stop the bookies, then ZooKeeper; what does not stop in time is killed, all if it is cancelled.
