@@ -16,7 +16,7 @@ LOAD ?= 0
 test test-fast test-full test-long flakes coverage mutants: export PYTHONDONTWRITEBYTECODE :=
 PYTEST = $(BIN)/python -m pytest $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS))
 
-.PHONY: help demo compiled test test-fast flakes coverage test-full test-long test-privileged test-containers test-browser test-alarms test-pythons mutants check docs docs-serve golden scenarios settings sim soak chaos shrink planted ablations bench bench-export bench-housekeeping bench-memory bench-peers bench-streaming bench-tls clean
+.PHONY: help demo compiled test test-fast flakes coverage test-full test-long test-privileged test-containers test-bookkeeper test-browser test-alarms test-pythons mutants check docs docs-serve golden scenarios settings sim soak chaos shrink planted ablations bench bench-export bench-housekeeping bench-memory bench-peers bench-streaming bench-tls clean
 
 help:
 	@echo "make demo       store a year of flights on a local cluster, read them back, query and stream them with Spark"
@@ -84,6 +84,9 @@ test-containers: $(VENV)/.dev
 
 test-alarms: $(VENV)/.dev
 	$(BIN)/python -m pytest -m prometheus
+
+test-bookkeeper: $(VENV)/.dev
+	$(BIN)/python -m pytest tests/bookkeeper
 
 test-browser: $(VENV)/.dev
 	$(BIN)/python -m pytest -m browser
