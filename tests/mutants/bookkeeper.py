@@ -335,4 +335,18 @@ MUTANTS: list[Mutant] = [
         "if False:",
         ("tests/unit/client/bookkeeper/test_bookkeeper_tls.py::test_bytes_in_the_clear_behind_the_answer_are_refused",),
     ),
+    Mutant(
+        "as many copies of one entry in memory as a client of BookKeeper's asks for",
+        "one client takes all memory of a bookie, with a few kilobytes",
+        "and sent < max(limit, held):",
+        "and sent >= 0:",
+        (f"{_CONNECTIONS}::test_a_client_that_asks_for_one_entry_again_and_again_holds_few_copies",),
+    ),
+    Mutant(
+        "a task for each ledger that a client of BookKeeper's reads at once",
+        "a few clients take all memory of a bookie",
+        "self._queue.append(serving)",
+        "self._spawn(serving)",
+        (f"{_CONNECTIONS}::test_reads_of_many_ledgers_at_once_become_few_tasks",),
+    ),
 ]

@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING
 from bkpy.bookie.bookkeeper import replies
 from bkpy.bookie.bookkeeper.ledger_keys import open_ledger
 from bkpy.bookie.bookkeeper.reads import LAST
+from bkpy.bookie.bookkeeper.tasks import RequestGroup
 from bkpy.protocol.bookkeeper import messages as m
 from bkpy.protocol.bookkeeper.entries import lac_to_record, record_to_lac, to_entry
 from bkpy.protocol.bookkeeper.statuses import StatusCode
 from bkpy.protocol.wire.messages import Op, Status
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
     from bkpy.bookie.bookkeeper.reads import EntryReads
     from bkpy.bookie.bookkeeper.tasks import RequestTasks
     from bkpy.bookie.connection.waiters import Waiter
@@ -38,27 +41,36 @@ class LacRequests:
         self._reads = reads
 
     def read_lac(self, header: RequestHeader, request: m.ReadLacRequest) -> None:
-        response = m.ReadLacResponse(StatusCode.EUNKNOWNLEDGERSTATE, request.ledger_id)
-        self._tasks.start(Op.READ_LAC, self._read_lac(header, request.ledger_id), partial(self._send, header, response))
+        unknown = m.ReadLacResponse(StatusCode.EUNKNOWNLEDGERSTATE, request.ledger_id)
+        self._start(Op.READ_LAC, header, unknown, partial(self._read_lac, header, request.ledger_id))
 
     def write_lac(self, header: RequestHeader, request: m.WriteLacRequest) -> None:
-        response = m.WriteLacResponse(StatusCode.EUNKNOWNLEDGERSTATE, request.ledger_id)
-        self._tasks.start(Op.WRITE_LAC, self._write_lac(header, request), partial(self._send, header, response))
+        unknown = m.WriteLacResponse(StatusCode.EUNKNOWNLEDGERSTATE, request.ledger_id)
+        self._start(Op.WRITE_LAC, header, unknown, partial(self._write_lac, header, request))
 
     def force(self, header: RequestHeader, request: m.ForceLedgerRequest) -> None:
-        response = m.ForceLedgerResponse(StatusCode.EUNKNOWNLEDGERSTATE, request.ledger_id)
-        self._tasks.start(Op.FORCE, self._force(header, request.ledger_id), partial(self._send, header, response))
+        unknown = m.ForceLedgerResponse(StatusCode.EUNKNOWNLEDGERSTATE, request.ledger_id)
+        self._start(Op.FORCE, header, unknown, partial(self._force, header, request.ledger_id))
 
     def poll(self, header: RequestHeader, request: m.ReadEntryRequest) -> None:
         """Serve a read that waits for a higher last add confirmed."""
         ledger_id, entry_id = request.ledger_id, request.entry_id
         if request.piggyback and entry_id != LAST:
             self._send(header, m.ReadEntryResponse(StatusCode.EBADREQ, ledger_id, entry_id))
-        elif self._tasks.long_polls >= self._settings.long_polls_max:
+        elif self._tasks.long_polls >= self._settings.long_polls_max or self._tasks.crowded:
             self._send(header, m.ReadEntryResponse(StatusCode.ETOOMANYREQUESTS, ledger_id, entry_id))
         else:
             unknown = m.ReadEntryResponse(StatusCode.EUNKNOWNLEDGERSTATE, ledger_id, entry_id)
-            self._tasks.start(Op.WAIT_LAC, self._poll(header, request), partial(self._send, header, unknown))
+            self._start(Op.WAIT_LAC, header, unknown, partial(self._poll, header, request))
+
+    def _start(
+        self,
+        op: Op,
+        header: RequestHeader,
+        unknown: m.Response,
+        serve: Callable[[], Coroutine[None, None, None]],
+    ) -> None:
+        self._tasks.start(RequestGroup(op, serve, partial(self._send, header, unknown)))
 
     def _send(self, header: RequestHeader, response: m.Response) -> None:
         self._tasks.connection.send(m.encode_response(header, response))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bkpy.bookie.bookkeeper import replies
 from bkpy.bookie.bookkeeper.ledger_keys import fence
 from bkpy.bookie.bookkeeper.replies import FoundEntry
+from bkpy.bookie.bookkeeper.tasks import RequestGroup
 from bkpy.protocol.bookkeeper import packets as p
 from bkpy.protocol.bookkeeper.entries import ENTRY_ID_MAX
 from bkpy.protocol.bookkeeper.statuses import PACKET_CODES, StatusCode
@@ -59,16 +60,16 @@ class EntryReads:
     def batch(self, packet: p.BatchReadPacket) -> None:
         """Serve a BATCH_READ."""
         give_up = partial(self._refuse_batch, packet, StatusCode.EUNKNOWNLEDGERSTATE)
-        self._tasks.start(Op.READ, self._batch(packet), give_up)
+        self._tasks.start(RequestGroup(Op.READ, partial(self._batch, packet), give_up))
 
     def end_turn(self) -> None:
         """Serve what has come since the last call."""
         turn, self._turn = self._turn, {}
         for (ledger_id, key), reads in turn.items():
             unanswered = sorted(reads, key=lambda read: read.entry_id, reverse=True)
-            serving = self._serve(ledger_id, key, unanswered)
+            serving = partial(self._serve, ledger_id, key, unanswered)
             give_up = partial(self._refuse, ledger_id, unanswered, StatusCode.EUNKNOWNLEDGERSTATE)
-            self._tasks.start(Op.READ, serving, give_up, len(reads))
+            self._tasks.start(RequestGroup(Op.READ, serving, give_up, len(reads)))
 
     async def read_now(self, ledger_id: int, entry_id: int, header: RequestHeader) -> None:
         """Answer a read of one entry, for a request that has waited."""
@@ -103,9 +104,11 @@ class EntryReads:
             self._tasks.connection.send(replies.read(read.header, ledger_id, read.entry_id, code))
 
     async def _answer_last(self, ledger_id: int, unanswered: list[EntryRead]) -> None:
-        async with self._tasks.answers.place(self._settings.block_bytes) as place:
+        limit = self._settings.block_bytes
+        async with self._tasks.answers.place(limit) as place:
             last = await self._storage.last_entry(ledger_id)
-            place.holds([last.entry])
+            if len(unanswered) == 1:
+                place.holds([last.entry])
             found = None
             if last.limbo:
                 code = StatusCode.EUNKNOWNLEDGERSTATE
@@ -115,8 +118,10 @@ class EntryReads:
                 code = StatusCode.ENOENTRY
             else:
                 code, found = StatusCode.EOK, next(_entries(memoryview(last.entry)))
-            while unanswered and unanswered[-1].entry_id == LAST:
+            sent = 0
+            while unanswered and unanswered[-1].entry_id == LAST and sent < limit:
                 header = unanswered.pop().header
+                sent += len(last.entry)
                 self._tasks.connection.send(
                     replies.read(header, ledger_id, LAST, code, found, last.lac if found else None)
                 )
@@ -131,18 +136,21 @@ class EntryReads:
         limit = self._settings.read_bytes_max
         async with self._tasks.answers.place(max(limit, self._settings.block_bytes)) as place:
             result = await self._storage.read(ledger_id, first, last, limit)
-            place.holds(result.segments)
-            self._service.metrics.read_done(sum(map(len, result.segments)))
             found = {entry.entry_id: entry for segment in result.segments for entry in _entries(memoryview(segment))}
             missing = await self._code_of_missing(ledger_id, result)
             send, answer = self._tasks.connection.send, replies.read
-            while unanswered and unanswered[-1].entry_id <= result.examined_to:
+            sent, held = 0, sum(map(len, result.segments))
+            while unanswered and unanswered[-1].entry_id <= result.examined_to and sent < max(limit, held):
                 entry_id, header = unanswered.pop()
                 if (entry := found.get(entry_id)) is not None:
+                    sent += HEADER_BYTES + len(entry.rest)
                     send(answer(header, ledger_id, entry_id, StatusCode.EOK, entry, result.lac))
                 else:
                     code = StatusCode.EUNKNOWNLEDGERSTATE if _is_unknown(result, entry_id) else missing
                     send(answer(header, ledger_id, entry_id, code))
+            if sent <= held:  # else an entry was asked for several times, and the reservation is what they take
+                place.holds(result.segments)
+            self._service.metrics.read_done(sent)
 
     async def _code_of_missing(self, ledger_id: int, result: ReadResult) -> StatusCode:
         """How an entry is denied that was never acknowledged here: whether anything of its ledger was."""

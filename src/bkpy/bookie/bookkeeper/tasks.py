@@ -1,13 +1,14 @@
 """The requests of one connection that aren't adds: how many there are, their answers' places, their end.
 
 Invariants: a request counts until it is answered or dropped; no request is refused because its client sends many of
-them (the connection stops reading instead), but for long polls beyond `long_polls_max`; a bookie that stops waits for
-all of them.
+them (they wait, and the connection stops reading), but for long polls beyond `long_polls_max`; the tasks of all
+connections are bounded, but that each connection may have one; a bookie that stops waits for all of them.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from bkpy.bookie.bookkeeper.adds import LostEntryConnection
 from bkpy.bookie.connection.answers import ConnectionAnswers
@@ -43,6 +44,15 @@ class TaskConnection(Protocol):
     def abort(self) -> None: ...
 
 
+class RequestGroup(NamedTuple):
+    """Some requests that are served together. `give_up` answers those that still have no answer after an error."""
+
+    op: Op
+    serve: Callable[[], Coroutine[None, None, None]]
+    give_up: Callable[[], None]
+    requests: int = 1
+
+
 class RequestTasks:
     """`in_flight`: how many requests have no answer yet, long polls included. `long_polls`: how many of these."""
 
@@ -53,40 +63,56 @@ class RequestTasks:
         self.answers = ConnectionAnswers(service.answers, service.settings.reads_at_once, connection.flush)
         self.waits: dict[Waiter, None] = {}
         self._service = service
+        self._running = 0  # tasks that are no long polls
+        self._queue: deque[RequestGroup] = deque()  # what one call of the socket brought beyond the bounds
         self._waiting_max = service.settings.requests_in_flight_max
+        self._total_max = service.settings.requests_in_flight_total_max
 
-    def start(self, op: Op, coro: Coroutine[None, None, None], give_up: Callable[[], None], requests: int = 1) -> None:
-        """Serve these requests; after an error `give_up` answers the ones that have no answer yet."""
-        self.in_flight += requests
-        self.long_polls += op == Op.WAIT_LAC
-        self._service.requests_in_flight += 1
+    @property
+    def crowded(self) -> bool:
+        """Whether the bookie has as many requests in flight, of all connections, as it may."""
+        return self._service.requests_in_flight >= self._total_max
+
+    def start(self, serving: RequestGroup) -> None:
+        """Serve these requests, in their turn."""
+        self.in_flight += serving.requests
+        self.long_polls += serving.op == Op.WAIT_LAC
         if self.in_flight - self.long_polls >= self._waiting_max:
             self.connection.pause("requests")
-        self._service.spawn(
-            self._serve(op, coro, give_up, requests),
-            f"request of {self.connection.address}",
-            self.connection.abort,
-        )
+        if serving.op != Op.WAIT_LAC and self._running and (self._running >= self._waiting_max or self.crowded):
+            self._queue.append(serving)
+        else:
+            self._spawn(serving)
 
-    async def _serve(
-        self, op: Op, coro: Coroutine[None, None, None], give_up: Callable[[], None], requests: int
-    ) -> None:
+    def _spawn(self, serving: RequestGroup) -> None:
+        self._running += serving.op != Op.WAIT_LAC
+        self._service.requests_in_flight += 1
+        self._service.spawn(self._serve(serving), f"request of {self.connection.address}", self.connection.abort)
+
+    async def _serve(self, serving: RequestGroup) -> None:
+        op = serving.op
         done: Callable[[], float] = self._service.metrics.request_started(op)
         try:
-            await coro
+            await serving.serve()
         except BookKeeperError as e:
             self._service.log.warning("a request of %s failed: %s", self.connection.address, e)
-            give_up()
+            serving.give_up()
         finally:
             if (seconds := done()) >= self._service.slow.over_s and op != Op.WAIT_LAC:
                 address = self.connection.address
                 self._service.slow.note(address, op.name.lower(), seconds, (), {}, client=address)
-            self.in_flight -= requests
-            self.long_polls -= op == Op.WAIT_LAC
+            self._running -= op != Op.WAIT_LAC
             self._service.requests_in_flight -= 1
-            if self.in_flight - self.long_polls <= self._waiting_max // 2:
-                self.connection.resume("requests")
-            self.connection.request_ended()
+            self.long_polls -= op == Op.WAIT_LAC
+            self._ended(serving)
+            if self._queue and self._running < self._waiting_max:
+                self._spawn(self._queue.popleft())
+
+    def _ended(self, serving: RequestGroup) -> None:
+        self.in_flight -= serving.requests
+        if self.in_flight - self.long_polls <= self._waiting_max // 2:
+            self.connection.resume("requests")
+        self.connection.request_ended()
 
     def close(self) -> None:
         """The connection is gone: release what waits for it."""
@@ -94,3 +120,5 @@ class RequestTasks:
         for waiter in self.waits:
             waiter.end()
         self.connection = LostEntryConnection(self.connection.address)
+        while self._queue:
+            self._ended(self._queue.popleft())

@@ -159,6 +159,55 @@ async def test_no_read_is_refused_because_there_are_many(cluster: InProcess, spe
     raw.close()
 
 
+async def test_reads_of_many_ledgers_at_once_become_few_tasks(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.settings.update(requests_in_flight_max=50, requests_in_flight_total_max=20)
+    await cluster.restart("a")
+    raw, other = await RawBookKeeper.connect(cluster, speaks=V2), await RawBookKeeper.connect(cluster, speaks=V2)
+    service, most = cluster.service("a"), 0
+    look = cluster.storage("a").looked_up
+
+    async def count(ledger_id: int) -> object:
+        nonlocal most
+        most = max(most, service.requests_in_flight)
+        return await look(ledger_id)
+
+    monkeypatch.setattr(cluster.storage("a"), "looked_up", count)
+    raw.send(*(p.encode_read(ledger, 0) for ledger in range(500)))
+    other.send(*(p.encode_batch_read(ledger, 0, ledger, 1, 1) for ledger in range(500)))
+    assert {(await raw.packet()).ledger_id for _ in range(500)} == {*range(500)}
+    assert {(await other.packet()).request_id for _ in range(500)} == {*range(500)}
+    assert 10 < most <= 21, "the bound, and one of the connection that has none yet"
+    for each in (raw, other):
+        each.close()
+    await eventually(lambda: service.requests_in_flight == 0)
+
+
+async def test_a_client_that_goes_takes_what_waits_along(cluster: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.settings["requests_in_flight_max"] = 2
+    await cluster.restart("a")
+    raw = await RawBookKeeper.connect(cluster, speaks=V2)
+    held = asyncio.Event()
+    read = cluster.storage("a").read
+
+    async def hold(*args: int) -> object:
+        await held.wait()
+        return await read(*args)
+
+    monkeypatch.setattr(cluster.storage("a"), "read", hold)
+    tasks = raw.near.tasks
+    raw.send(*(p.encode_read(ledger, 0) for ledger in range(100)))
+    await eventually(lambda: tasks.in_flight == 100)
+    assert cluster.service("a").requests_in_flight == 2
+    raw.near.abort()  # as when the kernel says that the client is gone
+    await eventually(lambda: tasks.in_flight == 2)
+    held.set()
+    await eventually(lambda: tasks.in_flight == 0)
+    assert cluster.service("a").requests_in_flight == 0
+    raw.close()
+
+
 async def test_a_client_that_sends_more_than_is_served_waits(
     cluster: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,6 +253,32 @@ async def test_a_client_that_reads_no_answers_holds_few_of_them(cluster: InProce
             assert (await raw.packet()).code == 0
         else:
             assert (await raw.response(41 + i)).status == OK
+    raw.close()
+
+
+@pytest.mark.parametrize("speaks", [V2, V3])
+@pytest.mark.parametrize("entry_id", [0, -1])
+async def test_a_client_that_asks_for_one_entry_again_and_again_holds_few_copies(
+    cluster: InProcess, speaks: str, entry_id: int
+) -> None:
+    raw = await RawBookKeeper.connect(cluster, speaks=speaks)
+    await raw.add(0, entry(0, bytes(200_000)))
+    raw.stop_reading()
+    many = 300
+    if speaks == V2:
+        raw.send(*(p.encode_read(LEDGER, entry_id) for _ in range(many)))
+    else:
+        raw.send(*(raw.message(m.ReadEntryRequest(LEDGER, entry_id))[1] for _ in range(many)))
+    await eventually(lambda: "writing" in pauses_of(raw.near))
+    settings = cluster.node("a").settings
+    held = accepted_transport(raw.near).get_write_buffer_size()
+    assert held <= (settings.reads_at_once + 1) * settings.read_bytes_max * 1.3
+    raw.resume_reading()
+    for i in range(many):
+        if speaks == V2:
+            assert (await raw.packet()).code == 0
+        else:
+            assert (await raw.response(2 + i)).status == OK
     raw.close()
 
 
