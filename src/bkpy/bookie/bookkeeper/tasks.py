@@ -45,7 +45,7 @@ class TaskConnection(Protocol):
 
 
 class RequestGroup(NamedTuple):
-    """Some requests that are served together. `give_up` answers those that still have no answer after an error."""
+    """Requests that are served together. After an error `give_up` answers the ones that have no answer yet."""
 
     op: Op
     serve: Callable[[], Coroutine[None, None, None]]
