@@ -131,11 +131,11 @@ class LazyClient:
 
     async def has_ledger(self, ledger_id: int) -> bool:
         """Whether the metadata have the ledger. Raises `MetadataUnavailableError`."""
-        from bkpy.client.client import log_parts
+        from bkpy.client.client import inspection_context
 
         client = await self.client()
         try:
-            await log_parts(client).catalog.read(ledger_id, fresh=True)
+            await inspection_context(client).cluster.catalog.read(ledger_id, fresh=True)
         except NoSuchLedgerError:
             return False
         return True
