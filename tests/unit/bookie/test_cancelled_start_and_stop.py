@@ -25,9 +25,10 @@ async def left_nothing(node: BookieNode, threads: int) -> None:
     await store_of(node).close()
 
 
+@pytest.mark.parametrize("of_bookkeeper", [False, True])
 @pytest.mark.parametrize("late", [False, True])
-async def test_a_cancelled_start_leaves_nothing_behind(tmp_path: Path, late: bool) -> None:
-    cluster = InProcess(tmp_path)
+async def test_a_cancelled_start_leaves_nothing_behind(tmp_path: Path, late: bool, of_bookkeeper: bool) -> None:
+    cluster = InProcess(tmp_path, of_bookkeeper=of_bookkeeper)
     await cluster.start("")
     threads = threading.active_count()
     for at in count():
