@@ -189,6 +189,8 @@ class RawBookKeeper:
             assert (reply.op, reply.ledger_id, reply.entry_id) == (p.PacketOp.ADD, ledger, entry_id)
             return V3_OF_V2[PacketCode(reply.code)]
         found = await self.ask(m.AddEntryRequest(ledger, entry_id, key, body, recovery))
+        if isinstance(found, int):
+            return StatusCode(found)
         assert found[1:] == (ledger, entry_id)
         return StatusCode(found.status)
 

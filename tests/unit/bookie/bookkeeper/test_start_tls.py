@@ -88,6 +88,28 @@ def test_the_loop_that_bookies_run_on_goes_on_with_tls_too(tmp_path: Path) -> No
         runner.run(talk())
 
 
+async def test_a_client_does_what_its_name_may(tmp_path: Path) -> None:
+    made = Secure(tmp_path)
+    access = tmp_path / "access.toml"
+    access.write_text('read = ["cn:client"]\n')
+    settings = made.ca.settings(made.ca.issue("bookie"))
+    await made.cluster.start("a", tls_handshake_timeout_s=DEADLINE_S, gc_interval_s=0, access_file=access, **settings)
+    raw = await RawBookKeeper.connect(made.cluster)
+    await start_tls(raw, made.context())
+    for raw.speaks in (V2, V3):
+        assert await raw.add(0) == StatusCode.EUA
+        assert (await raw.read(0)).code == StatusCode.ENOLEDGER
+    raw.speaks = V2
+    assert (await raw.read(0, fence=True)).code == StatusCode.EUA
+    assert (await raw.batch(0))[0] == StatusCode.ENOLEDGER
+    assert (await raw.batch(0, fence=True))[0] == StatusCode.EUA
+    for request in (m.ReadEntryRequest(LEDGER, 0, KEY, fence=True), m.ForceLedgerRequest(LEDGER)):
+        assert await raw.ask(request) == StatusCode.EUA
+    assert (await raw.ask(m.ReadLacRequest(LEDGER))).status == StatusCode.ENOLEDGER
+    raw.close()
+    await made.cluster.stop()
+
+
 async def test_nothing_else_is_answered_in_the_clear(secure: Secure) -> None:
     raw = await RawBookKeeper.connect(secure.cluster)
     for raw.speaks in (V2, V3):
