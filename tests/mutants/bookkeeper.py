@@ -208,8 +208,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "an entry denied by whatever a BookKeeper bookie answers",
         "a recovery ends a ledger before entries that were acknowledged",
-        "elif response.status == StatusCode.ENOENTRY:\n    self._denied",
-        "elif response.status:\n    self._denied",
+        "elif response.status == StatusCode.ENOENTRY:\n    if entry_id",
+        "elif response.status:\n    if entry_id",
         (f"{_CLIENT}::test_recovery_ends_no_ledger_by_what_bookies_cannot_tell",),
     ),
     Mutant(
@@ -348,5 +348,12 @@ MUTANTS: list[Mutant] = [
         "self._queue.append(serving)",
         "self._spawn(serving)",
         (f"{_CONNECTIONS}::test_reads_of_many_ledgers_at_once_become_few_tasks",),
+    ),
+    Mutant(
+        "each entry of a range behind a BookKeeper ledger's end asked for",
+        "a recovery asks bookies for ten thousands of entries that nobody has",
+        "len(self._denied) >= self._codecs.stride",
+        "False",
+        (f"{_CLIENT}::test_a_recovery_asks_for_few_entries_behind_the_end",),
     ),
 ]

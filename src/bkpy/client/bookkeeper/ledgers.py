@@ -25,11 +25,15 @@ _SHORT_NAMES: Final = {name.removeprefix("bk-"): name for name in DIGEST_TYPES}
 
 
 class VerifyingCodecs(NamedTuple):
-    """Of one ledger: its entries as bookies have them, and as this client's parts have them; and its key."""
+    """Of one ledger: its entries as bookies have them, and as this client's parts have them; and its key.
+
+    A bookie that has the ledger has one of any `stride` entries in a row, unless it misses some.
+    """
 
     entries: EntryCodec
     records: RecordCodec
     key: bytes
+    stride: int
 
 
 class UsedLedgers:
@@ -48,8 +52,10 @@ class UsedLedgers:
                 "the ledger's metadata, of BookKeeper 4.1 or older, don't say by which digest its entries are verified",
                 ledger_id=ledger_id,
             )
+        striped = metadata.ensemble_size > metadata.write_quorum
+        stride = metadata.ensemble_size if striped else 1
         self._codecs[ledger_id] = VerifyingCodecs(
-            EntryCodec(ledger_id, digest_type, password), RecordCodec(ledger_id), metadata.ledger_key
+            EntryCodec(ledger_id, digest_type, password), RecordCodec(ledger_id), metadata.ledger_key, stride
         )
         self._users[ledger_id] += 1
         codec = RecordCodec(ledger_id)

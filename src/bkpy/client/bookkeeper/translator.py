@@ -282,7 +282,8 @@ class _Reading:
         self._records: dict[int, bytes] = {}
         self._bytes = 0
         self._largest = 0
-        self._denied: set[int] = set()
+        self._last_found = asked.first - 1
+        self._denied: list[int] = []  # behind the last one that was found: the ledger may end there
         self._failed: dict[int, int] = {}  # the status of each entry that the bookie can't tell
         self._no_ledger = False
         self._waiting = 0
@@ -301,7 +302,7 @@ class _Reading:
 
     def _has_room(self) -> bool:
         """Whether one more entry, as large as the largest one so far, fits the reply; the first one does always."""
-        if self._failed or self._no_ledger:
+        if self._failed or self._no_ledger or len(self._denied) >= self._codecs.stride:
             return False
         expected = self._bytes + (self._waiting + 1) * self._largest
         return self._following == self._asked.first or expected <= self._asked.bytes_max
@@ -312,14 +313,17 @@ class _Reading:
         if response.status == StatusCode.EOK and isinstance(found, ReadEntryResponse) and found.body is not None:
             record = record_of(self._codecs, bytes(found.body), entry_id)
             self._records[entry_id] = record
+            if entry_id > self._last_found:
+                self._last_found = entry_id
+                self._denied = [one for one in self._denied if one > entry_id]
             self._bytes += len(record)
             self._largest = max(self._largest, len(record))
             self._at_once = min(self._at_once * 2, self._at_once_max)
         elif response.status == StatusCode.ENOLEDGER:
             self._no_ledger = True
-            self._denied.add(entry_id)
         elif response.status == StatusCode.ENOENTRY:
-            self._denied.add(entry_id)
+            if entry_id > self._last_found:
+                self._denied.append(entry_id)
         else:
             self._failed[entry_id] = response.status if response.status != StatusCode.EOK else StatusCode.EIO
         self.go_on()

@@ -319,6 +319,15 @@ async def test_a_ledger_is_recovered(
     assert again.last_add_confirmed == last
 
 
+@pytest.mark.parametrize("striped", [False, True])
+async def test_a_recovery_asks_for_few_entries_behind_the_end(theirs: TheirCluster, striped: bool) -> None:
+    theirs.write(7, 400, write_quorum=2 if striped else 3, closed=False, at_once=True)
+    client = await theirs.client()
+    assert (await client.recover_ledger(7)).last_add_confirmed == 399
+    asked = [request for bookie in theirs.bookies.values() for request in bookie.asked if reads(request)]
+    assert sum(request.entry_id > 399 for request in asked) <= 400
+
+
 async def test_recovery_ends_no_ledger_by_what_bookies_cannot_tell(theirs: TheirCluster) -> None:
     theirs.write(7, 10, closed=False)
     for name in "bc":

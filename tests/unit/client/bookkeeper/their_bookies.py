@@ -225,11 +225,13 @@ class TheirCluster:
         password: bytes = b"",
         closed: bool = True,
         unacknowledged: int = 0,
+        at_once: bool = False,
         **more: Any,
     ) -> list[bytes]:
         """A ledger as a Java client leaves it: the payloads of its acknowledged entries.
 
-        Some more are `unacknowledged`, each on the first bookie of its write set alone.
+        Some more are `unacknowledged`, each on the first bookie of its write set alone. If all were sent `at_once`, no
+        entry has a last add confirmed.
         """
         payloads = [f"entry {n} of {ledger_id}".encode() * (n % 5 + 1) for n in range(count + unacknowledged)]
         codec, key, length = EntryCodec(ledger_id, digest_type, password), master_key(password), 0
@@ -237,12 +239,13 @@ class TheirCluster:
         for n, payload in enumerate(payloads):
             length += len(payload)
             lengths.append(length)
-            entry = codec.encode(n, min(n, count) - 1, length, payload)
+            lac = -1 if at_once else min(n, count) - 1
+            entry = codec.encode(n, lac, length, payload)
             for k in range(write_quorum if n < count else 1):
                 bookie = self.bookies[names[(n + k) % len(names)]]
                 ledger = bookie.ledgers.setdefault(ledger_id, TheirLedger(key))
                 ledger.entries[n] = entry
-                ledger.raise_lac(min(n, count) - 1)
+                ledger.raise_lac(lac)
         metadata = BookKeeperLedgerMetadata(
             ledger_id=ledger_id,
             state=LedgerState.CLOSED if closed else LedgerState.OPEN,
