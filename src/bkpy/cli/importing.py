@@ -80,9 +80,11 @@ def import_(
     """
     if stored_password and password:
         raise click.UsageError("give either --password-file or --stored-password")
-    failed = run(_import(source, target, ledger_ids, quorums, None if stored_password else password, as_json))
+    done, failed = run(_import(source, target, ledger_ids, quorums, None if stored_password else password, as_json))
     if failed:
-        raise click.ClickException("; ".join(f"ledger {ledger_id}: {error}" for ledger_id, error in failed.items()))
+        each = "; ".join(f"ledger {ledger_id}: {error}" for ledger_id, error in failed.items())
+        raise click.ClickException(f"{done}; not copied: {each}")
+    say(done)
 
 
 async def _import(
@@ -92,8 +94,8 @@ async def _import(
     quorums: tuple[int, int, int] | None,
     password: bytes | None,
     as_json: bool,
-) -> dict[int, str]:
-    """The ledgers that could not be copied, and why. Raises errors that concern all of them."""
+) -> tuple[str, dict[int, str]]:
+    """What was done, and the ledgers that could not be copied, and why. Raises errors that concern all of them."""
     from bkpy.admin.ledger_import import LedgerImport
     from bkpy.errors import BookKeeperError, ClientClosedError, MetadataUnavailableError, NotEnoughBookiesError
 
@@ -119,8 +121,7 @@ async def _import(
                 bar.remove_task(task)
     if as_json:
         listed.end()
-    say(f"{ledgers} ledgers copied; all copies have {entries:,} entries, {human_bytes(size)}")
-    return failed
+    return f"{ledgers} ledgers copied; all copies have {entries:,} entries, {human_bytes(size)}", failed
 
 
 async def _chosen(importing: LedgerImport, ledger_ids: tuple[int, ...] | None) -> AsyncIterator[int]:
