@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from tests.in_process import InProcess, contents
+from tests.stepping import naming, run_to
 from tests.unit.client.bookkeeper.their_bookies import TheirCluster
 
 import bkpy
@@ -49,6 +51,12 @@ class World(NamedTuple):
         made = self.new_import(password)
         await made.begin()
         return made
+
+    async def left(self, ids: set[int]) -> None:
+        """Return when there are these copies and no others: what was cancelled takes back what it has made."""
+        async with asyncio.timeout(30):
+            while {copy.ledger_id for copy in await self.copies()} != ids:
+                await asyncio.sleep(0.01)
 
     async def copies(self) -> list[LedgerMetadata]:
         return [ledger async for ledger in bkpy.AdminClient(self.target).find_ledgers()]
@@ -194,3 +202,20 @@ async def test_an_import_goes_one_way(world: World) -> None:
         LedgerImport(target, target, password=b"")
     with pytest.raises(ConfigError, match="into a cluster of bkpy"):
         LedgerImport(source, source, password=b"")
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_an_import_that_ends_at_any_step_is_finished_by_the_next_one(world: World, late: bool) -> None:
+    payloads = world.theirs.write(7, 30)
+    for at in itertools.count():
+        importing = await world.begun(b"")
+        with naming("import", at, late):
+            reached = await run_to(importing.copy(7, ignore), at, late, None)
+            copied = await (await world.begun(b"")).copy(7, ignore)
+            assert await contents(world.target, copied.copy_id) == payloads
+            await world.left({copied.copy_id})
+        if not reached:
+            assert not copied.new
+            break
+        await world.target.delete_ledger(copied.copy_id)
+    assert at > 10

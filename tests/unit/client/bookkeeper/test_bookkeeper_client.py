@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -199,6 +200,28 @@ async def test_a_reply_that_is_none_ends_the_connection_and_no_reader(theirs: Th
     bookie.answer_by = answer_by
     for _ in range(3):
         assert await contents(client, 7) == payloads
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_no_answer_makes_a_reader_return_what_nobody_wrote(theirs: TheirCluster, seed: int) -> None:
+    rng = random.Random(seed)
+    payloads = theirs.write(7, 40, closed=False)
+
+    def mangled(frame: bytes) -> bytes:
+        changed = bytearray(frame)
+        for _ in range(rng.randrange(3)):
+            at = rng.randrange(len(changed))
+            changed[at : at + rng.randrange(3)] = rng.randbytes(rng.randrange(3))
+        return bytes(changed)
+
+    theirs.bookies["a"].mangle = mangled
+    client = await theirs.client(read_timeout_s=1)
+    for _ in range(3):
+        reader = await client.open_ledger(7)
+        assert reader.last_add_confirmed == 38
+        assert [entry.data async for entry in reader.read()] == payloads[:39]
+    reader = await client.recover_ledger(7)
+    assert [entry.data async for entry in reader.read()] == payloads
 
 
 # --- last add confirmed and tailing ---------------------------------------------------------------------------------

@@ -59,6 +59,7 @@ class TheirBookie:
         self.asked: list[Any] = []
         self.answer_by: Callable[[Any], StatusCode | None] = lambda request: StatusCode.EOK
         self.tls = tls
+        self.mangle: Callable[[bytes], bytes] = lambda frame: frame  # what somebody makes of an answer
         self.behind_start_tls = b""  # what somebody in between adds to the answer
         self._server: asyncio.Server | None = None
         self.connections: set[_Connection] = set()
@@ -175,7 +176,8 @@ class _Connection(asyncio.Protocol):
             self.transport.writelines(b.encode_refusal(header, response))
             return
         behind = [self._bookie.behind_start_tls] if isinstance(response, b.StartTlsResponse) else []
-        self.transport.writelines([*b.encode_response(header, response), *behind])
+        frame = self._bookie.mangle(b"".join(b.encode_response(header, response)))
+        self.transport.writelines([frame, *behind])
         if isinstance(response, b.StartTlsResponse):
             assert self._bookie.tls is not None
             loop = asyncio.get_running_loop()
