@@ -136,7 +136,7 @@ async def _rebuilt(bookie: Bookie) -> bool:
         )
     except HostDied:
         return False
-    except BookKeeperError as error:
+    except (BookKeeperError, OSError) as error:  # its disk may fail while it reads
         host.record("rebuild failed", f"{type(error).__name__}: {error}")
         host.crash()
         return False
