@@ -270,8 +270,8 @@ async def test_the_end_of_a_limbo_is_news(four: InProcess, monkeypatch: pytest.M
     monkeypatch.setattr(LedgerRepair, "copy", unless_in_limbo)
     decode, limbo = registration.decode_registration, {writer.ensemble[1]}
 
-    def registered(bookie_id: str, data: bytes, *, read_only: bool) -> Any:
-        return dataclasses.replace(decode(bookie_id, data, read_only=read_only), in_limbo=bookie_id in limbo)
+    def registered(bookie_id: str, data: bytes, **given: Any) -> Any:
+        return dataclasses.replace(decode(bookie_id, data, **given), in_limbo=bookie_id in limbo)
 
     monkeypatch.setattr(registration, "decode_registration", registered)
     async with healer(four) as one:
