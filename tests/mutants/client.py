@@ -71,15 +71,22 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "the ids in a block are not looked at",
         "a reader gets other entries than the ones it asked for",
-        "if count < 1 or not np.array_equal(ids, np.arange(first, first + count)):",
-        "if count < 1:",
+        "if (ids != np.arange(first, first + count)).any():",
+        "if ids is None:",
         (_BLOCKS + "test_records_that_belong_elsewhere_are_no_entries_of_the_block",),
     ),
     Mutant(
         "of a block only the last record is verified",
         "damaged entries are returned",
-        "if crc32c(copy, _ONES) != stored[-1]:",
-        "if crc32c(copy[edges[-2] + _BODY_AT :], _ONES) != stored[-1]:",
+        "right = crc32c(buffer[: edges[-1]], _ONES) == stored[-1]",
+        "right = crc32c(buffer[edges[-2] + _BODY_AT : edges[-1]], _ONES) == stored[-1]",
+        (_BLOCKS + "test_every_flip_of_a_byte_is_found",),
+    ),
+    Mutant(
+        "a block that is not right stays as it was changed",
+        "the loop over its entries finds none of the good ones, and a replica is blamed for damage",
+        "    words[head], words[checksum], words[body] = sizes, stored, low_ids\n    if not right:\n        return 0\n",
+        "    if not right:\n        return 0\n    words[head], words[checksum], words[body] = sizes, stored, low_ids\n",
         (_BLOCKS + "test_every_flip_of_a_byte_is_found",),
     ),
     Mutant(

@@ -407,6 +407,20 @@ MUTANTS: list[Mutant] = [
         (f"{_MEMTABLE}::test_a_few_looks_find_a_batch_among_many",),
     ),
     Mutant(
+        "what a batch has before a range counts towards the answer",
+        "each second read of a scan is answered by a fragment, and costs as much as a whole one",
+        "                size = size * (highest + 1 - first) // (highest + 1 - lowest)\n",
+        "                size = max(size, highest - first)\n",
+        (f"{_MEMTABLE}::test_what_a_batch_has_before_the_range_does_not_count",),
+    ),
+    Mutant(
+        "what a block has before a range counts towards the answer",
+        "each second read of a scan is answered by a fragment, and costs as much as a whole one",
+        "        total += row.place.length * wanted // row.ids.count\n",
+        "        total += row.place.length * row.ids.count // max(wanted, row.ids.count)\n",
+        (f"{_TESTS}/index/test_index.py::test_what_a_block_has_before_the_range_does_not_count",),
+    ),
+    Mutant(
         "cookies written before the metadata store knows of a move",
         "a bookie that crashes in the middle of its first start after a move never starts again",
         "if identity.moved and on_moved is not None:",

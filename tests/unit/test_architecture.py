@@ -450,7 +450,6 @@ CONSTANTS = {
         "EXPLICIT_LAC_ENTRY": ON_THE_WIRE,
         "_COPY_BYTES_MAX": OF_THE_CPU,
         "_BLOCK_ENTRIES_MIN": OF_THE_CPU,
-        "_BLOCK_RECORD_BYTES_MAX": OF_THE_CPU,
     },
     "replication/worker/ledger_repair.py": {"_SHOWN_MAX": OF_A_TEXT},
     "replication/auditor/ledger_scan.py": {"_SHOWN_MAX": OF_A_TEXT},

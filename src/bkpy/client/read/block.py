@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from array import array
+from functools import partial
+from itertools import count, repeat
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_SMALL_BYTES: Final = 4096
+_SMALL_BYTES: Final = 512
 
 
 class Entry(NamedTuple):
@@ -25,6 +27,9 @@ class Entry(NamedTuple):
     def length(self) -> int:
         """Bytes of `data`."""
         return len(self.data)
+
+
+_ENTRY_OF: Final = partial(tuple.__new__, Entry)  # `Entry._make`, in half the time
 
 
 class Block:
@@ -70,13 +75,13 @@ class Block:
         return sum(self.ends) - sum(self.starts)
 
     def __iter__(self) -> Iterator[Entry]:
-        ledger_id, entry_id = self.ledger_id, self.first_entry
-        new = tuple.__new__  # the same as `Entry(...)`, in half the time
-        # Small payloads are slices of one copy of the block: slices of a memoryview are objects, too.
-        buffer = self.buffer.tobytes() if len(self.buffer) < _SMALL_BYTES * len(self) else self.buffer
-        for start, end in zip(self.starts, self.ends, strict=True):
-            yield new(Entry, (ledger_id, entry_id, bytes(buffer[start:end])))
-            entry_id += 1
+        # All of it in machine code: a step of Python for each entry would take longer than the rest.
+        cuts = map(slice, self.starts, self.ends)
+        if len(self.buffer) < _SMALL_BYTES * len(self):  # small ones are slices of one copy of the block
+            payloads = map(self.buffer.tobytes().__getitem__, cuts)
+        else:
+            payloads = map(bytes, map(self.buffer.__getitem__, cuts))
+        return map(_ENTRY_OF, zip(repeat(self.ledger_id), count(self.first_entry), payloads))
 
     def payload(self, index: int) -> memoryview:
         """The payload of entry first_entry + index, without a copy."""

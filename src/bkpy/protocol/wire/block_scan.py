@@ -11,7 +11,8 @@ one the register holds what that record's checksum says, all of them are right. 
 shifted by all that follows and never lost: one wrong record is found for certain, as are up to 32 bits in a row and any
 two or three bits, and among arbitrary damage about one case in 2^32 is not, as with one CRC32C over the whole block.
 
-Invariant: says how many records are the next entries, whole and right, or 0 where it can't tell; never one too many.
+Invariants: says how many records are the next entries, whole and right, or 0 where it can't tell; never one too many.
+The block is afterwards what it was before.
 """
 
 from __future__ import annotations
@@ -49,18 +50,23 @@ def scan_block(
         return 0
     edges, of_each = _cut(view, last - first + 1)
     count = len(edges) - 1
-    ids = np.ndarray((len(view) - 7,), "<i8", view, strides=(1,))[of_each(_BODY_AT)]
-    if count < 1 or not np.array_equal(ids, np.arange(first, first + count)):
+    if count < 1:
         return 0
-    stored = np.ndarray((len(view) - 3,), "<u4", view, strides=(1,))[of_each(_STORED_AT)]
-    copy = bytearray(view[: edges[-1]])
-    numbers = np.ndarray((len(copy) - 3,), "<u4", copy, strides=(1,))
+    ids = np.ndarray((len(view) - 7,), "<i8", view, strides=(1,))[of_each(_BODY_AT)]
+    if (ids != np.arange(first, first + count)).any():
+        return 0
+    buffer = bytearray(view) if view.readonly else view
+    words = np.ndarray((len(view) - 3,), "<u4", buffer, strides=(1,))
+    head, checksum, body = of_each(0), of_each(_STORED_AT), of_each(_BODY_AT)
+    sizes, stored, low_ids = words[head].copy(), words[checksum].copy(), words[body].copy()
     before = np.zeros(count, np.uint32)  # the register after the record before; after nothing it is zero
     np.invert(stored[:-1], out=before[1:])
-    numbers[of_each(0)] = before
-    numbers[of_each(_STORED_AT)] = 0
-    numbers[of_each(_BODY_AT)] = ids.astype(np.uint32) ^ np.uint32(seed ^ _ONES)
-    if crc32c(copy, _ONES) != stored[-1]:
+    words[head] = before
+    words[checksum] = 0
+    words[body] = low_ids ^ np.uint32(seed ^ _ONES)
+    right = crc32c(buffer[: edges[-1]], _ONES) == stored[-1]
+    words[head], words[checksum], words[body] = sizes, stored, low_ids
+    if not right:
         return 0
     starts.frombytes((edges[:-1] + payload_at).tobytes())
     ends.frombytes(edges[1:].tobytes())

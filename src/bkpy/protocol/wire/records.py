@@ -61,7 +61,6 @@ _COPY_BYTES_MAX: Final = 1024  # below this, one checksum over a copy is quicker
 
 # What is worth verifying as a block: with fewer or larger records the loop is as quick.
 _BLOCK_ENTRIES_MIN: Final = 64
-_BLOCK_RECORD_BYTES_MAX: Final = 4096
 
 _HEAD = struct.Struct("<II")
 _TAIL = struct.Struct("<qqq")
@@ -294,8 +293,6 @@ class RecordCodec:
         if self._mac is not None or len(view) < HEADER_BYTES:
             return 0
         like_the_first = HEADER_BYTES + _HEAD.unpack_from(view)[0]
-        if like_the_first > _BLOCK_RECORD_BYTES_MAX:
-            return 0
         if min(last - first + 1, len(view) // like_the_first) < _BLOCK_ENTRIES_MIN:
             return 0
         from bkpy.protocol.wire.block_scan import (

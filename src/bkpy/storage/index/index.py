@@ -300,7 +300,8 @@ def find_blocks(
         if total >= bytes_max and row.ids.first > first:
             return rows, row.ids.first - 1, damaged
         rows.append(row)
-        total += row.place.length
+        wanted = row.ids.count - row.ids.rank(first)  # what it has before `first` makes no answer longer
+        total += row.place.length * wanted // row.ids.count
     return rows, last, damaged
 
 

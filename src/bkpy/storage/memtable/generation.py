@@ -104,7 +104,10 @@ class LedgerBatches:
             if total >= bytes_max and lowest > first:
                 return found, lowest - 1
             found.append((arrival, batch))
-            total += batch[5] - batch[4]
+            size, highest = batch[5] - batch[4], last_of(batch)
+            if lowest < first:  # what it has before `first` makes no answer longer
+                size = size * (highest + 1 - first) // (highest + 1 - lowest)
+            total += size
         return found, last
 
     def _ordered(self, first: int, last: int) -> Iterator[Item]:

@@ -42,10 +42,15 @@ def check(data: bytes, last: int = ALL, *, stamped: bool = False) -> tuple[int, 
     codec = STAMPED if stamped else CODEC
     following, starts, ends = expected = scanned(codec, data, last, by_blocks=False)
     assert scanned(codec, data, last, by_blocks=True) == expected
+    before = bytes(data)
     some = array("q", [5]), array("q", [6])
     seed, payload_at = crc32c(struct.pack("<q", LEDGER)), HEADER_BYTES + STAMP_BYTES * stamped
     done = scan_block(memoryview(data), FIRST, last, seed, payload_at, *some)
     assert some == (starts[: done + 1], ends[: done + 1])
+    assert data == before
+    again = array("q", [5]), array("q", [6])
+    assert scan_block(memoryview(before), FIRST, last, seed, payload_at, *again) == done  # bytes that can't be changed
+    assert again == some
     assert done in (0, following - FIRST)
     return following - FIRST, done
 

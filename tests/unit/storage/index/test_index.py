@@ -95,6 +95,13 @@ def test_a_block_takes_over_exactly_its_ids(blocks: list[tuple[Ids, bool]], firs
     }
 
 
+def test_what_a_block_has_before_the_range_does_not_count() -> None:
+    store, shard = fresh()
+    insert(store, shard, [BlockRow(of(set(range(i * 100, i * 100 + 100))), Place(i + 1, 64, 1000)) for i in (0, 1)], [])
+    with store.read() as txn:
+        assert [index.find_blocks(txn, LEDGER, 100, first, 199, 500)[1] for first in (50, 90)] == [99, 199]
+
+
 def test_a_row_that_lost_its_lowest_id_is_stored_under_the_next() -> None:
     store, shard = fresh()
     shard = insert(store, shard, [BlockRow(of({0, 3, 6}), Place(1, 64, 1))], [])

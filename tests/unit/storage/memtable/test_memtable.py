@@ -42,7 +42,7 @@ def by_looking_at_all(
         if total >= bytes_max and its[0] > first:
             return found, its[0] - 1
         found.append((arrival, its))
-        total += its[5]
+        total += its[5] * (last_of(its) + 1 - max(first, its[0])) // (last_of(its) + 1 - its[0])
     return found, last
 
 
@@ -85,6 +85,14 @@ def test_the_same_is_found_as_by_looking_at_all(
             expected = by_looking_at_all(so_far, first, first + width, bytes_max)
             assert view.find(first, first + width, bytes_max) == expected
         assert view.last == max(map(last_of, so_far), default=-1)
+
+
+def test_what_a_batch_has_before_the_range_does_not_count() -> None:
+    arrived = [batch(0, 100, 1, 1000), batch(100, 100, 1, 1000)]
+    view = LedgerBatches(arrived, 1000)
+    assert view.refresh(1000)
+    assert view.find(90, 199, 500) == ([(0, arrived[0]), (1, arrived[1])], 199)
+    assert view.find(50, 199, 500) == ([(0, arrived[0])], 99)
 
 
 class Looks:
