@@ -11,6 +11,13 @@ _GRAFANA = "tests/unit/bookie/test_grafana.py::"
 
 MUTANTS: list[Mutant] = [
     Mutant(
+        "a client's line about a slow read names no ledger",
+        "an operator sees that reads are slow, and not whose",
+        "                    self._note_slow(op, frame.correlation_id, seconds, m.ledgers_of_request(op, head))\n",
+        "                    self._note_slow(op, frame.correlation_id, seconds, ())\n",
+        (_SLOW + "test_a_slow_read_is_named_at_both_ends_and_a_long_poll_is_not",),
+    ),
+    Mutant(
         "what ended writers have appended is forgotten",
         "a counter falls with each ledger that is closed",
         "                self._open_logs.end(writing)\n",

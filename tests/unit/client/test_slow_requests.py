@@ -97,7 +97,7 @@ async def test_a_slow_read_is_named_at_both_ends_and_a_long_poll_is_not(
     ((at_client,), (at_bookie,)) = slow_lines(caplog, "bkpy.client"), slow_lines(caplog, "bkpy.bookie")
     assert at_client["request"] == at_bookie["request"]
     assert at_client["operation"] == at_bookie["operation"] == "read"
-    assert at_bookie["ledgers"] == [writer.ledger_id]
+    assert at_client["ledgers"] == at_bookie["ledgers"] == [writer.ledger_id]
     assert at_bookie["storage_ms"] == pytest.approx(at_bookie["took_ms"], abs=0.5)
     parts = ("queued_ms", "storage_ms", "reply_ms")
     assert sum(at_bookie[part] for part in parts) == pytest.approx(at_bookie["took_ms"], abs=0.5)

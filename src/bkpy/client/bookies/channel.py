@@ -39,7 +39,7 @@ NewConnection: TypeAlias = "Callable[[ChannelOwner], ChannelConnection]"
 
 log = logging.getLogger("bkpy.client")
 
-_NO_CALL: Final = (None, 0.0)
+_NO_CALL: Final = (None, 0.0, b"")
 
 
 class Add(Protocol):
@@ -119,7 +119,8 @@ class BookieChannel:
         self._greeting: asyncio.Future[m.HelloReply] | None = None
         self._presented: set[int] = set()
         self._adds: dict[int, tuple[Add, int, float]] = {}
-        self._calls: dict[int, tuple[asyncio.Future[wire.Frame], float]] = {}  # with the time when it was sent
+        # Each with the time when it was sent, and its head.
+        self._calls: dict[int, tuple[asyncio.Future[wire.Frame], float, bytes]] = {}
         self._waiting: list[tuple[Add, int]] = []
         self._attempts = 0  # to connect, the present one included
         self._attempting = False
@@ -303,7 +304,7 @@ class BookieChannel:
     def _send(self, op: Op, head: bytes, body: tuple[Bytes, ...]) -> asyncio.Future[wire.Frame]:
         correlation_id = self._next_id()
         future: asyncio.Future[wire.Frame] = asyncio.get_running_loop().create_future()
-        self._calls[correlation_id] = (future, self._runtime.clock.monotonic())
+        self._calls[correlation_id] = (future, self._runtime.clock.monotonic(), head)
         future.add_done_callback(lambda _: self._calls.pop(correlation_id, None))
         self._write(wire.encode(op, correlation_id, head, body))
         return future
@@ -450,8 +451,8 @@ class BookieChannel:
         closed = self._state is _State.CLOSED
         ended = [connected for connected, attempt in self._connected if closed or attempt <= self._attempts]
         self._connected = [] if closed else [one for one in self._connected if one[1] > self._attempts]
-        futures: list[asyncio.Future[Any]] = [*(future for future, _ in calls.values()), *ended]
-        self.failed_requests += sum(not future.done() for future, _ in calls.values())
+        futures: list[asyncio.Future[Any]] = [*(future for future, _, _ in calls.values()), *ended]
+        self.failed_requests += sum(not future.done() for future, _, _ in calls.values())
         for future in futures:
             if not future.done():
                 future.set_exception(copy_of(error, self.bookie_id))
@@ -502,7 +503,9 @@ class BookieChannel:
                 add, index, sent_at = sent
                 self._answered_at = now = self._runtime.clock.monotonic()
                 if now - sent_at >= self._observe_from_s:
-                    self._observe(Op.ADD, frame.correlation_id, now - sent_at, add.body_bytes, add.ledger_ids)
+                    self._observe(Op.ADD, now - sent_at, add.body_bytes)
+                    if now - sent_at >= self._slow.over_s:
+                        self._note_slow(Op.ADD, frame.correlation_id, now - sent_at, add.ledger_ids)
                 try:
                     add.replied(index, frame.head)
                 except ProtocolError as e:
@@ -516,23 +519,20 @@ class BookieChannel:
             return
         if frame.opcode == wire.REPLY:  # about the connection as a whole
             raise hung_up(*m.decode_error(frame.head), self.bookie_id)
-        future, sent_at = self._calls.get(frame.correlation_id, _NO_CALL)
+        future, sent_at, head = self._calls.get(frame.correlation_id, _NO_CALL)
         if future is not None and not future.done():
             seconds = self._runtime.clock.monotonic() - sent_at
-            if seconds >= self._observe_from_s:
-                self._observe(frame.opcode & ~wire.REPLY, frame.correlation_id, seconds, len(frame.body))
+            op = frame.opcode & ~wire.REPLY
+            if seconds >= self._observe_from_s and op != Op.WAIT_LAC:  # which waits on purpose
+                self._observe(op, seconds, len(frame.body))
+                if seconds >= self._slow.over_s:
+                    self._note_slow(op, frame.correlation_id, seconds, m.ledgers_of_request(op, head))
             connection.receive.retain()
             future.set_result(frame)
 
-    def _observe(
-        self, op: int, correlation_id: int, seconds: float, bytes_: int, ledger_ids: Collection[int] = ()
-    ) -> None:
-        if op == Op.WAIT_LAC:
-            return  # it waits on purpose
+    def _observe(self, op: int, seconds: float, bytes_: int) -> None:
         if self._observed is not None:
             self._observed(op, seconds, bytes_)
-        if seconds >= self._slow.over_s:
-            self._note_slow(op, correlation_id, seconds, ledger_ids)
 
     def _note_slow(
         self, op: int, correlation_id: int, seconds: float, ledger_ids: Collection[int], *, answered: bool = True

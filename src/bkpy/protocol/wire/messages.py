@@ -489,6 +489,20 @@ def decode_force(head: Bytes) -> Force:
     return value
 
 
+def ledgers_of_request(op: int, head: Bytes) -> tuple[int, ...]:
+    """The ledger that a request of this side's is about, by its head; none if it is about no single one."""
+    match op:
+        case Op.READ:
+            return (decode_read(head).ledger_id,)
+        case Op.READ_LAC:
+            return (decode_read_lac(head).ledger_id,)
+        case Op.WRITE_LAC:
+            return (decode_write_lac(head).ledger_id,)
+        case Op.FORCE:
+            return (decode_force(head).ledger_id,)
+    return ()
+
+
 def decode_hello(head: Bytes) -> Hello:
     return Hello(*_fields(head, (str, str, str), "HELLO"))
 

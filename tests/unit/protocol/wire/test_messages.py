@@ -139,6 +139,20 @@ def test_a_force_of_no_ledger_is_refused(head: list[Any]) -> None:
         m.decode_force(m.pack(head))
 
 
+@pytest.mark.parametrize(
+    ("op", "head", "ledgers"),
+    [
+        (m.Op.READ, [0, 7, 1, 2, 100], (7,)),
+        (m.Op.READ_LAC, [0, 7], (7,)),
+        (m.Op.WRITE_LAC, [7], (7,)),
+        (m.Op.FORCE, [7], (7,)),
+        (m.Op.HELLO, ["software", "", "bookie"], ()),
+    ],
+)
+def test_a_request_says_of_what_ledger_it_is(op: m.Op, head: list[Any], ledgers: tuple[int, ...]) -> None:
+    assert m.ledgers_of_request(op, m.pack(head)) == ledgers
+
+
 def test_select_keeps_columns_together() -> None:
     columns = m.AddColumns(0, [1, 2, 3], [10, 20, 30], [1, 2, 3], [4, 5, 6], [32, 64, 96])
     assert m.select(columns, [0, 2]) == m.AddColumns(0, [1, 3], [10, 30], [1, 3], [4, 6], [32, 96])
