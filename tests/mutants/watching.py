@@ -120,8 +120,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "long polls are slow requests",
         "each idle reader fills the log",
-        "        if op == Op.WAIT_LAC:\n            return  # it waits on purpose\n",
-        "",
+        "            if seconds >= self._observe_from_s and op != Op.WAIT_LAC:  # which waits on purpose\n",
+        "            if seconds >= self._observe_from_s:\n",
         (_SLOW + "test_a_slow_read_is_named_at_both_ends_and_a_long_poll_is_not",),
     ),
     Mutant(
