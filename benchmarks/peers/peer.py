@@ -46,10 +46,25 @@ def fetch_java(title: str, pom: Path, artifact: str, sources: Sequence[str]) -> 
     """
     version = version_of(artifact, pom.read_text())
     home = cache_directory() / f"{artifact.removesuffix('-server')}-{version}"
-    jars, classes, complete = home / "jars", home / "classes", home / "complete"
+    classes = home / "classes"
+    javac = compiler()
+    jars = fetch_jars(title, pom, home)
+    classes.mkdir(parents=True, exist_ok=True)
+    files = [str(HERE / f"{source}.java") for source in (*_SHARED_SOURCES, *sources)]
+    run([javac, "-cp", f"{jars}/*", "-d", str(classes), *files])
+    return f"{classes}{os.pathsep}{jars}/*", version
+
+
+def compiler() -> str:
     javac = shutil.which("javac") or javac_of_java()
     if javac is None:
         raise PeerError("javac is missing: the client is compiled with a JDK, 17 or newer (Debian: openjdk-17-jdk)")
+    return javac
+
+
+def fetch_jars(title: str, pom: Path, home: Path) -> Path:
+    """The directory of the jars that the pom names, in `home`; fetched on the first call."""
+    jars, complete = home / "jars", home / "complete"
     if not complete.exists():
         maven = shutil.which("mvn")
         if maven is None:
@@ -58,10 +73,7 @@ def fetch_java(title: str, pom: Path, artifact: str, sources: Sequence[str]) -> 
         options = ["-q", "-B", "-f", str(pom), f"-DoutputDirectory={jars}", "-DincludeScope=runtime"]
         run([maven, *options, "dependency:copy-dependencies"])
         complete.touch()
-    classes.mkdir(parents=True, exist_ok=True)
-    files = [str(HERE / f"{source}.java") for source in (*_SHARED_SOURCES, *sources)]
-    run([javac, "-cp", f"{jars}/*", "-d", str(classes), *files])
-    return f"{classes}{os.pathsep}{jars}/*", version
+    return jars
 
 
 def version_of(artifact: str, pom: str) -> str:

@@ -1,0 +1,98 @@
+"""Apache BookKeeper's own tests, of its jar of tests, on bookies of ours.
+
+Their cluster is a class of that jar, whose place one of ours takes in the class path (`upstream/java`). What each class
+is known to do is in `upstream/classes.py`, and the page of the docs has it from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bkpy.local.process import ended_with_parent
+from tests.bookkeeper.java_cluster import peers, said
+from tests.bookkeeper.upstream.classes import CLASSES
+from tests.bookkeeper.upstream.launcher import Launcher
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(1800)]  # BookKeeper's tests have timeouts of their own
+
+HERE = Path(__file__).parent / "upstream"
+PACKAGE = "org.apache.bookkeeper"
+# As BookKeeper's build runs them.
+RERUNS = 2
+OPENED = (
+    *("io", "lang", "lang.reflect", "net", "nio", "nio.channels.spi", "nio.file", "time", "util", "util.concurrent"),
+    *("util.concurrent.atomic", "util.concurrent.locks", "util.stream", "util.zip"),
+)
+JVM = (
+    "-Xmx1g",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Djava.net.preferIPv4Stack=true",
+    # A client that prefers the bookie of its own machine looks for the machine's name, which may be that of loopback.
+    "-Dorg.apache.bookkeeper.conf.readsystemproperties=true",
+    "-DallowLoopback=true",
+    *(f"--add-opens=java.base/java.{package}=ALL-UNNAMED" for package in OPENED),
+)
+
+
+@pytest.fixture(scope="session")
+def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Our classes before those of the jars."""
+    peer = peers("peer")
+    pom = HERE / "pom.xml"
+    version = peer.version_of("bookkeeper-server", pom.read_text())
+    jars = peer.fetch_jars("Apache BookKeeper", pom, peer.cache_directory() / f"bookkeeper-tests-{version}")
+    classes = tmp_path_factory.mktemp("classes")
+    sources = [str(path) for path in sorted((HERE / "java").rglob("*.java"))]
+    peer.run([peer.compiler(), "-cp", f"{jars}/*", "-d", str(classes), *sources])
+    return os.pathsep.join((str(classes), f"{jars}/*"))
+
+
+@pytest.mark.parametrize("name", CLASSES)
+async def test_a_class_of_upstreams_tests(name: str, class_path: str, tmp_path: Path) -> None:
+    known = CLASSES[name]
+    async with Launcher(tmp_path / "bookies") as launcher:
+        fates = await run_tests(launcher, tmp_path, class_path, name)
+        for _ in range(RERUNS):
+            for test in fates["failed"].keys() - known.failures.keys():
+                again = await run_tests(launcher, tmp_path, class_path, name, test)
+                if test in again["passed"]:
+                    fates["passed"][test] = again["passed"][test]
+                    del fates["failed"][test]
+    unexplained = {test: why for test, why in fates["failed"].items() if test not in known.failures}
+    assert not unexplained
+    assert fates["failed"].keys() == known.failures.keys()
+    assert fates["ignored"].keys() == known.ignored
+    assert len(fates["passed"]) == known.passed
+
+
+async def run_tests(launcher: Launcher, directory: Path, class_path: str, *words: str) -> Mapping[str, dict[str, str]]:
+    """By fate (passed, failed, ignored) the names of the tests, and why they failed."""
+    options = [*JVM, f"-Djava.io.tmpdir={directory}", f"-Dbkpy.launcher={launcher.port}", "-cp", class_path]
+    words = (f"{PACKAGE}.{words[0]}", *words[1:])
+    command = [peers("peer").java(), *options, "RunTests", *words]
+    process = await asyncio.create_subprocess_exec(
+        *ended_with_parent(command), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, cwd=directory
+    )
+    try:
+        output, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    (directory / "output.txt").write_bytes(output)
+    lines = said(output)
+    assert lines, output.decode(errors="replace")[-4000:]
+    assert lines[-1] == ["ended"], lines[-1]
+    fates: dict[str, dict[str, str]] = {"passed": {}, "failed": {}, "ignored": {}}
+    for fate, test, *why in lines[:-1]:
+        fates[fate][test] = " ".join(why)
+    return fates
