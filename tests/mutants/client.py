@@ -587,4 +587,21 @@ MUTANTS: list[Mutant] = [
         '            log.warning("ledger %d: failed to mark it under-replicated on %s: %s"',
         (f"{_RARE}::test_a_ledger_is_closed_though_nobody_can_be_told_of_missing_copies",),
     ),
+    Mutant(
+        "a request that a bookie refuses for having too many is not sent again",
+        "the ranges of one recovery refuse each other at bookies that serve few requests, and it never ends",
+        "if long_poll or m.reply_status(reply.head) != Status.TOO_MANY_REQUESTS:",
+        "if True:",
+        (
+            "tests/unit/recovery/test_recovery.py::"
+            "test_bookies_that_serve_one_request_at_a_time_let_a_recovery_with_many_end",
+        ),
+    ),
+    Mutant(
+        "a bookie that refuses until a request's time is up counts as silent",
+        "reads prefer other bookies, and nobody learns of the bound",
+        "            if refusal is not None:\n                return refusal\n",
+        "",
+        (_CONNECTIONS + "test_a_request_that_is_refused_until_its_time_is_up_ends_as_refused",),
+    ),
 ]

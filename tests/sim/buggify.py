@@ -197,6 +197,8 @@ CLIENT: Mapping[str, Bound] = {
     "read_late_default_s": Bound((0.0001, 1.0)),
     "explicit_lac_interval_s": Bound((0.01, 0.0)),
     "calls_in_flight_max": Bound((1, 2)),
+    "refused_retry_pause_min_s": Bound((0.001,)),
+    "refused_retry_pause_max_s": Bound((0.05,)),
     "unacked_bytes_max": Bound((1, 10 * KIB)),
     "reply_bytes_max": Bound((1 * MIB + 64 * KIB,)),  # a default read and what is around it must fit
     "receive_chunks_max": Bound((1, 2)),

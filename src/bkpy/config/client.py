@@ -120,7 +120,7 @@ class ClientSettings(ClientNetwork, WriterHealing, LogRolling, MetadataSettings,
             raise ValueError(
                 "reply_bytes_max must exceed entry_bytes_max and read_bytes by 64 KiB or more, for replies to fit"
             )
-        for name in ("reconnect_pause", "ensemble_retry_backoff"):
+        for name in ("reconnect_pause", "refused_retry_pause", "ensemble_retry_backoff"):
             if getattr(self, f"{name}_max_s") < getattr(self, f"{name}_min_s"):
                 raise ValueError(f"{name}_max_s must not be below {name}_min_s")
         return self

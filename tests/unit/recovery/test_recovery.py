@@ -17,6 +17,7 @@ from bkpy.client.client import Client, replication_context
 from bkpy.client.write.writer import LedgerWriter
 from bkpy.metadata.store.outcome import PutOutcome
 from bkpy.protocol.ledger.ledger_metadata import LedgerState
+from bkpy.protocol.ledger.quorum import write_set
 from bkpy.protocol.wire import messages as m
 from bkpy.protocol.wire.messages import Op
 from bkpy.protocol.wire.records import EXPLICIT_LAC_ENTRY, RecordCodec, ledger_key, walk
@@ -324,6 +325,31 @@ async def test_a_recovery_with_every_bound_at_one(cluster: InProcess, count: int
     async with asyncio.timeout(DEADLINE_S):
         await smallest.recover_ledger(writer.ledger_id)
     await check_closed(smallest, writer.ledger_id, count)
+
+
+@pytest.mark.parametrize("sizes", [(2, 2, 2), (3, 2, 2)])
+async def test_bookies_that_serve_one_request_at_a_time_let_a_recovery_with_many_end(
+    tmp_path: Path, sizes: tuple[int, int, int]
+) -> None:
+    cluster = InProcess(tmp_path)
+    await cluster.start(requests_in_flight_max=1)
+    client = await cluster.client(explicit_lac_interval_s=0)
+    writer = await client.create_ledger(ensemble_size=sizes[0], write_quorum=sizes[1], ack_quorum=sizes[2])
+    for i in range(3):
+        await writer.append(payload(i))
+    for index, name in enumerate(writer.ensemble):  # none of them is known to be acknowledged
+        in_share = [i for i in range(3, 40) if index in write_set(i, sizes[0], sizes[1])]
+        await put(client, writer, name, in_share, lac=2)
+    writer.abandon()
+    for name in "abc":
+        await cluster.restart(name)  # its memtable is empty: reads need the disk, and take their time
+        cluster.disks[name].stall("read")
+        asyncio.get_running_loop().call_later(0.2, cluster.disks[name].unstall)
+    many = await cluster.client(recovery_ranges_at_once=4, recovery_first_entries=1, recovery_range_entries_max=1)
+    async with asyncio.timeout(DEADLINE_S):
+        await many.recover_ledger(writer.ledger_id)
+    await check_closed(client, writer.ledger_id, 40)
+    await cluster.stop()
 
 
 async def test_a_client_with_every_bound_on_metadata_at_one(five: InProcess) -> None:

@@ -230,13 +230,27 @@ class BookieChannel:
         """Send a request and return its reply. `present`: a ledger whose key has to be presented before; `renew`: right
         before, also if it was. `again`: as for `connect`.
 
+        A bookie that has too many requests in flight refuses further ones: the request is sent again, except for a long
+        poll, and the refusal is returned once `timeout_s` is over.
+
         The reply's slices stay valid. Raises `BookieUnavailableError`, within `timeout_s` seconds once it is among the
         `calls_in_flight_max` that are in flight. A `long_poll` isn't counted among those.
         """
+        refusal: wire.Frame | None = None
+        pause_s = self._settings.refused_retry_pause_min_s
         try:
             async with contextlib.nullcontext() if long_poll else self.slots, asyncio.timeout(timeout_s):
-                return await self._connect_and_send(op, head, body, present, renew=renew, again=again)
+                while True:
+                    reply = await self._connect_and_send(op, head, body, present, renew=renew, again=again)
+                    if long_poll or m.reply_status(reply.head) != Status.TOO_MANY_REQUESTS:
+                        return reply
+                    refusal = reply
+                    await asyncio.sleep(pause_s * (1 + self._runtime.rng.random()) / 2)
+                    refusal = None
+                    pause_s = min(pause_s * 2, self._settings.refused_retry_pause_max_s)
         except TimeoutError:
+            if refusal is not None:
+                return refusal
             self.mark_slow()
             raise BookieUnavailableError(f"no answer within {timeout_s:g} s", bookie=self.bookie_id) from None
 

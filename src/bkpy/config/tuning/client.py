@@ -68,6 +68,13 @@ class ClientTuning(Settings):
         description="unanswered requests to one bookie; further ones queue in the client instead of being refused by "
         "the bookie",
     )
+    refused_retry_pause_min_s: Seconds = Field(
+        default=0.01,
+        description="seconds before a request is sent again that the bookie has refused because too many are in flight",
+    )
+    refused_retry_pause_max_s: Seconds = Field(
+        default=1.0, description="seconds to which that pause grows, doubling, while the bookie refuses the request"
+    )
     unacked_bytes_max: Size = Field(
         default=32 * MIB,
         description="unacknowledged bytes at one bookie before its writers wait; far more than a healthy bookie ever "

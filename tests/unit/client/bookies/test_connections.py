@@ -16,9 +16,12 @@ from tests.waiting import eventually
 import bkpy
 from bkpy.client.client import replication_context
 from bkpy.errors import BookieUnavailableError
+from bkpy.protocol.wire import messages as m
+from bkpy.protocol.wire.messages import Op, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 async def test_nothing_is_written_to_a_connection_that_is_gone(
@@ -111,3 +114,26 @@ async def test_the_end_of_file_descriptors_is_named(cluster: InProcess) -> None:
     assert failure.value.bookie == "a"
     async with asyncio.timeout(DEADLINE_S):
         await pool_of(client).channel("a").connect(again=True)
+
+
+async def test_a_request_that_is_refused_until_its_time_is_up_ends_as_refused(tmp_path: Path) -> None:
+    """The bookie is there and answers: nobody should prefer others for being slow."""
+    cluster = InProcess(tmp_path)
+    await cluster.start("a", requests_in_flight_max=1)
+    writer = await (await cluster.client()).create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
+    await writer.append(b"0")
+    await cluster.restart("a")  # its memtable is empty: reads need the disk
+    cluster.disks["a"].stall("read")
+    channel = pool_of(await cluster.client()).channel("a")
+    ask = m.pack([0, writer.ledger_id])
+    first = asyncio.create_task(channel.call(Op.READ_LAC, ask, timeout_s=DEADLINE_S))
+    await eventually(lambda: cluster.service("a").requests_in_flight == 1)
+    refused = await channel.call(Op.READ_LAC, ask, timeout_s=0.2)
+    assert m.reply_status(refused.head) == Status.TOO_MANY_REQUESTS
+    assert channel.slow_until == 0.0
+    second = asyncio.create_task(channel.call(Op.READ_LAC, ask, timeout_s=DEADLINE_S))
+    asyncio.get_running_loop().call_later(0.2, cluster.disks["a"].unstall)
+    async with asyncio.timeout(DEADLINE_S):
+        for reply in (await first, await second):
+            assert m.reply_status(reply.head) == Status.OK
+    await cluster.stop()
