@@ -364,3 +364,24 @@ def test_a_seed_repeats_in_every_process() -> None:
     ]
     assert hashes == [noisy_run(7)] * 2
     assert noisy_run(8) != hashes[0]
+
+
+def test_the_trace_ends_with_the_run_and_not_with_what_never_ended() -> None:
+    world = World(1)
+    host = world.add_host("h")
+
+    async def never_ends() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            host.record("on its way out")
+
+    async def main() -> None:
+        host.boot()
+        host.start(never_ends())
+        await asyncio.sleep(1)
+        host.crash()
+        world.record("event", "the end")
+
+    world.run(main())
+    assert [event.what for event in world.trace][-2:] == ["crash", "the end"]

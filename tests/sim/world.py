@@ -135,6 +135,7 @@ class World:
             self._raise_errors()
             return result
         finally:
+            self.keeps_trace = False  # what coroutines do that are closed now has not happened
             self.loop.close()
             if collecting:
                 gc.enable()
