@@ -1,7 +1,8 @@
 """Bytes that rot at rest, of the unlucky bookie: in an entry log, in a journal, in an index.
 
 A flipped byte of an entry log costs the entries of its block. Where a start refuses a journal, an operator starts
-without it: then all that the bookie had is in doubt. An index is made anew, and nothing is lost.
+without it: then all that the bookie had is in doubt. An index is made anew, and nothing is lost; but nobody can tell
+any more whose a block was whose header has rotted, so the bookie may be in doubt of every older ledger.
 """
 
 from __future__ import annotations
@@ -121,6 +122,8 @@ async def rot_in_an_index(stage: Stage, fault: Fault, rng: Random) -> None:
         bookie.host.disk.replace(rng.choice(there), b"page 7 is rotten")
         while not await _rebuilt(bookie) and not stage.is_gone(bookie):
             await asyncio.sleep(TRY_AGAIN_S)
+        if bookie.settings.bookie_id in stage.oracle.rotten:
+            stage.oracle.in_doubt.add(bookie.settings.bookie_id)
         stage.world.marks[INDEX_REBUILT] += 1
         await stage.start(bookie)
 
