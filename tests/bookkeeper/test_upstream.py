@@ -17,6 +17,7 @@ from bkpy.local.process import ended_with_parent
 from tests.bookkeeper.java_cluster import peers, said
 from tests.bookkeeper.upstream.classes import CLASSES
 from tests.bookkeeper.upstream.launcher import Launcher
+from tests.command import PATIENCE_S, PRELOADED, environment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +26,7 @@ pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(1800)]  # BookKeeper's
 
 HERE = Path(__file__).parent / "upstream"
 PACKAGE = "org.apache.bookkeeper"
-# As BookKeeper's build runs them.
+# As BookKeeper's build runs them: some tests have deadlines that a busy machine misses.
 RERUNS = 2
 OPENED = (
     *("io", "lang", "lang.reflect", "net", "nio", "nio.channels.spi", "nio.file", "time", "util", "util.concurrent"),
@@ -45,7 +46,8 @@ JVM = (
 
 @pytest.fixture(scope="session")
 def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Our classes before those of the jars."""
+    """Our classes before those of the jars. What bookies are forked from is loaded, too, before tests have timeouts."""
+    PRELOADED.run(["--version"], stdin=b"", env=environment(None), timeout_s=PATIENCE_S)
     peer = peers("peer")
     pom = HERE / "pom.xml"
     version = peer.version_of("bookkeeper-server", pom.read_text())

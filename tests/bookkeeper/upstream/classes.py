@@ -21,17 +21,71 @@ class TestClass(NamedTuple):
     ignored: frozenset[str] = frozenset()
 
 
+JAVA_BOOKIE: Final = "puts a Java bookie that is slow or broken into its own process"
+JAVA_STORAGE: Final = "starts collection in a Java bookie's storage"
+
 CLASSES: Final = {
+    "test.AsyncLedgerOpsTest": TestClass(1),
+    "replication.AuditorPlacementPolicyCheckTest": TestClass(8),
+    "replication.AuditorRollingRestartTest": TestClass(1),
+    "client.BookKeeperClientZKSessionExpiry": TestClass(1),
     "client.BookKeeperTest": TestClass(23),
+    "replication.BookieAutoRecoveryTest": TestClass(7),
     "bookie.BookieDeferredSyncTest": TestClass(5),
+    "test.BookieFailureTest": TestClass(8),
+    "client.BookieNetworkAddressChangeTest": TestClass(
+        2, ignored=frozenset({"testFollowBookieAddressChangeTrckingDisabled"})
+    ),
+    "test.BookieReadWriteTest": TestClass(16),
+    "client.BookieRecoveryTest": TestClass(12),
+    "client.BookieRecoveryUseIOThreadTest": TestClass(1),
     "bookie.BookieStickyReadsTest": TestClass(4),
+    "verifier.BookkeeperVerifierTest": TestClass(1),
+    "proto.ClientSocketDisconnectTest": TestClass(1),
+    "test.CloseTest": TestClass(2),
+    "client.ConcurrentV2RecoveryTest": TestClass(1),
+    "test.ConditionalSetTest": TestClass(1),
+    "client.api.ExplicitLACWithWriteHandleAPITest": TestClass(1),
+    "client.GenericEnsemblePlacementPolicyTest": TestClass(6),
+    "test.LedgerCreateDeleteTest": TestClass(3),
+    "client.api.LedgerMetadataTest": TestClass(2),
+    "client.LedgerRecoveryTest": TestClass(
+        7,
+        {
+            "testLedgerRecoveryWithSlowBookie": JAVA_BOOKIE,
+            "testLedgerRecoveryWithRollingRestart": JAVA_BOOKIE,
+            "testBookieFailureDuringRecovery": JAVA_BOOKIE,
+            "testEnsembleChangeDuringRecovery": JAVA_BOOKIE,
+        },
+    ),
+    "server.http.service.ListLedgerServiceTest": TestClass(4),
+    "client.ListLedgersTest": TestClass(3),
+    "test.MultipleThreadReadTest": TestClass(3),
+    "client.SlowBookieTest": TestClass(8),
+    "client.TestAddEntryQuorumTimeout": TestClass(3),
     "client.TestBatchedRead": TestClass(6),
+    "client.TestBookieHealthCheck": TestClass(3),
     "client.TestBookieWatcher": TestClass(3),
+    "client.TestDelayEnsembleChange": TestClass(6),
+    "client.TestDisableEnsembleChange": TestClass(4),
+    "client.TestFencing": TestClass(
+        8, {"testWriteAfterDeleted": JAVA_STORAGE, "testConcurrentFenceAndDeleteLedger": JAVA_STORAGE}
+    ),
+    "client.TestGetBookieInfoTimeout": TestClass(2),
     "client.TestLedgerChecker": TestClass(12),
+    "client.TestLedgerFragmentReplication": TestClass(5),
     "client.TestParallelRead": TestClass(6),
+    "client.TestPendingReadLacOp": TestClass(2),
+    "client.TestPiggybackLAC": TestClass(3),
     "client.TestReadEntryListener": TestClass(8),
     "client.TestReadLastEntry": TestClass(4),
     "client.TestReadTimeout": TestClass(1),
+    "replication.TestReplicationWorker": TestClass(16),
+    "client.TestSequenceRead": TestClass(1),
+    "client.TestSpeculativeBatchRead": TestClass(6),
+    "client.TestSpeculativeRead": TestClass(6),
+    "client.TestTryReadLastConfirmed": TestClass(3),
+    "client.TestWatchEnsembleChange": TestClass(8),
 }
 
 
@@ -40,7 +94,11 @@ def table() -> Iterator[str]:
     yield "| class | passed | failed | |"
     yield "| --- | ---: | ---: | --- |"
     for name, known in sorted(CLASSES.items(), key=lambda item: item[0].rpartition(".")[2]):
-        notes = [f"`{test}`: {why}" for test, why in known.failures.items()]
+        reasons = dict.fromkeys(known.failures.values())
+        notes = [
+            f"{', '.join(f'`{test}`' for test, reason in known.failures.items() if reason == why)}: {why}"
+            for why in reasons
+        ]
         if known.ignored:
             notes.append(f"{len(known.ignored)} that BookKeeper ignores")
         yield f"| `{name}` | {known.passed} | {len(known.failures)} | {'; '.join(notes)} |"

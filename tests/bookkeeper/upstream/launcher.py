@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _HOST = "127.0.0.1"
+_START_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 60.0
 _COMMAND = (sys.executable, "-P", "-m", "bkpy", "bookie", "run", "--config")
 _SETTINGS = {
@@ -58,7 +59,7 @@ class _Bookie:
         async def serves_or_ended() -> bool:
             return not self._process.running or await accepts_connections(self._host, self._port)
 
-        await eventually(serves_or_ended)
+        await eventually(serves_or_ended, deadline_s=_START_TIMEOUT_S)
         if self._process.running:
             return ""
         raise RuntimeError(f"the bookie {how_it_ended(self._process.exit_status)}: {self._process.log_tail()}")

@@ -7,7 +7,6 @@ import java.util.Arrays;
 import java.util.LinkedList;
 import java.util.List;
 import java.util.NoSuchElementException;
-import java.util.UUID;
 import java.util.concurrent.Callable;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutorService;
@@ -32,8 +31,6 @@ import org.apache.bookkeeper.replication.AutoRecoveryMain;
 import org.apache.bookkeeper.replication.ReplicationWorker;
 import org.apache.bookkeeper.stats.OpStatsLogger;
 import org.apache.bookkeeper.stats.ThreadRegistry;
-import org.apache.zookeeper.CreateMode;
-import org.apache.zookeeper.ZooDefs.Ids;
 import org.apache.zookeeper.ZooKeeper;
 import org.junit.After;
 import org.junit.Before;
@@ -47,7 +44,8 @@ import org.junit.rules.Timeout;
  * <p>It takes the place of BookKeeper's class of this name, whose public and protected members it has.
  */
 public abstract class BookKeeperClusterTestCase {
-  private static final long READY_S = 60;
+  private static final long READY_S = 120;
+  private static final int TIMEOUT_S = 600;  // only what never happens takes so long, also on a busy machine
   private static final String READS = "bookkeeper_server.READ_ENTRY_SCHEDULING_DELAY";
 
   @Rule public final TestName runtime = new TestName();
@@ -76,7 +74,7 @@ public abstract class BookKeeperClusterTestCase {
 
   public BookKeeperClusterTestCase(int numBookies, int numOfZKNodes, int testTimeoutSecs) {
     this.numBookies = numBookies;
-    globalTimeout = Timeout.seconds(testTimeoutSecs);
+    globalTimeout = Timeout.seconds(Math.max(testTimeoutSecs, TIMEOUT_S));
     try {
       zkUtil = numOfZKNodes == 1 ? new ZooKeeperUtil() : new ZooKeeperClusterUtil(numOfZKNodes);
     } catch (Exception e) {
@@ -179,7 +177,7 @@ public abstract class BookKeeperClusterTestCase {
     return zkUtil.getMetadataServiceUri(ledgersRootPath, type);
   }
 
-  public void setMetastoreImplClass(AbstractConfiguration conf) {
+  public void setMetastoreImplClass(AbstractConfiguration<?> conf) {
     conf.setMetastoreImplClass(InMemoryMetaStore.class.getName());
   }
 
@@ -288,7 +286,7 @@ public abstract class BookKeeperClusterTestCase {
   }
 
   protected ServerTester startBookie(ServerConfiguration conf) throws Exception {
-    openCluster();
+    openClient();
     ServerTester server = new ServerTester(conf);
     server.bookie.start();
     becomeReady(server);
@@ -299,7 +297,7 @@ public abstract class BookKeeperClusterTestCase {
     if (confs.isEmpty()) {
       return;
     }
-    openCluster();
+    openClient();
     List<ServerTester> started = new ArrayList<>();
     for (ServerConfiguration conf : confs) {
       started.add(new ServerTester(conf));
@@ -329,17 +327,10 @@ public abstract class BookKeeperClusterTestCase {
     bkc.waitForReadOnlyBookie(server.bookie.id()).get(READY_S, TimeUnit.SECONDS);
   }
 
-  /** The client writes the LAYOUT of a new cluster; what else `initnewcluster` would have made is made here. */
-  private void openCluster() throws Exception {
+  /** The first client writes the LAYOUT of a new cluster. */
+  private void openClient() throws Exception {
     if (bkc == null) {
       bkc = new BookKeeperTestClient(baseClientConf, new TestStatsProvider());
-    }
-    String root = ZKMetadataDriverBase.resolveZkLedgersRootPath(baseConf);
-    byte[] instance = UUID.randomUUID().toString().getBytes();
-    for (String name : List.of("INSTANCEID", "cookies")) {
-      if (zkc.exists(root + "/" + name, false) == null) {
-        zkc.create(root + "/" + name, name.equals("cookies") ? new byte[0] : instance, Ids.OPEN_ACL_UNSAFE, CreateMode.PERSISTENT);
-      }
     }
   }
 
