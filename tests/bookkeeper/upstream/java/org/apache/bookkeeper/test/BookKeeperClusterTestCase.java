@@ -141,6 +141,7 @@ public abstract class BookKeeperClusterTestCase {
     for (int i = 0; i < numBookies; i++) {
       confs.add(newServerConfiguration());
     }
+    bkc = null;  // that of a cluster before this one is closed
     startAndAddBookies(confs);
   }
 
