@@ -356,4 +356,18 @@ MUTANTS: list[Mutant] = [
         "False",
         (f"{_CLIENT}::test_a_recovery_asks_for_few_entries_behind_the_end",),
     ),
+    Mutant(
+        "as many batches in a record of the journal as a client of BookKeeper's sends at once",
+        "after a crash the bookie can't replay its journal, and never starts again",
+        "or len(turn.ledger_ids) == BATCHES_MAX",
+        "",
+        (f"{_STORED}::test_what_arrives_at_once_is_stored_in_records_that_a_replay_takes",),
+    ),
+    Mutant(
+        "all adds that have waited on a connection stored as one record",
+        "what a bookie stores at once has no bound but the memory that it receives into",
+        "or turn.bytes >= self._turn_bytes_max",
+        "",
+        (f"{_STORED}::test_what_has_waited_is_stored_in_parts_as_large_as_frames",),
+    ),
 ]

@@ -6,7 +6,8 @@ all that wait together; so do all adds behind it, since those of a ledger are st
 
 Invariants: an add is answered OK only from the storage's own callback, after the sync, unless its client asked for
 less; nothing else happens between reading a ledger's state and deciding by it; waiting bytes count towards the
-receive budget, and nothing that waits is a slice of the receive buffer; columns pass the check that a replay makes.
+receive budget, and nothing that waits is a slice of the receive buffer; columns pass the check that a replay makes, and
+what is stored at once is not much larger than the largest frame.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from bkpy.protocol.bookkeeper import packets as p
 from bkpy.protocol.bookkeeper.entries import ENTRY_ID_MAX
 from bkpy.protocol.repair.draining import takes_entries
 from bkpy.protocol.wire import messages as m
-from bkpy.protocol.wire.messages import AddColumns, Flags, Status
+from bkpy.protocol.wire.messages import BATCHES_MAX, AddColumns, Flags, Status
 from bkpy.protocol.wire.records import HEADER_BYTES
 
 if TYPE_CHECKING:
@@ -100,10 +101,22 @@ class WaitingAdd(NamedTuple):
 class _Turn:
     """The adds that are stored together, as columns, with their answers. All have the same flags."""
 
-    __slots__ = ("answers", "counts", "first_ids", "flags", "ledger_ids", "next_id", "parts", "sizes", "strides")
+    __slots__ = (
+        "answers",
+        "bytes",
+        "counts",
+        "first_ids",
+        "flags",
+        "ledger_ids",
+        "next_id",
+        "parts",
+        "sizes",
+        "strides",
+    )
 
     def __init__(self, flags: int) -> None:
         self.flags = flags
+        self.bytes = 0
         self.ledger_ids: list[int] = []
         self.first_ids: list[int] = []
         self.counts: list[int] = []
@@ -134,6 +147,7 @@ class EntryAdds:
         self._slow = service.slow
         self._waiting_max = service.settings.requests_in_flight_max
         self._unsynced_max = service.settings.deferred_sync_bytes_max
+        self._turn_bytes_max = service.settings.frame_bytes_max
         self._undecided = 0  # adds that wait for the metadata, and don't block others
         self._connection = connection
         self._ledgers = ledgers
@@ -215,7 +229,12 @@ class EntryAdds:
     ) -> None:
         """Add an entry to the turn, as a record. What is here is what an entry costs."""
         turn = self._turn
-        if turn is None or turn.flags != flags:
+        if (
+            turn is None
+            or turn.flags != flags
+            or len(turn.ledger_ids) == BATCHES_MAX
+            or turn.bytes >= self._turn_bytes_max
+        ):
             self.end_turn()
             turn = self._turn = _Turn(flags)
         body = _TAIL.pack(entry_id, confirmed, length)
@@ -229,6 +248,7 @@ class EntryAdds:
             parts.append(_HEAD.pack(size, crc32c(payload, crc32c(body, seed))) + body)
             parts.append(payload)
         size += HEADER_BYTES
+        turn.bytes += size
         turn.answers.append(answer)
         ledger_ids = turn.ledger_ids
         if ledger_ids and ledger_ids[-1] == ledger_id:

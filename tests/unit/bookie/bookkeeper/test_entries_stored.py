@@ -11,6 +11,7 @@ from tests.unit.bookie.bookkeeper.raw import KEY, LEDGER, V2, V3, Answer, Author
 from tests.unit.storage.support import found_ids
 from tests.waiting import eventually
 
+from bkpy.bookie.bookkeeper import adds
 from bkpy.protocol.bookkeeper import messages as m
 from bkpy.protocol.bookkeeper import packets as p
 from bkpy.protocol.bookkeeper.entries import ENTRY_ID_MAX, DigestType, EntryCodec, master_key
@@ -381,3 +382,48 @@ async def test_whatever_ids_clients_choose_the_bookie_starts_again(
     again = await RawBookKeeper.connect(cluster, speaks=raw.speaks)
     assert [(await again.read(i)).entry for i in ids] == bodies
     again.close()
+
+
+async def test_what_arrives_at_once_is_stored_in_records_that_a_replay_takes(
+    cluster: InProcess, raw: RawBookKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One call of the socket may bring more batches than a record of the journal has: adds that change the ledger."""
+    for module in (adds, wire):
+        monkeypatch.setattr(module, "BATCHES_MAX", 3)
+    stored = Stored(cluster, monkeypatch)
+    ids = [(8 + i % 2, 5 + i // 2) for i in range(20)]
+    for _ in range(2):  # first the ledgers are unknown, then they are open
+        if raw.speaks == V2:
+            raw.send(*(p.encode_add(KEY, entry(i, ledger_id=ledger)) for ledger, i in ids))
+            assert [(await raw.packet()).code for _ in ids] == [0] * len(ids)
+        else:
+            sent = [raw.message(m.AddEntryRequest(ledger, i, KEY, entry(i, ledger_id=ledger))) for ledger, i in ids]
+            raw.send(*(frame for _, frame in sent))
+            assert [(await raw.response(transaction)).status for transaction, _ in sent] == [OK] * len(ids)
+    assert max(len(columns.ledger_ids) for columns in stored.columns) == 3
+    for columns in stored.columns:
+        assert wire.decode_add(wire.pack(list(columns)), sum(columns.sizes)) == columns
+    assert [(await raw.read(i, ledger=ledger)).entry for ledger, i in ids] == [entry(i, ledger_id=n) for n, i in ids]
+
+
+async def test_what_has_waited_is_stored_in_parts_as_large_as_frames(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame_bytes_max = 5 << 20
+    cluster.settings.update(frame_bytes_max=frame_bytes_max, entry_bytes_max=1 << 20)
+    await cluster.restart("a")
+    client = await RawBookKeeper.connect(cluster, speaks=V2)
+    stored, states, held = Stored(cluster, monkeypatch), cluster.storage("a").states, asyncio.Event()
+
+    async def hold(ledger_ids: set[int]) -> object:
+        await held.wait()
+        return await states(ledger_ids)
+
+    monkeypatch.setattr(cluster.storage("a"), "states", hold)
+    size = 1 << 20
+    client.send(*(p.encode_add(KEY, entry(i, bytes(size))) for i in range(20)))
+    await eventually(lambda: len(client.near.adds.backlog) == 20 - 1)
+    held.set()
+    assert [(await client.packet()).code for _ in range(20)] == [0] * 20
+    assert max(sum(columns.sizes) for columns in stored.columns) < frame_bytes_max + size + 100
+    client.close()
