@@ -370,4 +370,29 @@ MUTANTS: list[Mutant] = [
         "",
         (f"{_STORED}::test_what_has_waited_is_stored_in_parts_as_large_as_frames",),
     ),
+    Mutant(
+        "an answer taken for that of another request",
+        "a client takes an entry for acknowledged that no bookie has",
+        "if not sent.is_answered_by(response):",
+        "if False:",
+        (
+            "tests/unit/client/bookkeeper/test_bookkeeper_writing.py::"
+            "test_what_answers_something_else_acknowledges_nothing",
+            f"{_CLIENT}::test_no_ledger_ends_by_denials_of_something_else",
+        ),
+    ),
+    Mutant(
+        "the line of damaged metadata in the error",
+        "a ledger's password in logs and on terminals",
+        'where = f"line {error.GetLine()}, column {error.GetColumn()}"',
+        "where = str(error)",
+        (f"{_METADATA}::test_no_error_has_the_password",),
+    ),
+    Mutant(
+        "the empty password assumed where metadata have none",
+        "the bookie refuses the right key of an old ledger, and takes anybody's",
+        'return b"" if self.password is None else self.ledger_key',
+        "return self.ledger_key",
+        (f"{_MEMBERSHIP}::test_metadata_that_have_no_password_refuse_no_key",),
+    ),
 ]

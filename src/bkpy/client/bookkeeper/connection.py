@@ -3,8 +3,9 @@
 A channel writes bkpy's frames to `transport`; a `Translator` makes requests of them, which this sends, and a frame of
 the answers, which the channel receives. With TLS, the connection begins in the clear, and START_TLS comes first.
 
-Invariants: a response goes to the request with its transaction id, or is ignored; a request is forgotten when it has
-been answered or its time is up; a frame over `reply_bytes_max` ends the connection before it is received.
+Invariants: a response goes to the request with its transaction id, or is ignored; one that names another operation,
+ledger or entry than its request ends the connection, and says nothing; a request is forgotten when it has been answered
+or its time is up; a frame over `reply_bytes_max` ends the connection before it is received.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from bkpy.client.bookkeeper.translator import Translator
 from bkpy.errors import BookKeeperError, ProtocolError, TlsError
 from bkpy.protocol.bookkeeper import frames
-from bkpy.protocol.bookkeeper.messages import StartTlsRequest, decode_response, encode_request
+from bkpy.protocol.bookkeeper.messages import (
+    Operation,
+    StartTlsRequest,
+    decode_response,
+    encode_request,
+    operation_of,
+)
 from bkpy.protocol.bookkeeper.statuses import StatusCode
 
 if TYPE_CHECKING:
@@ -37,8 +44,25 @@ log = logging.getLogger("bkpy.client")
 
 
 class _Sent(NamedTuple):
+    """A request without an answer. `ledger_id`, `entry_id`: None where it names none."""
+
+    operation: Operation
+    ledger_id: int | None
+    entry_id: int | None
     answered: Callable[[ResponseMessage], None]
     expires_at: float
+
+    def is_answered_by(self, response: ResponseMessage) -> bool:
+        """Whether the response is to this request, and not only has its transaction id."""
+        found = response.response
+        if response.operation != self.operation:
+            return False
+        if found is None:
+            return response.status != StatusCode.EOK or self.operation == Operation.START_TLS
+        return (
+            getattr(found, "ledger_id", self.ledger_id) == self.ledger_id
+            and getattr(found, "entry_id", self.entry_id) == self.entry_id
+        )
 
 
 class NativeFrames:
@@ -139,7 +163,8 @@ class TranslatingConnection(asyncio.Protocol):
             del self._sent[oldest]
         transaction_id = self._next_id()
         patience_s = max(self._settings.read_timeout_s, self._settings.add_timeout_s) + wait_s
-        self._sent[transaction_id] = _Sent(answered, now + patience_s)
+        ledger_id, entry_id = getattr(request, "ledger_id", None), getattr(request, "entry_id", None)
+        self._sent[transaction_id] = _Sent(operation_of(request), ledger_id, entry_id, answered, now + patience_s)
         if not self._unsent:
             asyncio.get_running_loop().call_soon(self._write)
         self._unsent += encode_request(request, transaction_id, priority)
@@ -173,8 +198,16 @@ class TranslatingConnection(asyncio.Protocol):
             raise ProtocolError("the bookie has answered by a packet of protocol v2", bookie=self._owner.bookie_id)
         response = decode_response(frame)
         sent = self._sent.pop(response.transaction_id, None)
-        if sent is not None:
-            sent.answered(response)
+        if sent is None:
+            return
+        if not sent.is_answered_by(response):
+            raise ProtocolError(
+                f"the bookie answers {sent.operation.name} of entry {sent.entry_id} by operation {response.operation} "
+                f"with status {response.status} and {type(response.response).__name__}, of something else",
+                ledger_id=sent.ledger_id,
+                bookie=self._owner.bookie_id,
+            )
+        sent.answered(response)
 
     def _hand_up(self, frame: wire.Frame) -> None:
         """Give the channel a reply, but never while it sends the request."""

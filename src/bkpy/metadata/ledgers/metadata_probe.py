@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 class ProbeResult:
     """The result. `version` is that of the metadata, -1 without any; `why` explains an unsure one.
 
-    `ledger_key`: the ledger's key, empty without metadata. `next_id`: the next id of the store, if that was read.
-    `session`: the id of the session that has read it, 0 of an unsure or unreadable one.
+    `ledger_key`: the ledger's key, empty without metadata that have it. `next_id`: the next id of the store, if that
+    was read. `session`: the id of the session that has read it, 0 of an unsure or unreadable one.
     """
 
     state: ProbeState
@@ -132,6 +132,6 @@ class MetadataProbe:
             probe_state_of(metadata, self._bookie_id),
             found[1],
             own_lock,
-            ledger_key=metadata.ledger_key,
+            ledger_key=metadata.known_key,
             session=session,
         )

@@ -11,7 +11,7 @@ Version 1 has neither digest nor password, nor have old values of version 2: the
 to know both. The password of the others is stored in the clear.
 
 Invariants: a value keeps the format version that was read, and everything in it that no transition changes, also
-fields that this version doesn't know. Version 1 is read, never written.
+fields that this version doesn't know. Version 1 is read, never written. No error has a stored password in it.
 """
 
 from __future__ import annotations
@@ -100,6 +100,10 @@ class BookKeeperLedgerMetadata(LedgerMetadata):
                 f"{self.length} bytes up to entry {self.last_entry} is no length", ledger_id=self.ledger_id
             )
 
+    @property
+    def known_key(self) -> bytes:
+        return b"" if self.password is None else self.ledger_key
+
     def authorised(self, password: bytes) -> LedgerMetadata:
         """This, with the key of the password; raises `UnauthorizedError` if another password is stored."""
         if self.password is None:
@@ -175,7 +179,10 @@ class BookKeeperLedgerMetadata(LedgerMetadata):
             if version == _BINARY:
                 return cls._of_message(ledger_id, version, _Message.FromString(_delimited(rest)))
             raise ValueError(f"{version} is no format version")
-        except (ValueError, KeyError, TypeError, IndexError, DecodeError, text_format.ParseError) as error:
+        except text_format.ParseError as error:  # whose text has the line, which may be the password's
+            where = f"line {error.GetLine()}, column {error.GetColumn()}"
+            raise CorruptDataError(f"the ledger's metadata are damaged in {where}", ledger_id=ledger_id) from None
+        except (ValueError, KeyError, TypeError, IndexError, DecodeError) as error:
             raise CorruptDataError(f"the ledger's metadata are damaged: {error!r}", ledger_id=ledger_id) from error
 
     @classmethod

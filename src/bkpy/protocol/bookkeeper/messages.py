@@ -260,9 +260,14 @@ _RESPONSE_FIELDS: Final[Mapping[int, str]] = {
 # --- requests -------------------------------------------------------------------------------------------------------
 
 
+def operation_of(request: Request) -> Operation:
+    """What the request asks for."""
+    return _OPERATIONS[type(request)]
+
+
 def encode_request(request: Request, transaction_id: int, priority: int = 0) -> list[Bytes]:
     """The frame of a request."""
-    operation = _OPERATIONS[type(request)]
+    operation = operation_of(request)
     message = _REQUEST()
     header = message.header
     header.version, header.operation, header.txnId = MESSAGE_VERSION, operation, transaction_id

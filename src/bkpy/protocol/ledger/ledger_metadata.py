@@ -236,6 +236,11 @@ class LedgerMetadata:
             )
         return state
 
+    @property
+    def known_key(self) -> bytes:
+        """The ledger's key as far as the metadata tell; empty if they don't."""
+        return self.ledger_key
+
     def authorised(self, password: bytes) -> LedgerMetadata:
         """This; raises `UnauthorizedError` unless the password is the ledger's."""
         if self.ledger_key != ledger_key(password):

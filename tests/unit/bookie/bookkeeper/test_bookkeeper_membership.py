@@ -18,6 +18,7 @@ from bkpy.metadata.bookkeeper.service_info import decode_service_info
 from bkpy.metadata.cluster import open_cluster
 from bkpy.metadata.ledgers.catalog import Created
 from bkpy.metadata.store.outcome import Gone
+from bkpy.protocol.bookkeeper.entries import master_key
 from bkpy.protocol.bookkeeper.ledger_metadata import BookKeeperLedgerMetadata
 from bkpy.protocol.bookkeeper.statuses import StatusCode
 from bkpy.protocol.ledger.ledger_metadata import Fragment, LedgerState
@@ -158,6 +159,23 @@ async def test_the_metadata_decide_whose_key_is_right(cluster: InProcess) -> Non
     assert (await raw.read(-1, fence=True, key=stranger, ledger=ledger)).code == StatusCode.ENOENTRY
     assert await raw.add(0, ledger=ledger) == OK, "the metadata have this key"
     assert await raw.add(1, key=stranger, ledger=ledger) == StatusCode.EUA
+    raw.close()
+
+
+async def test_metadata_that_have_no_password_refuse_no_key(cluster: InProcess) -> None:
+    """Those of old BookKeepers: the first key that came counts, as with Java's bookies, and nothing shows another."""
+    ledger = await make_ledger(cluster)
+    path = (await catalog_of(cluster)).path_of(ledger)
+    store = cluster.tree.session()
+    stored, version = await store.get(path)
+    metadata = dataclasses.replace(BookKeeperLedgerMetadata.decode(ledger, stored), password=None, kept=b"")
+    await store.put(path, metadata.encode(), version)
+    raw = await RawBookKeeper.connect(cluster)
+    assert await raw.add(0, ledger=ledger) == OK
+    for key in (b"s" * 20, master_key(b"")):
+        assert await raw.add(1, key=key, ledger=ledger) == StatusCode.EUNKNOWNLEDGERSTATE
+        assert (await raw.read(0, fence=True, key=key, ledger=ledger)).code == StatusCode.EUNKNOWNLEDGERSTATE
+    assert await raw.add(1, ledger=ledger) == OK, "nor was it fenced"
     raw.close()
 
 

@@ -22,6 +22,7 @@ from bkpy.errors import (
     NoSuchLedgerError,
     UnauthorizedError,
 )
+from bkpy.protocol.bookkeeper import frames
 from bkpy.protocol.bookkeeper import messages as b
 from bkpy.protocol.bookkeeper.entries import DigestType, EntryCodec
 from bkpy.protocol.bookkeeper.statuses import StatusCode
@@ -374,6 +375,23 @@ async def test_a_bookie_that_is_not_fenced_does_not_count(theirs: TheirCluster) 
         )
     client = await theirs.client(read_timeout_s=1)
     with pytest.raises(LedgerRecoveryError, match="fenced"):
+        await client.recover_ledger(7)
+
+
+async def test_no_ledger_ends_by_denials_of_something_else(theirs: TheirCluster) -> None:
+    theirs.write(7, 10, closed=False, at_once=True)
+
+    def mangle(frame: bytes) -> bytes:
+        found = b.decode_response(frame[frames.PREFIX_BYTES :])
+        if not isinstance(found.response, b.ReadEntryResponse) or found.response.entry_id < 0:
+            return frame
+        denial = b.ReadEntryResponse(StatusCode.ENOENTRY, 7, found.response.entry_id + 1)
+        return b"".join(b.encode_response(b.RequestHeader(b.Operation.READ_ENTRY, found.transaction_id), denial))
+
+    for bookie in theirs.bookies.values():
+        bookie.mangle = mangle
+    client = await theirs.client()
+    with pytest.raises(LedgerRecoveryError):
         await client.recover_ledger(7)
 
 

@@ -9,8 +9,10 @@ import pytest
 from tests.in_process import ROOT, contents
 from tests.unit.client.bookkeeper.their_bookies import TheirCluster
 
-from bkpy.errors import ConfigError, FrameTooLargeError, LedgerFencedError, NoSuchLedgerError
+from bkpy.errors import BookKeeperError, ConfigError, FrameTooLargeError, LedgerFencedError, NoSuchLedgerError
 from bkpy.metadata.bookkeeper.layout import HYBRID
+from bkpy.protocol.bookkeeper import frames
+from bkpy.protocol.bookkeeper import messages as m
 from bkpy.protocol.bookkeeper.entries import DigestType, EntryCodec, master_key
 from bkpy.protocol.bookkeeper.ledger_metadata import DIGEST_NAMES, BookKeeperLedgerMetadata
 from bkpy.protocol.bookkeeper.messages import AddEntryRequest
@@ -18,9 +20,12 @@ from bkpy.protocol.bookkeeper.statuses import StatusCode
 from bkpy.protocol.ledger.ledger_metadata import LedgerState
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from bkpy import LedgerWriter
+    from bkpy.buffers import Bytes
+
+    Lie = Callable[[m.RequestHeader, m.AddEntryResponse], list[Bytes]]
 
 PASSWORD = b"secret"
 PAYLOADS = [f"entry {n}".encode() * (n % 7) for n in range(120)]
@@ -167,3 +172,38 @@ async def test_a_ledger_is_deleted(theirs: TheirCluster) -> None:
     with pytest.raises(NoSuchLedgerError):
         await client.delete_ledger(7)
     assert [node for node in theirs.tree.paths if "audit" in node or "logs" in node] == []
+
+
+def other_operation(header: m.RequestHeader, found: m.AddEntryResponse) -> list[Bytes]:
+    other = m.RequestHeader(m.Operation.FORCE_LEDGER, header.transaction_id)
+    return m.encode_response(other, m.ForceLedgerResponse(StatusCode.EOK, found.ledger_id))
+
+
+def other_entry(header: m.RequestHeader, found: m.AddEntryResponse) -> list[Bytes]:
+    return m.encode_response(header, found._replace(entry_id=found.entry_id + 1))
+
+
+def other_ledger(header: m.RequestHeader, found: m.AddEntryResponse) -> list[Bytes]:
+    return m.encode_response(header, found._replace(ledger_id=found.ledger_id + 1))
+
+
+def no_entry(header: m.RequestHeader, found: m.AddEntryResponse) -> list[Bytes]:
+    return m.encode_refusal(header, StatusCode.EOK)
+
+
+@pytest.mark.parametrize("lie", [other_operation, other_entry, other_ledger, no_entry])
+async def test_what_answers_something_else_acknowledges_nothing(theirs: TheirCluster, lie: Lie) -> None:
+    def mangle(frame: bytes) -> bytes:
+        found = m.decode_response(frame[frames.PREFIX_BYTES :])
+        if not isinstance(found.response, m.AddEntryResponse):
+            return frame
+        header = m.RequestHeader(m.Operation.ADD_ENTRY, found.transaction_id)
+        return b"".join(lie(header, found.response))
+
+    for bookie in theirs.bookies.values():
+        bookie.mangle = mangle
+    client = await theirs.client(add_timeout_s=1)
+    writer = await client.create_ledger()
+    with pytest.raises(BookKeeperError):
+        await writer.append(b"x")
+    assert writer.last_add_confirmed == -1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import traceback
 from typing import Any
 
 import pytest
@@ -188,6 +189,21 @@ def test_a_ledger_that_stores_no_password_takes_the_callers() -> None:
     ledger = decoded(GOLDEN["v1 open"]).authorised(b"secret")
     assert ledger.ledger_key == master_key(b"secret")
     assert b"secret" not in repr(decoded(GOLDEN["v3 fragments open"]).authorised(b"secret")).encode()
+
+
+def test_metadata_without_a_password_tell_no_key() -> None:
+    assert decoded(GOLDEN["v1 open"]).known_key == b""
+    assert decoded(GOLDEN["v3 fragments open"]).known_key == master_key(b"secret")
+    assert metadata(password=b"").known_key == master_key(b""), "the empty one is a password"
+
+
+@pytest.mark.parametrize("change", [(b'"secret"', b'"secret'), (b"password:", b"pass word:")])
+def test_no_error_has_the_password(change: tuple[bytes, bytes]) -> None:
+    stored = GOLDEN["v2 fragments open"]
+    assert b'password: "secret"' in stored
+    with pytest.raises(CorruptDataError, match="damaged in line") as damaged:
+        decoded(stored.replace(*change))
+    assert "secr" not in "".join(traceback.format_exception(damaged.value))
 
 
 # --- what can't be --------------------------------------------------------------------------------------------------
