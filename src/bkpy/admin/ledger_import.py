@@ -2,33 +2,55 @@
 
     the copy's custom metadata: what the original has, and "bookkeeper.ledger" = <instance id>/<ledger id>
 
-Invariants: an entry is copied only after its digest was verified, and keeps its id. A CLOSED copy with the original's
-last entry and length is complete, and is never made twice. What an import that was killed has left is deleted before
-its ledger is copied again.
+    take the original's lock -> look for copies -> delete unfinished ones -> write a copy -> read it back -> close it
+
+An import holds the *lock* of each original that it copies (`imports/` in the target's metadata), so several imports
+share the work. The lock of a process that was killed goes with its session.
+
+Invariants: an entry is copied only after its digest was verified, and keeps its id. A copy is closed only after all of
+it was read back and is what was read from the original: a CLOSED copy with the original's last entry and length is
+complete, and is never made twice. An unfinished copy is deleted only under the original's lock, at the version that was
+read: the import that made it has lost the lock, and can't close it any more.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import hashlib
+from array import array
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
 
-from bkpy.client.client import is_of_bookkeeper
-from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError, LedgerClosedError, NoSuchLedgerError
+from bkpy.client.client import audit_trail, is_of_bookkeeper, replication_context
+from bkpy.errors import (
+    BookKeeperError,
+    ConfigError,
+    CorruptDataError,
+    LedgerClosedError,
+    MetadataConflictError,
+    NoSuchLedgerError,
+)
+from bkpy.metadata import paths
+from bkpy.metadata.audit_trail import ActKind
+from bkpy.metadata.replication.locks import LedgerLocks
+from bkpy.metadata.store.outcome import Changed, Exists, Gone, Missing, NotDone, Superseded, Unknown, to_error
 from bkpy.protocol.bookkeeper.ledger_metadata import BookKeeperLedgerMetadata
-from bkpy.protocol.ledger.ledger_metadata import LedgerState
+from bkpy.protocol.ledger.ledger_metadata import LedgerState, UnsupportedVersionError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterable
 
     from bkpy.admin.client import AdminClient
+    from bkpy.client.write.writer import LedgerWriter
+    from bkpy.metadata.replication.locks import LedgerLock
 
 _MARK: Final = "bookkeeper.ledger"
 _HMAC: Final = "bk-hmac-sha1"
 
 
 class CopiedLedger(NamedTuple):
-    """A ledger and its copy. `new`: this import has made the copy; an earlier one has otherwise."""
+    """A ledger and its copy. `new`: this import has made the copy; an earlier one, or another, has otherwise."""
 
     ledger_id: int
     copy_id: int
@@ -38,7 +60,7 @@ class CopiedLedger(NamedTuple):
 
 
 class LedgerImport:
-    """One import. Two at the same time would delete each other's unfinished copies.
+    """One import; others may run at the same time.
 
     `password` is that of the originals, None for the ones that their metadata store. Copies have the same. `quorums`
     are the copies' ensemble size, write and ack quorum; those of each original by default.
@@ -58,17 +80,25 @@ class LedgerImport:
             raise ConfigError("ledgers are imported into a cluster of bkpy, not of Apache BookKeeper")
         self._source = source.client
         self._admin = source
-        self._target = target
+        self._target = target.client
         self._password = password
         self._quorums = quorums
-        self._copies: dict[bytes, list[tuple[int, LedgerState, int, int]]] = {}  # id, state, last entry and length
+        context = replication_context(self._target)
+        cluster, settings = context.cluster, context.parts.settings
+        self._store, self._catalog, self._runtime = cluster.store, cluster.catalog, cluster.store.runtime
+        self._pause_s = settings.metadata_retry_pause_s
+        self._reads_at_once = settings.metadata_requests_in_flight_max
+        folder = paths.imports(self._source.instance_id)
+        self._locks = LedgerLocks(
+            self._store, cluster.root, self._runtime.process, self._runtime, settings, folder=folder
+        )
+        self._copies: dict[bytes, list[int]] = {}  # their ids, by what they are copies of
+        self._looked_to = 0  # ledgers created since the last look have this id or a higher one
+        self._looked_at: set[int] = set()  # the ones that the last look has seen nevertheless
 
     async def begin(self) -> None:
         """Find the copies that are there. Reads the metadata of all ledgers of the target."""
-        async for copy in self._target.find_ledgers():
-            if _MARK in copy.custom_metadata:
-                found = (copy.ledger_id, copy.state, copy.last_entry, copy.length)
-                self._copies.setdefault(copy.custom_metadata[_MARK], []).append(found)
+        await self._look()
 
     async def closed_ledgers(self) -> AsyncIterator[int]:
         """The ids of all closed ledgers, ascending."""
@@ -79,8 +109,17 @@ class LedgerImport:
     async def copy(self, ledger_id: int, on_copied: Callable[[int, int], None]) -> CopiedLedger:
         """Copy a ledger, unless that was done. `on_copied` is called with the entries so far, and all.
 
-        Raises `LedgerClosedError` if it isn't CLOSED, and what reading and writing raise; then there is no copy.
+        While another import copies it, waits. Raises `LedgerClosedError` if it isn't CLOSED, and what reading and
+        writing raise; then there is no copy.
         """
+        while True:
+            copied = await self.copy_unless_locked(ledger_id, on_copied)
+            if copied is not None:
+                return copied
+            await asyncio.sleep(self._pause_s)
+
+    async def copy_unless_locked(self, ledger_id: int, on_copied: Callable[[int, int], None]) -> CopiedLedger | None:
+        """The same; None while another import copies the ledger, or was killed while it did, a short time ago."""
         metadata = await self._source.ledger_metadata(ledger_id)
         if metadata.state is not LedgerState.CLOSED:
             raise LedgerClosedError(
@@ -88,25 +127,90 @@ class LedgerImport:
                 ledger_id=ledger_id,
             )
         assert isinstance(metadata, BookKeeperLedgerMetadata)
-        mark, entries = self._mark(ledger_id), metadata.last_entry + 1
-        for copy_id, state, last_entry, length in self._copies.pop(mark, ()):
-            if (state, last_entry, length) == (LedgerState.CLOSED, metadata.last_entry, metadata.length):
-                return CopiedLedger(ledger_id, copy_id, entries, metadata.length, new=False)
-            await self._delete(copy_id)
-        copy_id = await self._copy(metadata, mark, lambda done: on_copied(done, entries))
-        return CopiedLedger(ledger_id, copy_id, entries, metadata.length, new=True)
+        try:
+            lock = await self._locks.take(ledger_id)
+            if isinstance(lock, Exists):
+                return None
+            if isinstance(lock, NotDone):
+                raise to_error(lock, ledger_id=ledger_id)
+            try:
+                copied = await self._copy_locked(metadata, lock, on_copied)
+            finally:
+                self._locks.abandon(lock)
+            await self._locks.release_abandoned()
+        finally:  # a call that is cancelled gives its lock back, too
+            self._runtime.spawn(self._locks.release_abandoned(), name=f"lock on imported ledger {ledger_id}")
+        return copied
 
-    def _mark(self, ledger_id: int) -> bytes:
-        return f"{self._source.instance_id}/{ledger_id}".encode()
+    async def _copy_locked(
+        self, metadata: BookKeeperLedgerMetadata, lock: LedgerLock, on_copied: Callable[[int, int], None]
+    ) -> CopiedLedger:
+        ledger_id, entries = metadata.ledger_id, metadata.last_entry + 1
+        mark = f"{self._source.instance_id}/{ledger_id}".encode()
+        await self._look()  # others may have made copies
+        complete = [copy_id for copy_id in self._copies.get(mark, ()) if await self._is_kept(copy_id, metadata, lock)]
+        new = not complete
+        copy_id = await self._copy(metadata, mark, lock, lambda done: on_copied(done, entries)) if new else complete[0]
+        self._copies[mark] = complete or [copy_id]
+        return CopiedLedger(ledger_id, copy_id, entries, metadata.length, new)
 
-    async def _copy(self, metadata: BookKeeperLedgerMetadata, mark: bytes, on_copied: Callable[[int], None]) -> int:
+    # --- the copies that are there ----------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        """Find the copies among the ledgers that were created since the last look."""
+        given = await self._catalog.ids_given()
+        looked_to, looked_at = min((given.below, *given.held)), self._looked_at
+        async for partition in self._catalog.partitions(self._looked_to):
+            ids = [ledger_id for ledger_id in partition if ledger_id not in self._looked_at]
+            for begin in range(0, len(ids), self._reads_at_once):
+                await asyncio.gather(*map(self._note_copy, ids[begin : begin + self._reads_at_once]))
+            looked_at.update(ids)
+        self._looked_to, self._looked_at = looked_to, {one for one in looked_at if one >= looked_to}
+
+    async def _note_copy(self, ledger_id: int) -> None:
+        try:
+            metadata, _ = await self._catalog.read(ledger_id)
+        except (NoSuchLedgerError, CorruptDataError, UnsupportedVersionError):
+            return  # no copy that anybody could use
+        mark = metadata.custom_metadata.get(_MARK)
+        if mark is not None and ledger_id not in self._copies.setdefault(mark, []):
+            self._copies[mark].append(ledger_id)
+
+    async def _is_kept(self, copy_id: int, original: BookKeeperLedgerMetadata, lock: LedgerLock) -> bool:
+        """Whether the copy is complete. Otherwise it is deleted."""
+        while True:
+            try:
+                copy, version = await self._catalog.read(copy_id, fresh=True)
+            except NoSuchLedgerError:
+                return False
+            if (copy.state, copy.last_entry, copy.length) == (LedgerState.CLOSED, original.last_entry, original.length):
+                return True
+            audit = await audit_trail(self._target).entry(ActKind.DELETE_LEDGER, copy_id, "an unfinished import")
+            outcome = await self._catalog.delete_locked(copy_id, version, lock, *audit)
+            match outcome:
+                case Gone():
+                    return False
+                case Missing() if outcome.node == lock.proof:
+                    raise _lock_lost(original.ledger_id)
+                case Missing() | Changed() | Superseded():
+                    continue  # somebody has changed or deleted it meanwhile
+                case NotDone() | Unknown():
+                    raise to_error(outcome, ledger_id=copy_id)
+                case _:
+                    assert_never(outcome)
+
+    # --- a new copy -------------------------------------------------------------------------------------------------
+
+    async def _copy(
+        self, metadata: BookKeeperLedgerMetadata, mark: bytes, lock: LedgerLock, on_copied: Callable[[int], None]
+    ) -> int:
         if _MARK in metadata.custom_metadata:
             raise ConfigError(f"the ledger has custom metadata {_MARK!r} already", ledger_id=metadata.ledger_id)
         password = metadata.password if self._password is None else self._password
         password = b"" if password is None else password
         sizes = self._quorums or (metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
         reader = await self._source.open_ledger(metadata.ledger_id, password=password)
-        writer = await self._target.client.create_ledger(
+        writer = await self._target.create_ledger(
             ensemble_size=sizes[0],
             write_quorum=sizes[1],
             ack_quorum=sizes[2],
@@ -115,28 +219,64 @@ class LedgerImport:
             custom_metadata={**metadata.custom_metadata, _MARK: mark},
         )
         try:
+            contents = _Contents()
             async with aclosing(reader.read_blocks(0, metadata.last_entry)) as blocks:
                 async for block in blocks:
-                    await writer.append_batch(block.payloads())
+                    payloads = block.payloads()
+                    contents.add(payloads)
+                    await writer.append_batch(payloads)
                     on_copied(block.last_entry + 1)
-            await writer.close()
-            copied = writer.metadata
-            if (copied.last_entry, copied.length) != (metadata.last_entry, metadata.length):
+            if (writer.last_add_confirmed, writer.length) != (metadata.last_entry, metadata.length):
                 raise CorruptDataError(
                     f"the ledger has {metadata.length} bytes up to entry {metadata.last_entry} by its metadata, and "
-                    f"{copied.length} up to entry {copied.last_entry} as it was read",
+                    f"{writer.length} up to entry {writer.last_add_confirmed} as it was read",
                     ledger_id=metadata.ledger_id,
                 )
+            await self._verify(writer, password, contents)
+            await self._store.sync(lock.proof)
+            if not await self._store.exists(lock.proof):
+                raise _lock_lost(metadata.ledger_id)
+            await writer.close()
         except BookKeeperError:
             with contextlib.suppress(BookKeeperError):  # else the next import deletes it
-                await self._delete(writer.ledger_id)
+                await self._is_kept(writer.ledger_id, metadata, lock)
             raise
         finally:
             writer.abandon()
         return writer.ledger_id
 
-    async def _delete(self, copy_id: int) -> None:
-        try:
-            await self._target.client.delete_ledger(copy_id)
-        except NoSuchLedgerError:
-            return
+    async def _verify(self, writer: LedgerWriter, password: bytes, contents: _Contents) -> None:
+        """Read back what was written. Raises `CorruptDataError` if it is anything else."""
+        found = _Contents()
+        if writer.last_add_confirmed >= 0:
+            async with (
+                await self._target.open_ledger(writer.ledger_id, password=password) as reader,
+                aclosing(reader.read_unconfirmed(0, writer.last_add_confirmed)) as entries,
+            ):
+                async for entry in entries:
+                    found.add((entry.data,))
+        if found.digest() != contents.digest():
+            raise CorruptDataError("the copy, read back, is not what was written", ledger_id=writer.ledger_id)
+
+
+class _Contents:
+    """A digest of payloads, however many of them are added at a time."""
+
+    def __init__(self) -> None:
+        self._sizes = hashlib.sha256()
+        self._bytes = hashlib.sha256()
+
+    def add(self, payloads: Iterable[bytes]) -> None:
+        payloads = tuple(payloads)
+        self._sizes.update(array("Q", map(len, payloads)))
+        self._bytes.update(b"".join(payloads))
+
+    def digest(self) -> bytes:
+        return self._sizes.digest() + self._bytes.digest()
+
+
+def _lock_lost(ledger_id: int) -> MetadataConflictError:
+    return MetadataConflictError(
+        "the session with the target's metadata has ended, and with it the lock on the ledger: run the import again",
+        ledger_id=ledger_id,
+    )

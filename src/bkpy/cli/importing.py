@@ -15,11 +15,13 @@ from bkpy.cli.output.text import human_bytes, say
 from bkpy.cli.running import run
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from rich.progress import Progress, TaskID
 
     from bkpy.admin.ledger_import import CopiedLedger, LedgerImport
+
+    Copy = Callable[[int, Callable[[int, int], None]], Awaitable[CopiedLedger | None]]
 
 
 def _quorums(ctx: click.Context, _: click.Parameter, text: str | None) -> tuple[int, int, int] | None:
@@ -73,8 +75,9 @@ def import_(
     """Copy closed ledgers of an Apache BookKeeper cluster into a cluster of bkpy.
 
     A copy has a new id, the entries with their ids, the password, the custom metadata, and in these the name
-    bookkeeper.ledger, which says what it is a copy of. Run again, also after a kill, the command goes on where it was.
-    It names ledgers that can't be copied whole, and copies the others. Run one import at a time.
+    bookkeeper.ledger, which says what it is a copy of. Each copy is read back before it counts. Run again, also after
+    a kill, the command goes on where it was; several at the same time share the work. It names ledgers that can't be
+    copied whole, and copies the others.
 
     Prints a line for each ledger: its id, that of its copy, and its size.
     """
@@ -105,32 +108,40 @@ async def _import(
     async with connect_admin(source) as theirs, connect_admin(target) as ours:
         importing = LedgerImport(theirs, ours, password=password, quorums=quorums)
         await importing.begin()
+        locked: list[int] = []  # by other imports
         with progress() as bar:
-            async for ledger_id in _chosen(importing, ledger_ids):
+            async for ledger_id, copy in _chosen(importing, ledger_ids, locked):
                 task = bar.add_task(f"ledger {ledger_id}", total=None)
-                tell = partial(_update, bar, task)
                 try:
-                    copied = await importing.copy(ledger_id, tell)
+                    copied = await copy(ledger_id, partial(_update, bar, task))
                 except BookKeeperError as e:
                     if isinstance(e, ClientClosedError | MetadataUnavailableError | NotEnoughBookiesError):
                         raise
                     failed[ledger_id] = e.message
                 else:
-                    ledgers, entries, size = ledgers + copied.new, entries + copied.entries, size + copied.bytes
-                    _show(copied, listed if as_json else None)
+                    if copied is None:
+                        locked.append(ledger_id)
+                    else:
+                        ledgers, entries, size = ledgers + copied.new, entries + copied.entries, size + copied.bytes
+                        _show(copied, listed if as_json else None)
                 bar.remove_task(task)
     if as_json:
         listed.end()
     return f"{ledgers} ledgers copied; all copies have {entries:,} entries, {human_bytes(size)}", failed
 
 
-async def _chosen(importing: LedgerImport, ledger_ids: tuple[int, ...] | None) -> AsyncIterator[int]:
+async def _chosen(
+    importing: LedgerImport, ledger_ids: tuple[int, ...] | None, locked: list[int]
+) -> AsyncIterator[tuple[int, Copy]]:
+    """The ledgers, and how to copy each: at the end the ones that then are `locked`, for which it waits."""
     if ledger_ids is None:
         async for ledger_id in importing.closed_ledgers():
-            yield ledger_id
+            yield ledger_id, importing.copy_unless_locked
     else:
         for ledger_id in ledger_ids:
-            yield ledger_id
+            yield ledger_id, importing.copy_unless_locked
+    for ledger_id in locked:
+        yield ledger_id, importing.copy
 
 
 def _update(bar: Progress, task: TaskID, done: int, total: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from urllib.parse import quote
 
 from bkpy.errors import ConfigError
 from bkpy.protocol.log.log_list import checked_name
@@ -26,6 +27,7 @@ RETIRED = "retired"
 AUDIT_TRAIL = "audit-trail"
 LOGS = "logs"
 LOGS_DELETED = "logs-deleted"
+IMPORTS = "imports"
 RESTORE = "RESTORE"
 
 _BOOKIE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:\-]{0,254}")
@@ -48,8 +50,13 @@ def cookie(root: str, bookie_id: str) -> str:
     return f"{root}/{COOKIES}/{checked_bookie_id(bookie_id)}"
 
 
-def ledger_lock(root: str, ledger_id: int) -> str:
-    return f"{root}/{LOCKS}/L{ledger_id:019d}"
+def ledger_lock(root: str, ledger_id: int, folder: str = LOCKS) -> str:
+    return f"{root}/{folder}/L{ledger_id:019d}"
+
+
+def imports(instance_id: str) -> str:
+    """The folder of locks on the ledgers of another cluster, which are imported."""
+    return f"{IMPORTS}/from-{quote(instance_id, safe='')}"
 
 
 def draining(root: str, bookie_id: str) -> str:

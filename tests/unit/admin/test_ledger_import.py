@@ -7,24 +7,28 @@ import itertools
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-from tests.in_process import InProcess, contents
+from tests.hooks import cluster_of
+from tests.in_process import ROOT, InProcess, contents
 from tests.stepping import naming, run_to
 from tests.unit.client.bookkeeper.their_bookies import TheirCluster
 
 import bkpy
+from bkpy import LedgerWriter
 from bkpy.admin.ledger_import import LedgerImport
 from bkpy.errors import (
     ConfigError,
     CorruptDataError,
     DigestMismatchError,
     LedgerClosedError,
+    MetadataConflictError,
     NoSuchLedgerError,
     UnauthorizedError,
 )
+from bkpy.metadata.store.store import Delete, Put
 from bkpy.protocol.bookkeeper.entries import DigestType
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
     from bkpy.client.client import Client
@@ -178,6 +182,20 @@ async def test_a_length_that_the_entries_do_not_have_is_no_copy(world: World) ->
     assert await world.copies() == []
 
 
+async def test_a_copy_that_was_not_stored_as_it_was_read_is_none(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.theirs.write(7, 300)
+    append_batch = LedgerWriter.append_batch
+
+    async def damage(writer: LedgerWriter, payloads: Sequence[bytes]) -> range:
+        damaged = [bytes([payload[0] ^ 1]) + payload[1:] for payload in payloads[:1]]
+        return await append_batch(writer, [*damaged, *payloads[1:]])
+
+    monkeypatch.setattr(LedgerWriter, "append_batch", damage)
+    with pytest.raises(CorruptDataError, match="read back"):
+        await (await world.begun(b"")).copy(7, ignore)
+    assert await world.copies() == []
+
+
 async def test_an_open_ledger_is_not_imported(world: World) -> None:
     world.theirs.write(7, 5, closed=False)
     importing = await world.begun(b"")
@@ -202,6 +220,83 @@ async def test_an_import_goes_one_way(world: World) -> None:
         LedgerImport(target, target, password=b"")
     with pytest.raises(ConfigError, match="into a cluster of bkpy"):
         LedgerImport(source, source, password=b"")
+
+
+# --- several imports ------------------------------------------------------------------------------------------------
+
+
+async def test_one_import_makes_one_copy(world: World) -> None:
+    world.theirs.write(7, 5)
+    importing = await world.begun(b"")
+    copied = await importing.copy(7, ignore)
+    assert await importing.copy(7, ignore) == copied._replace(new=False)
+    assert len(await world.copies()) == 1
+
+
+async def test_imports_at_the_same_time_make_one_copy(world: World) -> None:
+    payloads = world.theirs.write(7, 400)
+    imports = [await world.begun(b"") for _ in range(3)]
+    copied = await asyncio.gather(*(one.copy(7, ignore) for one in imports))
+    assert sorted(one.new for one in copied) == [False, False, True]
+    assert {one.copy_id for one in copied} == {copy.ledger_id for copy in await world.copies()}
+    assert await contents(world.target, copied[0].copy_id) == payloads
+
+
+async def test_the_unfinished_copy_of_another_import_stays(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.theirs.write(7, 5)
+    reached, held = asyncio.Event(), asyncio.Event()
+    close = LedgerWriter.close
+
+    async def hold(writer: LedgerWriter) -> None:
+        reached.set()
+        await held.wait()
+        await close(writer)
+
+    monkeypatch.setattr(LedgerWriter, "close", hold)
+    first = asyncio.ensure_future((await world.begun(b"")).copy(7, ignore))
+    await reached.wait()
+    second = await world.begun(b"")
+    assert await second.copy_unless_locked(7, ignore) is None
+    (unfinished,) = await world.copies()
+    waiting = asyncio.ensure_future(second.copy(7, ignore))
+    await asyncio.sleep(60)
+    assert not waiting.done()
+    held.set()
+    assert (await first).copy_id == unfinished.ledger_id
+    assert await waiting == (await first)._replace(new=False)
+
+
+async def test_an_import_that_has_lost_its_lock_finishes_no_copy(world: World) -> None:
+    payloads = world.theirs.write(7, 5)
+    tree, folder = world.ours.tree, f"{ROOT}/imports/from-an-instance"
+
+    def lose_lock(done: int, total: int) -> None:
+        for path in [one for one in tree.paths if one.startswith(f"{folder}/L")]:
+            tree.apply(Delete(path), 0)
+
+    with pytest.raises(MetadataConflictError, match="lock on the ledger"):
+        await (await world.begun(b"")).copy(7, lose_lock)
+    (left,) = await world.copies()
+    assert left.state.value == "OPEN", "nor does it delete what another may count on"
+    copied = await (await world.begun(b"")).copy(7, ignore)
+    assert await contents(world.target, copied.copy_id) == payloads
+    assert [copy.ledger_id for copy in await world.copies()] == [copied.copy_id]
+
+
+async def test_what_is_unfinished_goes_also_where_there_is_a_whole_copy(world: World) -> None:
+    world.theirs.write(7, 5)
+    copied = await (await world.begun(b"")).copy(7, ignore)
+    await world.target.create_ledger(custom_metadata={"bookkeeper.ledger": b"an-instance/7"})
+    assert await (await world.begun(b"")).copy(7, ignore) == copied._replace(new=False)
+    assert [copy.ledger_id for copy in await world.copies()] == [copied.copy_id]
+
+
+async def test_a_damaged_ledger_of_the_target_stops_no_import(world: World) -> None:
+    world.theirs.write(7, 5)
+    damaged = await world.target.create_ledger()
+    path = cluster_of(world.target).catalog.path_of(damaged.ledger_id)
+    world.ours.tree.apply(Put(path, b"nonsense", None), 0)
+    assert (await (await world.begun(b"")).copy(7, ignore)).new
 
 
 @pytest.mark.parametrize("late", [False, True])

@@ -295,6 +295,12 @@ class LedgerCatalog:
             return await delete_certainly(self._store, path, attempts_max=self._attempts_max)
         return await delete_together(self._store, Delete(path), *checks, attempts_max=self._attempts_max)
 
+    async def delete_locked(self, ledger_id: int, version: int, lock: LedgerLock, *audit: Create) -> DeleteOutcome:
+        """Remove the ledger at this version while the lock is held: `Changed` at another, else as `delete`."""
+        ledger = Delete(self.path_of(ledger_id), version)
+        held = Check(lock.proof, 0)
+        return await delete_together(self._store, ledger, held, *audit, attempts_max=self._attempts_max)
+
     async def ids(self) -> AsyncIterator[int]:
         """The ids of all ledgers, ascending; one partition is in flight at a time.
 

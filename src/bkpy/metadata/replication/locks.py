@@ -59,7 +59,7 @@ class LedgerLocks:
     """Takes and releases locks for `holder`, a bookie's or a client's name for people to read.
 
     A holder that is cancelled abandons its lock. The session's owner either ends the session, or goes on and calls
-    `release_abandoned`.
+    `release_abandoned`. `folder`: where the locks are, of which those on other things than copies have another one.
     """
 
     def __init__(
@@ -69,9 +69,12 @@ class LedgerLocks:
         holder: str,
         runtime: Runtime,
         settings: MetadataSettings = _DEFAULTS,
+        *,
+        folder: str = paths.LOCKS,
     ) -> None:
         self._store = store
         self._root = root
+        self._folder = folder
         self.holder = holder
         self._runtime = runtime
         self._settings = settings
@@ -79,7 +82,7 @@ class LedgerLocks:
 
     async def take(self, ledger_id: int) -> LedgerLock | Exists | NotDone:
         """The lock; `Exists` if somebody has it, or had it and died, and its session has not ended yet."""
-        path = paths.ledger_lock(self._root, ledger_id)
+        path = paths.ledger_lock(self._root, ledger_id, self._folder)
         token = self._runtime.rng.randbytes(16).hex()
         lock = LedgerLock(ledger_id, path, f"{path}-{token}")
         try:
@@ -100,7 +103,7 @@ class LedgerLocks:
         attempts_max = self._settings.metadata_write_attempts_max
         outcome = await create_certainly(self._store, node, proof, attempts_max=attempts_max)
         if isinstance(outcome, Missing):  # the first lock of the cluster
-            above = await ensure_path(self._store, f"{self._root}/{paths.LOCKS}", attempts_max=attempts_max)
+            above = await ensure_path(self._store, f"{self._root}/{self._folder}", attempts_max=attempts_max)
             if isinstance(above, NotDone):
                 return above
             outcome = await create_certainly(self._store, node, proof, attempts_max=attempts_max)
