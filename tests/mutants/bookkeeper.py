@@ -423,4 +423,18 @@ MUTANTS: list[Mutant] = [
         "return await delete_together(self._store, ledger, *audit, ",
         (f"{_IMPORT}::test_an_import_that_has_lost_its_lock_finishes_no_copy",),
     ),
+    Mutant(
+        "keys that a connection of BookKeeper's remembers after its end",
+        "connections that hang up take the memory for the keys of those that are there",
+        "if self._closed:\n    return seed",
+        "if False:\n    return seed",
+        (f"{_CONNECTIONS}::test_a_client_that_goes_while_its_adds_are_decided_leaves_no_keys",),
+    ),
+    Mutant(
+        "requests of v2 counted as ones of v3",
+        "operators look for clients that are none",
+        "self.service.metrics.packets += 1",
+        "self.service.metrics.messages += 1",
+        (f"{_CONNECTIONS}::test_requests_are_counted_by_protocol",),
+    ),
 ]

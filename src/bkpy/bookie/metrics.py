@@ -43,6 +43,7 @@ class BookieMetrics:
 
     def __init__(self, clock: Clock) -> None:
         self.appended = 0  # frames of clients, not those of recoveries and copies
+        self.packets = self.messages = 0  # requests of BookKeeper's protocols v2 and v3
         self._now = clock.monotonic
         self._time = clock.time
         self._session_lost_s = 0.0
@@ -146,6 +147,14 @@ class BookieMetrics:
         blocks.add(lambda: sum(shard.cache.hits for shard in shards), "found")
         blocks.add(lambda: sum(shard.cache.misses for shard in shards), "missed")
         blocks.add(lambda: sum(shard.ahead.blocks for shard in shards), "loaded ahead")
+
+    def watch_protocols(self) -> None:
+        """Add gauges of what came by each of BookKeeper's protocols."""
+        requests = self._metrics.gauge(
+            "bkpy_bookie_bookkeeper_requests", "Requests of Apache BookKeeper's clients so far, by protocol", "protocol"
+        )
+        requests.add(lambda: self.packets, "v2")
+        requests.add(lambda: self.messages, "v3")
 
     def watch_certificate(self, ends_s: Callable[[], float]) -> None:
         """Add a gauge of when the bookie's certificate ends."""

@@ -368,7 +368,9 @@ class BookieNode:
         )
         collector = self._start_collector(serving, storage, known.cluster, probe)
         integrity_checker = None
-        if not dialect.of_bookkeeper:  # whose own auditor and workers repair, and whose shell takes bookies out
+        if dialect.of_bookkeeper:  # whose own auditor and workers repair, and whose shell takes bookies out
+            self._metrics.watch_protocols()
+        else:
             integrity_checker = self._start_replication(serving, storage)
             drain_watch = DrainWatch(settings, store, self._root, self._runtime, serving.state.follow_tenure)
             serving.run(drain_watch.run(), "drain watch")

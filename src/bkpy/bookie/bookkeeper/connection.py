@@ -258,6 +258,7 @@ class BookKeeperConnection(asyncio.BufferedProtocol):
             self._take_in_the_clear(frame)
             return
         if frames.is_packet(frame):
+            self.service.metrics.packets += 1
             if not self.greeted:
                 self._greet()
             if not self._forbidden and len(frame) > 1 and frame[1] == _ADD:
@@ -266,6 +267,7 @@ class BookKeeperConnection(asyncio.BufferedProtocol):
                 self._take_packet(p.decode_request(frame))
             return
         header, request = m.decode_request(frame)
+        self.service.metrics.messages += 1
         if not self.greeted:
             self._greet()
         if isinstance(request, m.AddEntryRequest) and not self._forbidden:

@@ -29,6 +29,7 @@ class OpenedLedgers:
         self.by_id: dict[int, tuple[bytes, int]] = {}
         self._ledgers_max = ledgers_max
         self._memory = memory
+        self._closed = False
 
     def __len__(self) -> int:
         return len(self.by_id)
@@ -47,9 +48,11 @@ class OpenedLedgers:
         """The key was found right. Returns the seed."""
         if (opened := self.by_id.get(ledger_id)) is not None and opened[0] == key:
             return opened[1]
+        seed = record_seed(ledger_id)
+        if self._closed:
+            return seed  # of an add that was under way when its connection ended
         if len(self.by_id) >= self._ledgers_max:
             self.forget()
-        seed = record_seed(ledger_id)
         self.by_id[ledger_id] = (key, seed)
         self._memory.taken(self)
         return seed
@@ -63,7 +66,8 @@ class OpenedLedgers:
         self.by_id.clear()
 
     def close(self) -> None:
-        """The connection is gone."""
+        """The connection is gone, and remembers nothing any more."""
+        self._closed = True
         self.forget()
         self._memory.closed(self)
 

@@ -121,6 +121,18 @@ async def test_frames_may_come_in_any_pieces(cluster: InProcess, step: int) -> N
     raw.close()
 
 
+async def test_requests_are_counted_by_protocol(cluster: InProcess) -> None:
+    raw = await RawBookKeeper.connect(cluster)
+    for speaks in (V3, V2, V3):
+        raw.speaks = speaks
+        await raw.add(0)
+        await raw.read(0)
+    page = cluster.service("a").metrics.render().decode()
+    assert 'bkpy_bookie_bookkeeper_requests{protocol="v2"} 2.0' in page
+    assert 'bkpy_bookie_bookkeeper_requests{protocol="v3"} 4.0' in page
+    raw.close()
+
+
 async def test_an_idle_client_stays(cluster: InProcess) -> None:
     """Java's connect to all bookies ahead of use, and send nothing for long."""
     cluster.settings["gc_interval_s"] = 0  # the test's ledger is in no metadata
@@ -289,6 +301,29 @@ async def test_a_client_that_stalls_within_a_frame_is_disconnected(cluster: InPr
     await raw.add(0)
     raw.send([b"".join(p.encode_add(KEY, entry(1)))[:40]])
     assert await raw.hung_up()
+
+
+async def test_a_client_that_goes_while_its_adds_are_decided_leaves_no_keys(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = await RawBookKeeper.connect(cluster, speaks=V2)
+    storage, held = cluster.storage("a"), asyncio.Event()
+    states = storage.states
+
+    async def hold(ledger_ids: object) -> object:
+        await held.wait()
+        return await states(ledger_ids)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(storage, "states", hold)
+    adds, ledgers = raw.near.adds, range(100, 400)
+    raw.send(*(p.encode_add(KEY, entry(0, ledger_id=ledger)) for ledger in ledgers))
+    await eventually(lambda: adds.backlogged and not adds.backlog)
+    raw.near.abort()
+    await eventually(lambda: not cluster.connections("a"))
+    held.set()
+    await eventually(lambda: not adds.busy)
+    assert storage.memory.by_name()["presented keys"] == 0
+    raw.close()
 
 
 async def test_a_writer_is_not_read_from_while_memory_is_full(cluster: InProcess) -> None:
