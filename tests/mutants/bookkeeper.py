@@ -310,8 +310,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a part of a BookKeeper ledger taken for its copy",
         "an import that was killed loses entries for good",
-        "(copy.state, copy.last_entry, copy.length) == (LedgerState.CLOSED, original.last_entry, original.length)",
-        "copy.state is LedgerState.CLOSED",
+        "whole = (copy.last_entry, copy.length) == (original.last_entry, original.length)",
+        "whole = True",
         (f"{_IMPORT}::test_a_part_that_was_recovered_is_no_copy",),
     ),
     Mutant(
@@ -436,5 +436,12 @@ MUTANTS: list[Mutant] = [
         "self.service.metrics.packets += 1",
         "self.service.metrics.messages += 1",
         (f"{_CONNECTIONS}::test_requests_are_counted_by_protocol",),
+    ),
+    Mutant(
+        "a ledger's copy taken for that of another one with its id",
+        "an import leaves out a ledger, and calls it copied",
+        'of_this = copy.custom_metadata.get(_TOKEN, b"") == original.owner_token.encode()',
+        "of_this = True",
+        (f"{_IMPORT}::test_a_ledger_that_was_made_again_is_copied_again",),
     ),
 ]

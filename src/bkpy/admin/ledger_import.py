@@ -1,6 +1,7 @@
 """Copies closed ledgers of a BookKeeper cluster into a cluster of bkpy.
 
-    the copy's custom metadata: what the original has, and "bookkeeper.ledger" = <instance id>/<ledger id>
+    the copy's custom metadata: what the original has, "bookkeeper.ledger" = <instance id>/<ledger id>, and
+    "bookkeeper.token" = what its creation has that no other has (cToken), if it has that: ids may be used again
 
     take the original's lock -> look for copies -> delete unfinished ones -> write a copy -> read it back -> close it
 
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from bkpy.metadata.replication.locks import LedgerLock
 
 _MARK: Final = "bookkeeper.ledger"
+_TOKEN: Final = "bookkeeper.token"
 _HMAC: Final = "bk-hmac-sha1"
 
 
@@ -177,14 +179,17 @@ class LedgerImport:
             self._copies[mark].append(ledger_id)
 
     async def _is_kept(self, copy_id: int, original: BookKeeperLedgerMetadata, lock: LedgerLock) -> bool:
-        """Whether the copy is complete. Otherwise it is deleted."""
+        """Whether the copy is complete. Otherwise it is deleted, unless it is that of an earlier ledger of this id."""
         while True:
             try:
                 copy, version = await self._catalog.read(copy_id, fresh=True)
             except NoSuchLedgerError:
                 return False
-            if (copy.state, copy.last_entry, copy.length) == (LedgerState.CLOSED, original.last_entry, original.length):
-                return True
+            of_this = copy.custom_metadata.get(_TOKEN, b"") == original.owner_token.encode()
+            if copy.state is LedgerState.CLOSED:
+                whole = (copy.last_entry, copy.length) == (original.last_entry, original.length)
+                if whole or not of_this:
+                    return whole and of_this
             audit = await audit_trail(self._target).entry(ActKind.DELETE_LEDGER, copy_id, "an unfinished import")
             outcome = await self._catalog.delete_locked(copy_id, version, lock, *audit)
             match outcome:
@@ -204,8 +209,12 @@ class LedgerImport:
     async def _copy(
         self, metadata: BookKeeperLedgerMetadata, mark: bytes, lock: LedgerLock, on_copied: Callable[[int], None]
     ) -> int:
-        if _MARK in metadata.custom_metadata:
-            raise ConfigError(f"the ledger has custom metadata {_MARK!r} already", ledger_id=metadata.ledger_id)
+        for name in (_MARK, _TOKEN):
+            if name in metadata.custom_metadata:
+                raise ConfigError(f"the ledger has custom metadata {name!r} already", ledger_id=metadata.ledger_id)
+        custom = {**metadata.custom_metadata, _MARK: mark}
+        if metadata.owner_token:
+            custom[_TOKEN] = metadata.owner_token.encode()
         password = metadata.password if self._password is None else self._password
         password = b"" if password is None else password
         sizes = self._quorums or (metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
@@ -216,7 +225,7 @@ class LedgerImport:
             ack_quorum=sizes[2],
             password=password,
             digest="hmac-sha256" if metadata.digest == _HMAC else "crc32c",
-            custom_metadata={**metadata.custom_metadata, _MARK: mark},
+            custom_metadata=custom,
         )
         try:
             contents = _Contents()

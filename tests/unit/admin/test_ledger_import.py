@@ -24,6 +24,7 @@ from bkpy.errors import (
     NoSuchLedgerError,
     UnauthorizedError,
 )
+from bkpy.metadata.bookkeeper.layout import HYBRID
 from bkpy.metadata.store.store import Delete, Put
 from bkpy.protocol.bookkeeper.entries import DigestType
 
@@ -109,6 +110,21 @@ async def test_a_second_import_copies_nothing_twice(world: World) -> None:
     second = await world.begun(b"")
     assert [await second.copy(ledger_id, ignore) for ledger_id in ids] == [one._replace(new=False) for one in copies]
     assert len(await world.copies()) == 3
+
+
+async def test_a_ledger_that_was_made_again_is_copied_again(world: World) -> None:
+    """Callers may choose ids. The ledger that had it before is as long, and its copy is left alone."""
+    world.theirs.write(7, 5, owner_token="-1")
+    former = await (await world.begun(b"")).copy(7, ignore)
+    assert (await world.target.ledger_metadata(former.copy_id)).custom_metadata["bookkeeper.token"] == b"-1"
+    world.theirs.tree.apply(Delete(HYBRID.path_of(ROOT, 7)), 0)
+    for bookie in world.theirs.bookies.values():
+        del bookie.ledgers[7]
+    payloads = world.theirs.write(7, 5, text="again", owner_token="2")
+    copied = await (await world.begun(b"")).copy(7, ignore)
+    assert copied.new
+    assert await contents(world.target, copied.copy_id) == payloads != await contents(world.target, former.copy_id)
+    assert await (await world.begun(b"")).copy(7, ignore) == copied._replace(new=False)
 
 
 async def test_an_empty_ledger_has_an_empty_copy(world: World) -> None:

@@ -228,6 +228,7 @@ class TheirCluster:
         closed: bool = True,
         unacknowledged: int = 0,
         at_once: bool = False,
+        text: str = "entry",
         **more: Any,
     ) -> list[bytes]:
         """A ledger as a Java client leaves it: the payloads of its acknowledged entries.
@@ -235,7 +236,7 @@ class TheirCluster:
         Some more are `unacknowledged`, each on the first bookie of its write set alone. If all were sent `at_once`, no
         entry has a last add confirmed.
         """
-        payloads = [f"entry {n} of {ledger_id}".encode() * (n % 5 + 1) for n in range(count + unacknowledged)]
+        payloads = [f"{text} {n} of {ledger_id}".encode() * (n % 5 + 1) for n in range(count + unacknowledged)]
         codec, key, length = EntryCodec(ledger_id, digest_type, password), master_key(password), 0
         lengths = []
         for n, payload in enumerate(payloads):
