@@ -444,4 +444,11 @@ MUTANTS: list[Mutant] = [
         "of_this = True",
         (f"{_IMPORT}::test_a_ledger_that_was_made_again_is_copied_again",),
     ),
+    Mutant(
+        "a ledger with damaged metadata left out of an import",
+        "an import calls a cluster copied, and nobody hears of the ledger that it left out",
+        "except (CorruptDataError, UnsupportedVersionError):\n    closed = True",
+        "except (CorruptDataError, UnsupportedVersionError):\n    closed = False",
+        (f"{_IMPORT}::test_a_ledger_with_unreadable_metadata_is_named_and_stops_no_other",),
+    ),
 ]

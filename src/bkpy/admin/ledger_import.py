@@ -81,7 +81,6 @@ class LedgerImport:
         if is_of_bookkeeper(target.client):
             raise ConfigError("ledgers are imported into a cluster of bkpy, not of Apache BookKeeper")
         self._source = source.client
-        self._admin = source
         self._target = target.client
         self._password = password
         self._quorums = quorums
@@ -103,10 +102,17 @@ class LedgerImport:
         await self._look()
 
     async def closed_ledgers(self) -> AsyncIterator[int]:
-        """The ids of all closed ledgers, ascending."""
-        async with aclosing(self._admin.find_ledgers(state=LedgerState.CLOSED.value)) as found:
-            async for ledger in found:
-                yield ledger.ledger_id
+        """The ids of all closed ledgers, and of ledgers with damaged metadata, which `copy` reports; ascending."""
+        async with aclosing(self._source.list_ledgers()) as ids:
+            async for ledger_id in ids:
+                try:
+                    closed = (await self._source.ledger_metadata(ledger_id)).state is LedgerState.CLOSED
+                except (CorruptDataError, UnsupportedVersionError):
+                    closed = True
+                except NoSuchLedgerError:
+                    closed = False
+                if closed:
+                    yield ledger_id
 
     async def copy(self, ledger_id: int, on_copied: Callable[[int, int], None]) -> CopiedLedger:
         """Copy a ledger, unless that was done. `on_copied` is called with the entries so far, and all.

@@ -16,6 +16,7 @@ import bkpy
 from bkpy import LedgerWriter
 from bkpy.admin.ledger_import import LedgerImport
 from bkpy.errors import (
+    BookKeeperError,
     ConfigError,
     CorruptDataError,
     DigestMismatchError,
@@ -210,6 +211,18 @@ async def test_a_copy_that_was_not_stored_as_it_was_read_is_none(world: World, m
     with pytest.raises(CorruptDataError, match="read back"):
         await (await world.begun(b"")).copy(7, ignore)
     assert await world.copies() == []
+
+
+@pytest.mark.parametrize("stored", [b"nonsense", b"BookieMetadataFormatVersion\t9\n"])
+async def test_a_ledger_with_unreadable_metadata_is_named_and_stops_no_other(world: World, stored: bytes) -> None:
+    for ledger_id in (3, 7, 9):
+        world.theirs.write(ledger_id, 5)
+    world.theirs.tree.apply(Put(HYBRID.path_of(ROOT, 7), stored, 0), 0)
+    importing = await world.begun(b"")
+    assert [ledger_id async for ledger_id in importing.closed_ledgers()] == [3, 7, 9]
+    with pytest.raises(BookKeeperError, match="ledger 7"):
+        await importing.copy(7, ignore)
+    assert (await importing.copy(9, ignore)).new
 
 
 async def test_an_open_ledger_is_not_imported(world: World) -> None:
