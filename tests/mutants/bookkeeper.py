@@ -451,4 +451,11 @@ MUTANTS: list[Mutant] = [
         "except (CorruptDataError, UnsupportedVersionError):\n    closed = False",
         (f"{_IMPORT}::test_a_ledger_with_unreadable_metadata_is_named_and_stops_no_other",),
     ),
+    Mutant(
+        "answers with an entry that was asked for several times counted as one of the usual size",
+        "clients that read no answers take ten times the memory that the bookie has for answers",
+        "else:  # an entry was asked for several times\n    place.takes(sent)",
+        "",
+        (f"{_CONNECTIONS}::test_all_answers_that_clients_have_yet_to_read_are_counted",),
+    ),
 ]

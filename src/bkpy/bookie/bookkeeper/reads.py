@@ -107,8 +107,6 @@ class EntryReads:
         limit = self._settings.block_bytes
         async with self._tasks.answers.place(limit) as place:
             last = await self._storage.last_entry(ledger_id)
-            if len(unanswered) == 1:
-                place.holds([last.entry])
             found = None
             if last.limbo:
                 code = StatusCode.EUNKNOWNLEDGERSTATE
@@ -125,6 +123,7 @@ class EntryReads:
                 self._tasks.connection.send(
                     replies.read(header, ledger_id, LAST, code, found, last.lac if found else None)
                 )
+            place.takes(sent)
 
     async def _answer_some(self, ledger_id: int, unanswered: list[EntryRead]) -> None:
         """Answer reads of entries that are next to each other, as many as fit into one answer of the storage."""
@@ -148,8 +147,10 @@ class EntryReads:
                 else:
                     code = StatusCode.EUNKNOWNLEDGERSTATE if _is_unknown(result, entry_id) else missing
                     send(answer(header, ledger_id, entry_id, code))
-            if sent <= held:  # else an entry was asked for several times, and the reservation is what they take
+            if sent <= held:
                 place.holds(result.segments)
+            else:  # an entry was asked for several times
+                place.takes(sent)
             self._service.metrics.read_done(sent)
 
     async def _code_of_missing(self, ledger_id: int, result: ReadResult) -> StatusCode:

@@ -34,6 +34,10 @@ class AnswerPlace:
         """The answer consists of these."""
         self._answers.change(self, held_bytes(segments))
 
+    def takes(self, bytes_: int) -> None:
+        """The answer takes that many bytes: one that is copied, or sent several times."""
+        self._answers.change(self, bytes_)
+
     def end(self) -> None:
         """The answer is not in memory any more."""
         self._answers.end(self)

@@ -294,6 +294,31 @@ async def test_a_client_that_asks_for_one_entry_again_and_again_holds_few_copies
     raw.close()
 
 
+@pytest.mark.parametrize("speaks", [V2, V3])
+@pytest.mark.parametrize("entry_id", [0, -1])
+async def test_all_answers_that_clients_have_yet_to_read_are_counted(
+    cluster: InProcess, speaks: str, entry_id: int
+) -> None:
+    """Also where an entry was asked for several times: else many clients would take more than the bookie reserves."""
+    writer = await RawBookKeeper.connect(cluster)
+    await writer.add(0, entry(0, bytes(900_000)))
+    readers = [await RawBookKeeper.connect(cluster, speaks=speaks) for _ in range(5)]
+    for raw in readers:
+        raw.stop_reading()
+        if speaks == V2:
+            raw.send(*(p.encode_read(LEDGER, entry_id) for _ in range(5)))
+        else:
+            raw.send(*(raw.message(m.ReadEntryRequest(LEDGER, entry_id))[1] for _ in range(5)))
+    await eventually(lambda: all("writing" in pauses_of(raw.near) for raw in readers))
+    held = sum(accepted_transport(raw.near).get_write_buffer_size() for raw in readers)
+    assert held > 3_000_000
+    assert cluster.storage("a").memory.by_name()["answers"] >= held
+    for raw in (writer, *readers):
+        raw.near.abort()
+        raw.close()
+    await eventually(lambda: cluster.storage("a").memory.by_name()["answers"] == 0)
+
+
 async def test_a_client_that_stalls_within_a_frame_is_disconnected(cluster: InProcess) -> None:
     cluster.settings["frame_stall_timeout_s"] = 2
     await cluster.restart("a")
