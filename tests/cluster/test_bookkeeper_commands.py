@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.command import bkpy
+from tests.command import bkpy, start
 from tests.conftest import run_elsewhere
 
 from bkpy.local import LocalCluster
@@ -64,6 +64,26 @@ def test_ledgers_are_imported_once(theirs: LocalCluster, cluster: LocalCluster, 
     assert json.loads(bkpy(*command, status=1).stdout) == [{**copied, "new": False}]
     lines = bkpy("ledger", "read", str(copied["copy_id"]), "--connect", cluster.connect_string).stdout
     assert lines.splitlines() == [f"line {n}".encode() for n in range(300)]
+
+
+def test_imports_at_the_same_time_make_one_copy_and_delete_what_is_left(
+    theirs: LocalCluster, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    ledger_id, uri = written(theirs.connect_string, tmp_path, lines=3000), cluster.connect_string
+    ends = ("--from", theirs.connect_string, "--to", uri)
+    command = ("import", *ends, "--ledgers", ledger_id, "--ensemble", "3,3,2", "--json")
+    running = [start(*command, uri=None) for _ in range(2)]
+    listed = [json.loads(one.communicate()[0])[0] for one in running]
+    assert sorted(one["new"] for one in listed) == [False, True]
+    (copy_id,) = {str(one["copy_id"]) for one in listed}
+    custom = json.loads(bkpy("ledger", "show", copy_id, "--connect", uri, "--json").stdout)["custom_metadata"]
+    marks = [f"{name}={custom[name]}" for name in ("bookkeeper.ledger", "bookkeeper.token")]
+    # A part of a copy, as an import leaves it that was killed.
+    bkpy("ledger", "create", "--connect", uri, *(word for mark in marks for word in ("--metadata", mark)))
+    (again,) = json.loads(bkpy(*command).stdout)
+    assert (str(again["copy_id"]), again["new"]) == (copy_id, False)
+    listed = json.loads(bkpy("ledger", "list", "--connect", uri, "--custom", marks[0], "--json").stdout)
+    assert [str(one["ledger_id"]) for one in listed] == [copy_id]
 
 
 @pytest.mark.parametrize(
