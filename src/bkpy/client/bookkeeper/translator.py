@@ -47,7 +47,10 @@ if TYPE_CHECKING:
 
 # What a request takes besides an entry's data: the frame, the message, the key, the entry's header and digest.
 _REQUEST_BYTES: Final = 256
-_WANTS_AUTHENTICATION: Final = "the bookie asks for authentication by SASL, which bkpy doesn't have"
+_WANTS_AUTHENTICATION: Final = (
+    "the bookie refuses this client: it asks for TLS, for a certificate with other rights, or for authentication by "
+    "SASL, which bkpy doesn't have"
+)
 _NOBODY_WAITS: Final = "the ledger's reader or writer is gone"
 _LAST_ENTRY: Final = -1
 _UNKNOWN_LENGTH: Final = -1
