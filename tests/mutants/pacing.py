@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants import Mutant
 
 _PACER = "tests/unit/runtime/test_pacer.py"
+_COPIES = "tests/unit/replication/worker/test_copy_rate.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(
@@ -20,5 +21,19 @@ MUTANTS: list[Mutant] = [
         "self._free_at = begins_at + amount / self.per_s",
         "self._free_at = now + amount / self.per_s",
         (f"{_PACER}::test_turns_of_several_tasks_stay_within_the_rate",),
+    ),
+    Mutant(
+        "an answer is late after a fixed time, however slow the disk is",
+        "a cluster on slow disks copies at its least rate for ever",
+        "        late_s = max(settings.copy_late_s, settings.copy_late_factor * self._quickest)\n",
+        "        late_s = settings.copy_late_s\n",
+        (f"{_COPIES}::test_on_a_slow_disk_an_answer_is_late_that_takes_some_times_as_long_as_others",),
+    ),
+    Mutant(
+        "the quickest answer to a copy is remembered for ever",
+        "after one answer of an idle bookie those of busy ones are late for ever",
+        "min(seconds, self._quickest * _FORGOTTEN)",
+        "min(seconds, self._quickest)",
+        (f"{_COPIES}::test_quick_answers_of_long_ago_do_not_make_all_others_late",),
     ),
 ]

@@ -139,6 +139,7 @@ BOOKIE: Mapping[str, Bound] = {
     "copy_bytes_per_s_max": Bound((100 * KIB,)),
     "copy_bytes_per_s_min": Bound((10 * KIB,)),
     "copy_late_s": Bound((0.001, 0.01)),
+    "copy_late_factor": Bound((1.001, 100.0)),
     "copy_rate_growth": Bound((0.001, 1.0)),
     "copy_window_bytes": Bound((1, 4 * KIB)),
     "drain_look_interval_s": Bound((0.01, 0.3)),

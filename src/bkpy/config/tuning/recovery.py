@@ -113,9 +113,16 @@ class RecoveryTuning(Settings):
         "has to heal",
     )
     copy_late_s: Seconds = Field(
-        default=0.1,
+        default=0.02,
         description="seconds after which a bookie's answer to a part of a copy is late; then the worker halves its "
         "rate",
+    )
+    copy_late_factor: float = Field(
+        default=5.0,
+        gt=1,
+        allow_inf_nan=False,
+        description="how many times as long as the quickest ones a late answer takes, too: on a slow disk each takes "
+        "`copy_late_s`",
     )
     copy_rate_growth: float = Field(
         default=0.05, gt=0, allow_inf_nan=False, description="share by which each answer in time raises that rate again"

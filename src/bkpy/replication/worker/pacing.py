@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bkpy.runtime.pacer import Pacer
 
@@ -18,18 +18,22 @@ if TYPE_CHECKING:
     from bkpy.config.recovery import RecoverySettings
     from bkpy.runtime.interfaces import Runtime
 
+_FORGOTTEN: Final = 1.01
+
 
 class CopyRate:
     """The rate of all copies that one process makes.
 
     A busy bookie answers appends late, those of copies like those of clients. So a late answer halves the rate, and
-    each one in time raises it a little.
+    each one in time raises it a little. What is late follows the quickest answers, of which each later one lets a
+    little be forgotten.
     """
 
     def __init__(self, settings: RecoverySettings, runtime: Runtime) -> None:
         self._settings = settings
         self._now = runtime.clock.monotonic
         self._halved = float("-inf")
+        self._quickest = float("inf")  # seconds of an answer
         self._pacer = Pacer(runtime.clock, float(settings.copy_bytes_per_s_max))
 
     @property
@@ -44,11 +48,13 @@ class CopyRate:
     def answered(self, seconds: float) -> None:
         """Adapt the rate to the time that a bookie took to store a part of a copy."""
         settings, pacer = self._settings, self._pacer
-        if seconds <= settings.copy_late_s:
+        self._quickest = min(seconds, self._quickest * _FORGOTTEN)
+        late_s = max(settings.copy_late_s, settings.copy_late_factor * self._quickest)
+        if seconds <= late_s:
             pacer.per_s = min(pacer.per_s * (1 + settings.copy_rate_growth), settings.copy_bytes_per_s_max)
             return
         now = self._now()
-        if now - self._halved >= settings.copy_late_s:  # answers that are late together have one cause
+        if now - self._halved >= late_s:  # answers that are late together have one cause
             self._halved = now
             least = min(settings.copy_bytes_per_s_min, settings.copy_bytes_per_s_max)
             pacer.per_s = max(pacer.per_s / 2, least)

@@ -43,6 +43,7 @@ async def test_bytes_are_spent_one_after_the_other(monkeypatch: Any) -> None:
 
 def test_a_late_answer_halves_the_rate_once_and_good_ones_raise_it_again() -> None:
     rate, clock = made(copy_bytes_per_s_max=1000, copy_bytes_per_s_min=100, copy_late_s=1.0, copy_rate_growth=0.5)
+    rate.answered(0.1)
     for _ in range(3):  # late together, for one reason
         rate.answered(1.5)
     assert rate.bytes_per_s == 500
@@ -60,9 +61,32 @@ def test_a_late_answer_halves_the_rate_once_and_good_ones_raise_it_again() -> No
     assert rate.bytes_per_s == 100
 
 
+def test_on_a_slow_disk_an_answer_is_late_that_takes_some_times_as_long_as_others() -> None:
+    rate, clock = made(copy_bytes_per_s_max=1000, copy_bytes_per_s_min=10, copy_late_s=0.1, copy_late_factor=4.0)
+    for seconds in (0.5, 1.9, 0.6, 1.8):
+        clock.now += 10.0
+        rate.answered(seconds)
+    assert rate.bytes_per_s == 1000
+    clock.now += 10.0
+    rate.answered(2.5)
+    assert rate.bytes_per_s < 1000
+
+
+def test_quick_answers_of_long_ago_do_not_make_all_others_late() -> None:
+    rate, clock = made(copy_bytes_per_s_max=1000, copy_bytes_per_s_min=10, copy_late_s=0.1, copy_late_factor=4.0)
+    rate.answered(0.01)
+    rates = []
+    for _ in range(1000):  # of another bookie, or from now on
+        clock.now += 1.0
+        rate.answered(1.0)
+        rates.append(rate.bytes_per_s)
+    assert (min(rates), rates[-1]) == (10, 1000)
+
+
 def test_a_rate_that_people_have_lowered_is_not_raised_by_late_answers() -> None:
     """Below the least rate that a busy cluster is to heal with: then that is all."""
     rate, clock = made(copy_bytes_per_s_max=1000)
+    rate.answered(0.001)
     for _ in range(3):
         clock.now += 1.0
         rate.answered(9.0)
