@@ -139,9 +139,10 @@ def main() -> int:
     seed = known.seed if known.seed is not None else random.SystemRandom().randrange(1 << 30)
     random_order = known.random or known.seed is not None
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also in the background of a shell, which ignores it
     adopt_orphans()
-    counts, broken = FailureCounts(), 0
-    with burning(known.load):
+    counts, broken, interrupted = FailureCounts(), 0, True
+    with contextlib.suppress(KeyboardInterrupt), burning(known.load):  # Ctrl-C: what there is so far
         for number in range(known.runs):
             order = seed + number if random_order else None
             began = time.monotonic()
@@ -152,8 +153,9 @@ def main() -> int:
             drawn = "" if order is None else f", order {order}"
             ended = f"{len(failed)} failed, {taken:.0f} s, status {status}{drawn}"
             print("\n    ".join([f"run {number + 1} of {known.runs}: {ended}", *failed]), flush=True)
+        interrupted = False
     print(counts.table())
-    return 1 if counts.failures or broken else 0
+    return 128 + signal.SIGINT if interrupted else 1 if counts.failures or broken else 0
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
 from tests.conftest import alive
 from tests.flakes import ROOT, FailureCounts
 from tests.waiting import eventually_here
@@ -49,16 +50,19 @@ def test_waits():
 """
 
 
-def test_what_a_run_started_ends_with_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_what_a_run_started_ends_with_it(tmp_path: Path, number: signal.Signals) -> None:
     tests, started = tmp_path / "test_waits.py", tmp_path / "started"
     tests.write_text(WAITS_FOR_EVER)
     command = [sys.executable, "-m", "tests.flakes", "--runs", "1", "--workers", "1", "--load", "1", str(tests)]
-    with subprocess.Popen(command, cwd=ROOT) as flakes:
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as flakes:
         try:
             eventually_here(started.exists)
             pids = [int(pid) for pid in started.read_text().split()]
             assert all(alive(pid) for pid in pids)
         finally:
-            flakes.send_signal(signal.SIGTERM)
-        assert flakes.wait() == 128 + signal.SIGTERM
+            flakes.send_signal(number)
+        printed, _ = flakes.communicate()
+    assert flakes.returncode == 128 + number
+    assert ("none of which has failed" in printed) is (number == signal.SIGINT)  # Ctrl-C: the table, as far as it goes
     assert [pid for pid in pids if alive(pid)] == []
