@@ -59,7 +59,7 @@ STAMP_SIZES: Final[Mapping[int, int]] = {NO_STAMP: 0, PLAIN: STAMP_BYTES, NUMBER
 
 _COPY_BYTES_MAX: Final = 1024  # below this, one checksum over a copy is quicker than two
 
-# What is worth verifying as a block: with fewer or larger records the loop is as quick.
+# What is worth verifying as a block: with fewer records the loop is as quick.
 _BLOCK_ENTRIES_MIN: Final = 64
 
 _HEAD = struct.Struct("<II")
