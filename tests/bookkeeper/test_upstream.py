@@ -28,6 +28,18 @@ HERE = Path(__file__).parent / "upstream"
 PACKAGE = "org.apache.bookkeeper"
 # As BookKeeper's build runs them: some tests have deadlines that a busy machine misses.
 RERUNS = 2
+# Adds, reads, fences and recoveries, each of several kinds, in some minutes; `make test-long` runs the others.
+OFTEN = {
+    "client.BookKeeperTest",
+    "client.TestBatchedRead",
+    "client.TestFencing",
+    "client.LedgerRecoveryTest",
+    "client.TestReadLastConfirmedLongPoll",
+    "bookie.BookieDeferredSyncTest",
+    "replication.BookieAutoRecoveryTest",
+    "test.BookieReadWriteTest",
+    "test.LedgerCreateDeleteTest",
+}
 OPENED = (
     *("io", "lang", "lang.reflect", "net", "nio", "nio.channels.spi", "nio.file", "time", "util", "util.concurrent"),
     *("util.concurrent.atomic", "util.concurrent.locks", "util.stream", "util.zip"),
@@ -58,7 +70,9 @@ def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
     return os.pathsep.join((str(classes), f"{jars}/*"))
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in OFTEN else pytest.mark.long) for name in CLASSES]
+)
 async def test_a_class_of_upstreams_tests(name: str, class_path: str, tmp_path: Path) -> None:
     known = CLASSES[name]
     async with Launcher(tmp_path / "bookies") as launcher:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.exhaustive]
 
-KILLS = pytest.mark.parametrize("kills", [3, pytest.param(8, marks=pytest.mark.long)])
+KILLS = pytest.mark.parametrize("kills", [2, pytest.param(8, marks=pytest.mark.long)])
 BEGINNING_S = 15.0  # about as long as it takes until the first batch is added
 ADDING_S = 3.0  # for some more
 SESSION_S = 4
