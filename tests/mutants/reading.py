@@ -1,10 +1,11 @@
-"""Defects in how ranges are cut out of what is stored."""
+"""Defects in how ranges are cut out of what is stored, and entries made columns."""
 
 from __future__ import annotations
 
 from tests.mutants import Mutant
 
 _RANGES = "tests/unit/storage/reads/test_ranges.py"
+_COLUMNS = "tests/unit/client/read/test_record_batches.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(
@@ -20,5 +21,26 @@ MUTANTS: list[Mutant] = [
         "for rank in {begin, begin + count - 1} if count else ():",
         "for rank in {begin} if count else ():",
         (f"{_RANGES}::test_the_end_of_a_run_is_unknown_where_another_record_is_than_should_be",),
+    ),
+    Mutant(
+        "what lies between payloads is taken for payloads",
+        "columns have headers in place of what was appended",
+        "pa.array(np.arange(0, len(edges), 2, dtype=np.int32))",
+        "pa.array(np.arange(1, len(edges) + 1, 2, dtype=np.int32) % (len(edges) - 1))",
+        (f"{_COLUMNS}::test_a_ledger",),
+    ),
+    Mutant(
+        "the number of a producer read where the time is",
+        "a consumer takes entries for those that it has seen",
+        "_SEQUENCE_BYTES: Final = 2 * STAMP_BYTES",
+        "_SEQUENCE_BYTES: Final = STAMP_BYTES",
+        (f"{_COLUMNS}::test_a_log",),
+    ),
+    Mutant(
+        "columns of a log count from its ledger's beginning",
+        "a position names another entry",
+        "ascending(log_block.first_position, len(block)),",
+        "ascending(block.first_entry, len(block)),",
+        (f"{_COLUMNS}::test_a_log",),
     ),
 ]

@@ -128,7 +128,15 @@ def test_the_metadata_are_sound_and_the_readme_renders(built: Built) -> None:
     assert (metadata["Name"], metadata["Version"]) == ("bkpy", bkpy.__version__)
     assert metadata["Requires-Python"] == ">=3.11"
     assert metadata["License-Expression"] == "Apache-2.0"
-    assert set(metadata.get_all("Provides-Extra", [])) == {"bookkeeper", "local", "spark", "demo", "docs", "dev"}
+    assert set(metadata.get_all("Provides-Extra", [])) == {
+        "arrow",
+        "bookkeeper",
+        "local",
+        "spark",
+        "demo",
+        "docs",
+        "dev",
+    }
 
 
 def test_the_command_works_where_it_is_installed(installed: Path) -> None:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import Any
 
+    from pyarrow import RecordBatch
+
     from bkpy.admin.bookie_recovery import BookieRecoveryReport, RecoveryProgress
     from bkpy.admin.client import LedgerReplication, LogDescription
     from bkpy.admin.cluster_health import ClusterHealth
@@ -765,6 +767,15 @@ class BlockingLogReader(BlockingContext[LogReader]):
         """Like `read`, many entries at once, with no object per entry."""
         return self._iterate(self._of.read_blocks, first, last)
 
+    def read_batches(self, first: int | None = None, last: int | None = None) -> BlockingIterator[RecordBatch]:
+        """Like `read_blocks`, as Arrow's record batches, each of one ledger.
+
+        The columns are `position`, `ledger_id`, `entry_id`, `time` (with UTC as its zone), `producer` and `sequence`,
+        both null where nobody has numbered the entries, and `payload`. Raises `ConfigError` at the call where pyarrow
+        isn't installed.
+        """
+        return self._iterate(self._of.read_batches, first, last)
+
     def tail(self, first: int | None = None) -> BlockingIterator[LogEntry]:
         """Entries from `first` on as they are confirmed, from one ledger, and one writer, to the next.
 
@@ -1050,6 +1061,14 @@ class BlockingLedgerReader(BlockingContext[LedgerReader]):
     def read_blocks(self, first: int = 0, last: int | None = None) -> BlockingIterator[Block]:
         """Like `read`, many entries at once, with no object per entry."""
         return self._iterate(self._of.read_blocks, first, last)
+
+    def read_batches(self, first: int = 0, last: int | None = None) -> BlockingIterator[RecordBatch]:
+        """Like `read_blocks`, as Arrow's record batches: columns `ledger_id`, `entry_id` and `payload`.
+
+        About `read_bytes` of records in a batch, at least one. Raises `ConfigError` at the call where pyarrow isn't
+        installed.
+        """
+        return self._iterate(self._of.read_batches, first, last)
 
     def read_unconfirmed(self, first: int, last: int) -> BlockingIterator[Entry]:
         """Entries first..last in order, also past last add confirmed: sent by the writer, perhaps never acknowledged.

@@ -40,6 +40,8 @@ from bkpy.protocol.wire.records import STAMP_SIZES, length_at
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
+    from pyarrow import RecordBatch
+
     from bkpy.client.read.reader import LedgerReader
     from bkpy.errors import ClientInfo
     from bkpy.log.consumer import LogConsumer
@@ -282,6 +284,20 @@ class LogReader:
         """Like `read`, many entries at once, with no object per entry."""
         self._check_positions(first, last)
         return ResumableIterator(self._scan(first, last), alone, self._guard)
+
+    def read_batches(self, first: int | None = None, last: int | None = None) -> AsyncGenerator[RecordBatch, None]:
+        """Like `read_blocks`, as Arrow's record batches, each of one ledger.
+
+        The columns are `position`, `ledger_id`, `entry_id`, `time` (with UTC as its zone), `producer` and `sequence`,
+        both null where nobody has numbered the entries, and `payload`. Raises `ConfigError` at the call where pyarrow
+        isn't installed.
+        """
+        self._check_positions(first, last)
+        try:
+            from bkpy.log.arrow import record_batch
+        except ImportError as e:
+            raise ConfigError(f"{e.name} is missing; get it with pip install 'bkpy[arrow]'") from None
+        return ResumableIterator(self._scan(first, last), lambda block: alone(record_batch(block)), self._guard)
 
     def _scan(self, first: int | None, last: int | None, traffic: LogTraffic | None = None) -> PositionScan:
         def begin() -> tuple[int, SegmentScan]:

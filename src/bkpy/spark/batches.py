@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from bkpy.protocol.wire.records import STAMP_BYTES
+from bkpy.client.read.arrow import ascending, entry_ids, ledger_ids, lengths, payloads
+from bkpy.log.arrow import TIME, producers, sequences, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from bkpy.client.read.block import Block
     from bkpy.spark.planning import Origin
-
-
-_SEQUENCE_BYTES: Final = 2 * STAMP_BYTES  # how far before a payload its number begins
 
 # As Spark has them. Its own function for that takes other arguments in each version.
 _TYPES: Final[Mapping[str, pa.DataType]] = {
@@ -29,7 +27,7 @@ _TYPES: Final[Mapping[str, pa.DataType]] = {
     "payload": pa.binary(),
     "length": pa.int32(),
     "position": pa.int64(),
-    "time": pa.timestamp("us", tz="UTC"),  # what Spark itself compares with, whatever time zone the session has
+    "time": TIME,
     "producer": pa.string(),
     "sequence": pa.int64(),
 }
@@ -62,7 +60,7 @@ def batches(
 
 def _parts(block: Block, bytes_max: int) -> Iterator[Block]:
     """The block cut where the payload would grow past `bytes_max`."""
-    ends = np.cumsum(_lengths(block))
+    ends = np.cumsum(lengths(block))
     first, before = 0, 0
     while first < len(block):
         end = max(first + 1, int(np.searchsorted(ends, before + bytes_max, side="right")))
@@ -70,31 +68,18 @@ def _parts(block: Block, bytes_max: int) -> Iterator[Block]:
         first, before = end, int(ends[end - 1])
 
 
-def _lengths(block: Block) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    return np.frombuffer(block.ends, dtype=np.int64) - np.frombuffer(block.starts, dtype=np.int64)
-
-
 def _column(name: str, block: Block) -> pa.Array:
     count = len(block)
     if name == "ledger_id":
-        return pa.repeat(pa.scalar(block.ledger_id, pa.int64()), count)
+        return ledger_ids(block)
     if name == "entry_id":
-        return pa.array(np.arange(block.first_entry, block.first_entry + count, dtype=np.int64))
+        return entry_ids(block)
     if name == "payload":
-        return _payloads(block)
+        return payloads(block)
     if name == "length":
-        return pa.array(_lengths(block).astype(np.int32))
+        return pa.array(lengths(block).astype(np.int32))
     # A ledger that is read by its id.
     return pa.nulls(count, {"log": pa.string(), "position": pa.int64()}[name])
-
-
-def _payloads(block: Block) -> pa.Array:
-    """The payloads end to end: all but what lies between them is taken out of the buffer, by Arrow, in one go."""
-    edges = np.empty(2 * len(block), dtype=np.int32)
-    edges[0::2] = np.frombuffer(block.starts, dtype=np.int64)
-    edges[1::2] = np.frombuffer(block.ends, dtype=np.int64)
-    whole = pa.Array.from_buffers(pa.binary(), len(edges) - 1, [None, pa.py_buffer(edges), pa.py_buffer(block.buffer)])
-    return whole.take(pa.array(np.arange(0, len(edges), 2, dtype=np.int32)))
 
 
 def _log_column(name: str, block: Block, origin: Origin, producer: str | None) -> pa.Array:
@@ -102,27 +87,11 @@ def _log_column(name: str, block: Block, origin: Origin, producer: str | None) -
     if name == "log":
         return pa.repeat(pa.scalar(origin.log, pa.string()), count)
     if name == "position":
-        first = origin.position + block.first_entry
-        return pa.array(np.arange(first, first + count, dtype=np.int64))
+        return ascending(origin.position + block.first_entry, count)
     if name == "time":
-        return pa.array(_times_ms(block, origin.begun_ms) * 1000, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+        return times(block, origin.begun_ms)
     if name == "producer":
-        return pa.repeat(pa.scalar(producer, pa.string()), count)
+        return producers(block, producer)
     if name == "sequence":
-        return pa.nulls(count, pa.int64()) if producer is None else pa.array(_before(block, _SEQUENCE_BYTES))
+        return sequences(block, producer)
     return _column(name, block)
-
-
-def _times_ms(block: Block, begun_ms: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """The later one of each entry's stamp, which ends where its payload starts, and the time its segment began."""
-    times: np.ndarray[tuple[int], np.dtype[np.int64]] = np.maximum(_before(block, STAMP_BYTES), begun_ms)
-    return times
-
-
-def _before(block: Block, distance: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """The number of eight bytes that begins so far before each payload."""
-    starts = np.frombuffer(block.starts, dtype=np.int64)
-    # Every place of the buffer as the beginning of a number, of which a few are taken: no loop over entries.
-    places = np.ndarray((len(block.buffer) - STAMP_BYTES + 1,), "<i8", block.buffer, strides=(1,))
-    found: np.ndarray[tuple[int], np.dtype[np.int64]] = places[starts - distance]
-    return found

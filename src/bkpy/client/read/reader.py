@@ -20,6 +20,7 @@ from bkpy.errors import (
     BookieUnavailableError,
     BookKeeperError,
     ClientClosedError,
+    ConfigError,
     NoSuchEntryError,
     TlsError,
     UnauthorizedError,
@@ -31,6 +32,8 @@ from bkpy.protocol.wire.messages import Op
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator
+
+    from pyarrow import RecordBatch
 
     from bkpy.client.bookies.pool import BookiePool
     from bkpy.client.read.block import Block, Entry
@@ -194,6 +197,20 @@ class LedgerReader:
         """Like `read`, many entries at once, with no object per entry."""
         self._check_ids(first, last)
         return ResumableIterator(ConfirmedEntries(lambda: self._scan(first, last)), alone, self._pool.guard)
+
+    def read_batches(self, first: int = 0, last: int | None = None) -> AsyncGenerator[RecordBatch, None]:
+        """Like `read_blocks`, as Arrow's record batches: columns `ledger_id`, `entry_id` and `payload`.
+
+        About `read_bytes` of records in a batch, at least one. Raises `ConfigError` at the call where pyarrow isn't
+        installed.
+        """
+        self._check_ids(first, last)
+        try:
+            from bkpy.client.read.arrow import record_batch
+        except ImportError as e:
+            raise ConfigError(f"{e.name} is missing; get it with pip install 'bkpy[arrow]'") from None
+        entries = ConfirmedEntries(lambda: self._scan(first, last))
+        return ResumableIterator(entries, lambda block: alone(record_batch(block)), self._pool.guard)
 
     def _scan(self, first: int, last: int | None) -> RangeScan[Block]:
         self._check_open()
