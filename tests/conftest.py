@@ -35,7 +35,8 @@ _FIRST = ("containers", "spark", "packaging")
 _LAST = "unit"  # what is left when the others are done is short, so that all processes end together
 _PACKAGES_SHARING = ("spark",)  # one session and one cluster for all modules
 _APART = "/apart/"  # but for these
-_READING_SOURCES = "tests/unit/test_"  # modules that read the source as text, once for all of their tests
+# Modules that read the source as text, or start bookies, once for all of their tests.
+_ONE_PROCESS_EACH = ("tests/unit/test_", "tests/bookkeeper/test_our_client", "tests/bookkeeper/test_shell")
 _MODULES_SHARING = ("cluster", "compat", "containers", "faults", "packaging")  # one cluster for the tests of a module
 _SHARED_DESCRIPTORS_MAX = 30  # that a cluster or a session of Spark takes, which later modules share
 
@@ -134,7 +135,7 @@ def _scope(nodeid: str) -> str:
     part = _part(nodeid)
     if part in _PACKAGES_SHARING and _APART not in nodeid:
         return part
-    if part in (*_MODULES_SHARING, *_PACKAGES_SHARING) or nodeid.startswith(_READING_SOURCES):
+    if part in (*_MODULES_SHARING, *_PACKAGES_SHARING) or nodeid.startswith(_ONE_PROCESS_EACH):
         return nodeid.partition("::")[0]
     return nodeid.partition("[")[0] if part == _LAST else nodeid
 

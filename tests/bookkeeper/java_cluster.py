@@ -9,6 +9,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import bkpy
+from tests.waiting import eventually
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import ModuleType
@@ -48,6 +51,8 @@ class JavaBookies:
         shell = "org.apache.bookkeeper.bookie.BookieShell"
         peer.run([peer.java(), *bookkeeper.JVM, "-cp", self._class_path, shell, "-conf", str(conf), "initnewcluster"])
         await asyncio.gather(*(bookie.start(self._java_uri, 2) for bookie in self._bookies))
+        async with bkpy.connect(self.uri) as client:  # they accept connections before they register
+            await eventually(lambda: client.bookies, "all are registered", until=lambda found: len(found) == 3)
 
     async def kill(self) -> None:
         await asyncio.gather(*(bookie.kill() for bookie in self._bookies))

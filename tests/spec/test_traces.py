@@ -25,8 +25,8 @@ FAILOVER_SEEDS, FAILOVER_TRACES = 15, 10
 HEALING_SEEDS, HEALING_TRACES = 25, 60
 CROWD_SEEDS, CROWD_TRACES = 40, 500
 CHEAP = {
-    "failover": (45, 90, 120),
-    "healing": (0, 175, 200),
+    "failover": (45, 120),
+    "healing": (175, 200),
     "crowd": (0, 40),
 }  # blocks that take least time; `make test-long` has the others
 

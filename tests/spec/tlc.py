@@ -81,6 +81,7 @@ def check(
         str(find_java().executable),
         "-Xmx2g",
         "-Xss16m",
+        f"-Djava.io.tmpdir={directory}",  # where it unpacks modules of its own, which another one overwrites
         "-XX:+UseParallelGC",
         "-cp",
         str(jar()),

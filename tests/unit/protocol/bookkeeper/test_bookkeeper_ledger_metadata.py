@@ -286,6 +286,7 @@ def test_no_bytes_do_more_than_be_refused(name: str, data: st.DataObject) -> Non
 
 NAMES = st.text("abcXYZ019:-_.", min_size=1, max_size=12).filter(lambda name: name != "readonly")
 I64 = st.integers(0, 2**63 - 2)
+TIME_LAST_MS = 253_402_300_799_999  # the end of the year 9999
 
 
 @st.composite
@@ -307,11 +308,16 @@ def ledgers(draw: st.DrawFn) -> BookKeeperLedgerMetadata:
         fragments=tuple(Fragment(first, draw(ensembles)) for first in firsts),
         last_entry=last_entry,
         length=draw(I64) if last_entry >= 0 else 0,
-        created_ms=draw(I64),
+        created_ms=draw(st.integers(0, TIME_LAST_MS)),
         custom_metadata=draw(st.dictionaries(st.text(max_size=6), st.binary(max_size=9), max_size=4)),
         password=password,
         ledger_key=master_key(password),
     )
+
+
+@pytest.mark.parametrize(("stored", "time"), [(TIME_LAST_MS, TIME_LAST_MS), (TIME_LAST_MS + 1, 0), (2**63 - 1, 0)])
+def test_a_time_of_creation_that_no_date_has_is_none(stored: int, time: int) -> None:
+    assert decoded(metadata(created_ms=stored).encode()).created_ms == time
 
 
 @given(ledgers(), st.lists(st.sampled_from(sorted(TRANSITIONS)), max_size=4))
