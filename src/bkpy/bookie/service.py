@@ -17,6 +17,7 @@ from bkpy.bookie.connection.keys import KeyAuthority, KeyMemory
 from bkpy.bookie.connection.waiters import Waiters
 from bkpy.protocol.wire.receive_buffer import ReceiveBudget
 from bkpy.runtime.slow_requests import SlowRequests
+from bkpy.runtime.tls import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -66,6 +67,9 @@ class BookieService:
         self.stopping = False
         self._runtime = runtime
         self.complain_of_frames = self.complaint()
+        self.complain_of_authentication = self.complaint()
+        # One each: a client that fails again and again for one reason must not hide one that fails for another.
+        self._complain_of_tls = {failure: self.complaint() for failure in Failure}
         self.now = runtime.clock.monotonic
         self.slow = SlowRequests(self.log, runtime.clock, settings.slow_request_ms)
         self.key_memory = KeyMemory(storage.memory, settings.presented_keys_bytes_max)
@@ -74,6 +78,11 @@ class BookieService:
     def complaint(self) -> Complaint:
         """A rate-limited warning, of a new kind, for what any client can provoke."""
         return Complaint(self.log, self._runtime.clock, self.settings.complaint_interval_s)
+
+    def refused_by_tls(self, failure: Failure, address: str, reason: str) -> None:
+        """Count and log a client whose handshake failed, or that speaks no TLS."""
+        self.metrics.handshake_failed(failure)
+        self._complain_of_tls[failure]("refused %s: %s", address, reason)
 
     def refuse_entries(self) -> None:
         """Become read-only, from this call on."""

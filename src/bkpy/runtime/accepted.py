@@ -24,7 +24,7 @@ class Accepted(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         peername = transport.get_extra_info("peername")
         try:
-            sock = _taken_from(transport)
+            sock = taken_from(transport)
             self._begin(sock, f"{peername[0]}:{peername[1]}" if peername else "?")
         except OSError:  # no files are left, or the client is gone already
             pass
@@ -47,7 +47,7 @@ def hang_up(sock: Socket) -> None:
         sock.shutdown(socket.SHUT_RDWR)
 
 
-def _taken_from(transport: asyncio.BaseTransport) -> Socket:
+def taken_from(transport: asyncio.BaseTransport) -> Socket:
     """A handle of one's own for the transport's socket, whose connection outlives the transport. `OSError`."""
     taken: Socket = transport.get_extra_info("socket").dup()
     taken.setblocking(False)

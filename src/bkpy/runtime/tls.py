@@ -218,6 +218,10 @@ _REASONS: Mapping[str, tuple[Failure, str]] = {
     "SSLV3_ALERT_BAD_CERTIFICATE": (Failure.OTHER, "{} refuses this side's certificate"),
     "SSLV3_ALERT_CERTIFICATE_UNKNOWN": (Failure.OTHER, "{} refuses this side's certificate"),
     "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": (Failure.OTHER, "this side's certificate is not made for this, {} says"),
+    "TLSV1_ALERT_INTERNAL_ERROR": (
+        Failure.OTHER,
+        "{} ended the handshake with an internal error: Java says so of a certificate that it doesn't trust",
+    ),
     "TLSV1_ALERT_PROTOCOL_VERSION": (Failure.VERSION, "{} takes no TLS as old as this side's: it has to be 1.3"),
     "UNSUPPORTED_PROTOCOL": (Failure.VERSION, "{} speaks an older TLS than 1.3"),
     "WRONG_VERSION_NUMBER": (Failure.PLAIN, "{} speaks no TLS"),

@@ -12,6 +12,7 @@ with certificates, nothing but START_TLS and AUTH is answered in the clear.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Final, cast
 
 from bkpy.bookie.bookkeeper.adds import EntryAdds
@@ -28,8 +29,8 @@ from bkpy.protocol.bookkeeper import packets as p
 from bkpy.protocol.bookkeeper.statuses import PACKET_CODES, StatusCode
 from bkpy.protocol.wire.messages import Hello, Op, Status
 from bkpy.protocol.wire.receive_buffer import ReceiveBuffer
-from bkpy.runtime.accepted import closed_by_client, detect_vanished_client
-from bkpy.runtime.tls import explained
+from bkpy.runtime.accepted import closed_by_client, detect_vanished_client, hang_up, taken_from
+from bkpy.runtime.tls import Failure, explained, last_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
 
 _ADD: Final = int(p.PacketOp.ADD)
 _ALL_OPS: Final = forbidden_ops(Right.NONE)
+_NO_TLS: Final = (
+    "it sends requests without TLS, which this bookie asks for: the client needs certificates, for START_TLS"
+)
 _AUTH_DISABLED: Final = m.AuthExchange(m.AUTH_DISABLED, b"")
 
 
@@ -75,6 +79,7 @@ class BookKeeperConnection(asyncio.BufferedProtocol):
         self._handshaking = False  # from the answer to START_TLS until TLS reads from the socket
         self._early: list[bytes] | None = None  # frames that came with TLS before `_start_tls` went on
         self._secure = certificates is None
+        self._refused = False  # a request, for it came in the clear
         self._settings = service.settings
         self._receive = ReceiveBuffer(
             service.settings.frame_bytes_max, service.chunks, service.receive_budget, self._room, frames
@@ -288,6 +293,8 @@ class BookKeeperConnection(asyncio.BufferedProtocol):
         if frames.is_packet(frame):
             packet = p.decode_request(frame)
             self._forbidden = _ALL_OPS
+            if not isinstance(packet, p.AuthPacket):
+                self._refused_in_the_clear()
             self._take_packet(packet)
             return
         header, request = m.decode_request(frame)
@@ -300,13 +307,25 @@ class BookKeeperConnection(asyncio.BufferedProtocol):
             case m.AuthExchange() | m.MalformedRequest():
                 self._take_message(header, request)
             case _:
+                self._refused_in_the_clear()
                 self.send(m.encode_refusal(header, StatusCode.EUA))
+
+    def _refused_in_the_clear(self) -> None:
+        """Count and log the client with its first request that is refused because it came without TLS."""
+        if not self._refused:
+            self._refused = True
+            self.service.refused_by_tls(Failure.PLAIN, self.address, _NO_TLS)
 
     async def _start_tls(self) -> None:
         certificates, transport = self._certificates, self._transport
         if transport is None or certificates is None:
             return
         settings = self._settings
+        try:
+            mine = taken_from(transport)  # TLS closes its own without a word
+        except OSError:  # no files are left
+            self.abort()
+            return
         self._handshaking = False  # the loop hands over to TLS at once: no further byte comes in the clear
         try:
             secured = await asyncio.get_running_loop().start_tls(
@@ -319,12 +338,16 @@ class BookKeeperConnection(asyncio.BufferedProtocol):
             )
         except OSError as error:
             failure, text = explained(error, "the client", certificates.files)
-            self.service.metrics.handshake_failed(failure)
-            self.service.complain_of_frames("refused %s: %s", self.address, text)
+            self.service.refused_by_tls(failure, self.address, text)
             transport.abort()
+            with contextlib.suppress(OSError):
+                mine.send(last_words(error))
+            hang_up(mine)
             if not self.lost:  # whether the loop says so differs from one to another
                 self.connection_lost(None)
             return
+        finally:
+            mine.close()
         if self.lost or secured is None:
             return
         self.service.metrics.handshake_done()
@@ -354,8 +377,16 @@ class BookKeeperConnection(asyncio.BufferedProtocol):
                 else:
                     self.reads.batch(packet)
             case p.AuthPacket():
-                m.decode_auth_message(packet.message)
+                self._complain_of_authentication(m.decode_auth_message(packet.message).plugin)
                 self.send(p.encode_auth(m.encode_auth_message(_AUTH_DISABLED)))
+
+    def _complain_of_authentication(self, plugin: str) -> None:
+        """The client takes the answer for success, and its operator may take it for security."""
+        self.service.complain_of_authentication(
+            "client %s asks for authentication by plugin %s, which bkpy doesn't have: it is served without",
+            self.address,
+            describe_names((plugin,)),
+        )
 
     def _may_read(self, fences: bool) -> bool:
         return (Op.ADD if fences else Op.READ) not in self._forbidden
@@ -363,6 +394,7 @@ class BookKeeperConnection(asyncio.BufferedProtocol):
     def _take_message(self, header: RequestHeader, request: m.Request) -> None:
         match request:
             case m.AuthExchange():
+                self._complain_of_authentication(request.plugin)
                 self.send(m.encode_response(header, _AUTH_DISABLED))
             case m.MalformedRequest(reason):
                 self.service.metrics.request_refused()

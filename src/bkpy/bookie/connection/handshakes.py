@@ -37,8 +37,6 @@ class Handshakes:
         self._accept = accept
         self._under_way: dict[Socket, str] = {}  # and their clients' addresses, in order of arrival
         self._complain_of_many = service.complaint()
-        # One each: a client that fails again and again for one reason must not hide one that fails for another.
-        self._complain = {failure: service.complaint() for failure in Failure}
 
     def new_connection(self) -> asyncio.BaseProtocol:
         """The protocol of the next socket that is accepted."""
@@ -103,8 +101,7 @@ class Handshakes:
 
     def _failed(self, error: OSError, mine: Socket, address: str) -> None:
         failure, text = explained(error, "the client", self._certificates.files)
-        self._service.metrics.handshake_failed(failure)
-        self._complain[failure]("refused %s: %s", address, text)
+        self._service.refused_by_tls(failure, address, text)
         # TLS has closed its own handle by now, without a word. A client without TLS gets the reason in the clear.
         words = last_words(error)
         if failure is Failure.PLAIN:

@@ -47,10 +47,7 @@ if TYPE_CHECKING:
 
 # What a request takes besides an entry's data: the frame, the message, the key, the entry's header and digest.
 _REQUEST_BYTES: Final = 256
-_WANTS_AUTHENTICATION: Final = (
-    "the bookie refuses this client: it asks for TLS, for a certificate with other rights, or for authentication by "
-    "SASL, which bkpy doesn't have"
-)
+_WANTS_AUTHENTICATION: Final = m.message_of(Status.TLS_REQUIRED)
 _NOBODY_WAITS: Final = "the ledger's reader or writer is gone"
 _LAST_ENTRY: Final = -1
 _UNKNOWN_LENGTH: Final = -1
@@ -146,7 +143,7 @@ class Translator:
             if response.status == StatusCode.EOK or denies_entry(response.status):
                 self._read_lac(Op.READ_LAC, correlation_id, ledger_id, fenced=True)
             else:
-                self._refuse(Op.READ_LAC, correlation_id, _refusal(response.status))
+                self._refuse(Op.READ_LAC, correlation_id, _refusal(_status_of(response)))
 
         self._send(request, fenced, priority=HIGH_PRIORITY)
 
@@ -231,7 +228,7 @@ class Translator:
         self._send(ForceLedgerRequest(ledger_id), partial(self._status_alone, Op.FORCE, correlation_id))
 
     def _status_alone(self, opcode: Op, correlation_id: int, response: ResponseMessage) -> None:
-        self._refuse(opcode, correlation_id, status_of_v3(response.status))
+        self._refuse(opcode, correlation_id, _status_of(response))
 
 
 class _Adding:
@@ -247,7 +244,7 @@ class _Adding:
         return partial(self._answered, batch)
 
     def _answered(self, batch: int, response: ResponseMessage) -> None:
-        status = status_of_v3(response.status)
+        status = _status_of(response)
         if status != Status.OK:
             self.refused(batch, status)
         self.all_sent()
@@ -289,6 +286,7 @@ class _Reading:
         self._denied: list[int] = []  # behind the last one that was found: the ledger may end there
         self._failed: dict[int, int] = {}  # the status of each entry that the bookie can't tell
         self._no_ledger = False
+        self._unwelcome = False
         self._waiting = 0
 
     def go_on(self) -> None:
@@ -328,6 +326,7 @@ class _Reading:
             if entry_id > self._last_found:
                 self._denied.append(entry_id)
         else:
+            self._unwelcome |= _refuses_client(response)
             self._failed[entry_id] = response.status if response.status != StatusCode.EOK else StatusCode.EIO
         self.go_on()
 
@@ -341,8 +340,12 @@ class _Reading:
                 and not self._records
                 and worst not in (StatusCode.EIO, StatusCode.EUNKNOWNLEDGERSTATE)
             ):
-                status = _refusal(worst) if self._key else _refusal_to_reader(worst)
-                self._answer([int(status), _WANTS_AUTHENTICATION if status == Status.FORBIDDEN else ""])
+                if worst != StatusCode.EUA:
+                    self._answer([int(_refusal(status_of_v3(worst))), ""])
+                elif not self._key:  # then EUA is never about a key
+                    self._answer([int(Status.FORBIDDEN), _WANTS_AUTHENTICATION])
+                else:
+                    self._answer([int(Status.TLS_REQUIRED if self._unwelcome else Status.UNAUTHORIZED), ""])
                 return
             unknown = [[entry_id, entry_id] for entry_id in sorted(self._failed)]
         elif self._no_ledger and not self._records:
@@ -351,15 +354,19 @@ class _Reading:
         self._answer([int(Status.OK), last, unknown, -1], body)
 
 
-def _refusal(code: int) -> Status:
-    """The status of a request that had the ledger's key."""
-    status = status_of_v3(code)
+def _refusal(status: Status) -> Status:
+    """The status of a request that was not answered as it should be."""
     return Status.UNKNOWN if status == Status.OK else status
 
 
-def _refusal_to_reader(code: int) -> Status:
-    """The status of a request that needs no key: a bookie that refuses it wants to know who asks."""
-    return Status.FORBIDDEN if code == StatusCode.EUA else _refusal(code)
+def _refuses_client(response: ResponseMessage) -> bool:
+    """Whether the bookie wants to know who asks. EUA for a ledger's key is in the answer to the request itself."""
+    return response.status == StatusCode.EUA and response.response is None
+
+
+def _status_of(response: ResponseMessage) -> Status:
+    """Of a request that had the ledger's key, and is answered by a status alone."""
+    return Status.TLS_REQUIRED if _refuses_client(response) else status_of_v3(response.status)
 
 
 # --- records ----------------------------------------------------------------------------------------------------------

@@ -139,15 +139,22 @@ _MESSAGES = {
     Status.UNAVAILABLE: "the bookie is stopping or starting, or can't read the ledger's metadata now",
     Status.FENCED: "fenced: another client is recovering the ledger, or has closed it; go on in a new one",
     Status.FORBIDDEN: "the bookie's file of rights does not allow this to the names in this client's certificate",
+    # A bookie of bkpy's has a text of its own; one of BookKeeper's has none, and several reasons.
+    Status.TLS_REQUIRED: "the bookie refuses this client: it asks for TLS, for a certificate with other rights, or for "
+    "authentication by SASL, which bkpy doesn't have",
 }
+
+
+def message_of(status: Status) -> str:
+    """What the error for this status says where the bookie has no text of its own."""
+    return _MESSAGES.get(status) or status.name.lower().replace("_", " ")
 
 
 def error_of(
     status: Status, message: str = "", *, ledger_id: int | None = None, bookie: str | None = None
 ) -> BookKeeperError:
     """The exception for a status other than OK. The one table between the wire and the error classes."""
-    message = message or _MESSAGES.get(status) or status.name.lower().replace("_", " ")
-    return _ERRORS[status](message, ledger_id=ledger_id, bookie=bookie)
+    return _ERRORS[status](message or message_of(status), ledger_id=ledger_id, bookie=bookie)
 
 
 def end_of_writer(status: Status, *, ledger_id: int, bookie: str) -> BookKeeperError:

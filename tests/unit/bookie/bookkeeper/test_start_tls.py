@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import ssl
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from tests.in_process import DEADLINE_S, InProcess
 from tests.unit.bookie.bookkeeper.raw import KEY, LEDGER, V2, V3, RawBookKeeper, entry
 from tests.waiting import eventually
 
+from bkpy.errors import BookieUnavailableError
 from bkpy.protocol.bookkeeper import messages as m
 from bkpy.protocol.bookkeeper import packets as p
 from bkpy.protocol.bookkeeper.statuses import StatusCode
@@ -41,6 +43,11 @@ class Secure:
             context.load_cert_chain(issued.certificate, issued.key)
         return context
 
+    def refused(self, reason: str) -> float | None:
+        """How many clients were, for this reason."""
+        registry = self.cluster.service("a").metrics.registry
+        return registry.get_sample_value("bkpy_bookie_tls_failures_total", {"reason": reason})
+
 
 @pytest.fixture
 async def secure(tmp_path: Path) -> AsyncIterator[Secure]:
@@ -56,6 +63,19 @@ async def start_tls(raw: RawBookKeeper, context: ssl.SSLContext) -> None:
     assert await raw.ask(m.StartTlsRequest()) == m.StartTlsResponse()
     async with asyncio.timeout(DEADLINE_S):
         await raw.writer.start_tls(context)
+
+
+async def refusal(cluster: InProcess, context: ssl.SSLContext) -> str:
+    """The bookie's alert."""
+    raw = await RawBookKeeper.connect(cluster)
+
+    async def ask() -> None:
+        await start_tls(raw, context)
+        await raw.read(0)  # TLS 1.3 says so only after the client's part of the handshake
+
+    with pytest.raises(ssl.SSLError) as caught:
+        await ask()
+    return caught.value.reason or ""
 
 
 @pytest.mark.parametrize("speaks", [V2, V3])
@@ -82,6 +102,7 @@ def test_the_loop_that_bookies_run_on_goes_on_with_tls_too(tmp_path: Path) -> No
         assert await raw.add(0, large) == OK
         assert (await raw.read(0)).entry == large
         raw.close()
+        assert (await refusal(made.cluster, made.context(with_certificate=False))).endswith("CERTIFICATE_REQUIRED")
         await made.cluster.stop()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -110,7 +131,7 @@ async def test_a_client_does_what_its_name_may(tmp_path: Path) -> None:
     await made.cluster.stop()
 
 
-async def test_nothing_else_is_answered_in_the_clear(secure: Secure) -> None:
+async def test_nothing_else_is_answered_in_the_clear(secure: Secure, caplog: pytest.LogCaptureFixture) -> None:
     raw = await RawBookKeeper.connect(secure.cluster)
     for raw.speaks in (V2, V3):
         if raw.speaks == V2:
@@ -122,26 +143,40 @@ async def test_nothing_else_is_answered_in_the_clear(secure: Secure) -> None:
             for request in (*requests, m.ReadLacRequest(LEDGER), m.BookieInfoRequest(3), m.ForceLedgerRequest(LEDGER)):
                 assert await raw.ask(request) == StatusCode.EUA
     assert await raw.ask(m.AuthExchange("any", b"")) == m.AuthExchange("AuthDisabledPlugin", b"")
+    assert secure.refused("plain") == 1, "one client"
+    assert caplog.text.count("it sends requests without TLS") == 1
     await start_tls(raw, secure.context())
     assert (await raw.read(0)).code == StatusCode.ENOLEDGER, "nothing was stored"
     assert await raw.ask(m.StartTlsRequest()) == StatusCode.EBADREQ
     raw.close()
 
 
-async def test_a_client_without_a_certificate_is_refused(secure: Secure) -> None:
-    raw = await RawBookKeeper.connect(secure.cluster)
-    assert await raw.ask(m.StartTlsRequest()) == m.StartTlsResponse()
-    try:
-        async with asyncio.timeout(DEADLINE_S):
-            await raw.writer.start_tls(secure.context(with_certificate=False))
-            await raw.read(0)
-    except (OSError, EOFError):
-        pass  # TLS 1.3 says so only after the client's part of the handshake
+@pytest.mark.parametrize(
+    ("bad", "reason", "alert", "message"),
+    [
+        ("none", "no certificate", "CERTIFICATE_REQUIRED", "takes only clients with a certificate"),
+        ("strange", "unknown CA", "UNKNOWN_CA", "trusts no CA that has signed this side's certificate"),
+        ("old", "expired", "CERTIFICATE_EXPIRED", "this side's certificate has expired"),
+    ],
+)
+async def test_a_refused_client_is_told_why(secure: Secure, bad: str, reason: str, alert: str, message: str) -> None:
+    """By TLS's alert, which Java's clients log, and in the error of ours."""
+    issued = {
+        "none": lambda: None,
+        "strange": lambda: Authority(secure.ca.directory / "others", "another-ca").issue("strange"),
+        "old": lambda: secure.ca.issue("old", ends=-datetime.timedelta(hours=1)),
+    }[bad]()
+    context = secure.context(with_certificate=False)
+    if issued is not None:
+        context.load_cert_chain(issued.certificate, issued.key)
+    assert (await refusal(secure.cluster, context)).endswith(alert)
     await eventually(lambda: not secure.cluster.connections("a"))
-    failures = secure.cluster.service("a").metrics.registry.get_sample_value(
-        "bkpy_bookie_tls_failures_total", {"reason": "no certificate"}
-    )
-    assert failures == 1
+    assert secure.refused(reason) == 1
+    client = await secure.cluster.client(**secure.ca.settings(issued))
+    writer = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
+    with pytest.raises(BookieUnavailableError, match=message):
+        async with asyncio.timeout(DEADLINE_S):
+            await writer.append(b"x")
 
 
 async def test_what_comes_in_the_clear_behind_start_tls_is_refused(secure: Secure) -> None:

@@ -154,11 +154,17 @@ async def test_only_enoentry_and_enoledger_deny_an_entry(theirs: TheirCluster, s
 
 async def test_a_bookie_that_wants_authentication_is_named(theirs: TheirCluster) -> None:
     theirs.write(7, 5)
+    theirs.write(8, 5, closed=False)
     for bookie in theirs.bookies.values():
         bookie.answer_by = lambda request: StatusCode.EUA
     client = await theirs.client()
     with pytest.raises(UnauthorizedError, match="SASL"):
         await contents(client, 7)
+    with pytest.raises(LedgerRecoveryError, match="SASL"):
+        await client.recover_ledger(8)
+    writer = await client.create_ledger()
+    with pytest.raises(BookieUnavailableError, match="SASL"):
+        await writer.append(b"x")
 
 
 async def test_readers_go_on_while_bookies_die(theirs: TheirCluster) -> None:
