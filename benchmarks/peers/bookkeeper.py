@@ -19,7 +19,7 @@ from bkpy.metadata.store.store import NoNode
 from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
     from bkpy.metadata.store.store import MetadataStore
@@ -91,14 +91,15 @@ def fetch() -> tuple[str, str]:
 class JavaBookie:
     """One bookie process of the peer; `port` and `directory` are its own over all restarts.
 
-    `settings` are further lines of its file.
+    `settings` are further lines of its file, `jvm` further options of its JVM.
     """
 
-    def __init__(self, name: str, base: Path, class_path: str, settings: str = "") -> None:
+    def __init__(self, name: str, base: Path, class_path: str, settings: str = "", jvm: Sequence[str] = ()) -> None:
         self.port = free_port()
         self.directory = base / name
         self._class_path = class_path
         self._settings = settings
+        self._jvm = jvm
         self._process = ManagedProcess(self.directory / "bookie.log")
 
     @property
@@ -114,7 +115,7 @@ class JavaBookie:
         """Start it and return when it accepts connections."""
         config = self.write_config(uri, group_wait_ms)
         main = "org.apache.bookkeeper.server.Main"
-        self._process.spawn([java(), *BOOKIE_JVM, "-cp", self._class_path, main, "--conf", str(config)])
+        self._process.spawn([java(), *BOOKIE_JVM, *self._jvm, "-cp", self._class_path, main, "--conf", str(config)])
         await until_serving(self._process, lambda: accepts_connections(HOST, self.port))
 
     def write_config(self, uri: str, group_wait_ms: int) -> Path:

@@ -1,9 +1,12 @@
 // Makes and reads ledgers with Apache BookKeeper's own client. What it says begins with SAID.
+// The system property `settings` names a file with further settings of the client.
+import java.io.File;
 import java.nio.ByteBuffer;
 import java.security.MessageDigest;
 import java.util.Enumeration;
 import java.util.HexFormat;
 import java.util.Map;
+import org.apache.bookkeeper.client.BKException;
 import org.apache.bookkeeper.client.BookKeeper;
 import org.apache.bookkeeper.client.BookKeeper.DigestType;
 import org.apache.bookkeeper.client.LedgerEntry;
@@ -17,6 +20,8 @@ public class Ledgers {
     ClientConfiguration conf = new ClientConfiguration();
     conf.setMetadataServiceUri(uri);
     conf.setUseV2WireProtocol(v2);
+    String settings = System.getProperty("settings");
+    if (settings != null) conf.loadConf(new File(settings).toURI().toURL());
     return new BookKeeper(conf);
   }
 
@@ -58,11 +63,26 @@ public class Ledgers {
     }
   }
 
+  // try PROTOCOL: appends one entry to a ledger of three bookies, reads it, and says what came of it.
+  static void attempt(String uri, boolean v2) throws Exception {
+    try {
+      LedgerHandle ledger = client(uri, v2).createLedger(3, 3, 2, DigestType.CRC32C, "secret".getBytes());
+      ledger.addEntry("an entry".getBytes());
+      ledger.close();
+      say("read", ledger.getId(), new String(ledger.readLastEntry().getEntry()));
+    } catch (BKException e) {
+      say("refused", e.getClass().getSimpleName());
+    }
+  }
+
   // read ID DIGEST...: of each ledger whether it is closed, its last entry, its length, and a hash of its entries.
-  static void read(String uri, String[] words) throws Exception {
-    BookKeeper client = client(uri, true);
-    for (int i = 2; i < words.length; i += 2) {
-      LedgerHandle ledger = client.openLedgerNoRecovery(Long.parseLong(words[i]), DigestType.valueOf(words[i + 1]), "secret".getBytes());
+  // recover PROTOCOL ID DIGEST...: the same, after its recovery.
+  static void read(BookKeeper client, boolean recover, String[] words, int from) throws Exception {
+    for (int i = from; i < words.length; i += 2) {
+      long id = Long.parseLong(words[i]);
+      DigestType type = DigestType.valueOf(words[i + 1]);
+      byte[] password = "secret".getBytes();
+      LedgerHandle ledger = recover ? client.openLedger(id, type, password) : client.openLedgerNoRecovery(id, type, password);
       MessageDigest hash = MessageDigest.getInstance("SHA-256");
       long last = ledger.getLastAddConfirmed();
       if (last >= 0) {
@@ -76,12 +96,19 @@ public class Ledgers {
     }
   }
 
-  public static void main(String[] words) throws Exception {
-    switch (words[1]) {
-      case "make" -> make(words[0]);
-      case "write" -> write(words[0], words[2].equals("v2"), Integer.parseInt(words[3]), DigestType.valueOf(words[4]));
-      default -> read(words[0], words);
+  public static void main(String[] words) {
+    try {
+      switch (words[1]) {
+        case "make" -> make(words[0]);
+        case "write" -> write(words[0], words[2].equals("v2"), Integer.parseInt(words[3]), DigestType.valueOf(words[4]));
+        case "try" -> attempt(words[0], words[2].equals("v2"));
+        case "recover" -> read(client(words[0], words[2].equals("v2")), true, words, 3);
+        default -> read(client(words[0], true), false, words, 2);
+      }
+      Runtime.getRuntime().halt(0);
+    } catch (Exception e) {
+      e.printStackTrace(System.out);
+      Runtime.getRuntime().halt(1);
     }
-    Runtime.getRuntime().halt(0);
   }
 }

@@ -15,7 +15,7 @@ from tests.bookkeeper.java_cluster import said
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tests.bookkeeper.java_cluster import JavaBookies
+    from tests.bookkeeper.java_cluster import JavaBookies, JavaClient
 
 pytestmark = pytest.mark.exhaustive
 
@@ -35,7 +35,7 @@ def hash_of(entries: Sequence[bytes]) -> str:
     return found.hexdigest()
 
 
-def as_java_reads(java: JavaBookies, ledgers: Sequence[tuple[int, str]]) -> dict[int, list[str]]:
+def as_java_reads(java: JavaClient, ledgers: Sequence[tuple[int, str]]) -> dict[int, list[str]]:
     """By id: whether the ledger is closed, its last entry, its length and its hash."""
     words = [str(word) for ledger in ledgers for word in ledger]
     return {int(line[0]): line[1:] for line in java.run("read", *words)}
@@ -46,7 +46,10 @@ def closed(entries: Sequence[bytes]) -> list[str]:
 
 
 async def test_ledgers_of_every_kind_are_read_tailed_and_recovered(java: JavaBookies) -> None:
-    made = [(int(i), digest, int(quorum), end) for i, digest, quorum, end in await asyncio.to_thread(java.run, "make")]
+    made = [
+        (int(i), digest, int(quorum), end)
+        for i, digest, quorum, end in await asyncio.to_thread(java.client.run, "make")
+    ]
     assert len(made) == 32
     async with bkpy.connect(java.uri) as client:
         assert {ledger[0] for ledger in made} <= {ledger_id async for ledger_id in client.list_ledgers()}
@@ -61,7 +64,7 @@ async def test_ledgers_of_every_kind_are_read_tailed_and_recovered(java: JavaBoo
                 recovered = await client.recover_ledger(ledger_id, password=PASSWORD)
                 assert recovered.last_add_confirmed == ENTRIES - 1
             assert await following == expected
-    read = await asyncio.to_thread(as_java_reads, java, [ledger[:2] for ledger in made])
+    read = await asyncio.to_thread(as_java_reads, java.client, [ledger[:2] for ledger in made])
     assert read == {ledger[0]: closed(entries_of(ledger[0])) for ledger in made}
 
 
@@ -75,7 +78,7 @@ async def test_what_a_killed_writer_was_told_is_there(
 ) -> None:
     def written() -> tuple[int, int]:
         """The ledger, and what was acknowledged when its writer was killed."""
-        with java.running("write", protocol, quorum, digest) as process:
+        with java.client.running("write", protocol, quorum, digest) as process:
             assert process.stdout is not None
             lines = (said(line) for line in process.stdout)
             ledger_id = int(next(line for line in lines if line)[0][1])
@@ -87,7 +90,7 @@ async def test_what_a_killed_writer_was_told_is_there(
         found = [entry.data async for entry in reader.read()]
     assert len(found) > acknowledged
     assert found == entries_of(ledger_id, len(found))
-    assert await asyncio.to_thread(as_java_reads, java, [(ledger_id, digest)]) == {ledger_id: closed(found)}
+    assert await asyncio.to_thread(as_java_reads, java.client, [(ledger_id, digest)]) == {ledger_id: closed(found)}
 
 
 async def test_java_reads_what_is_written(java: JavaBookies) -> None:
@@ -105,5 +108,5 @@ async def test_java_reads_what_is_written(java: JavaBookies) -> None:
         await deleted.close()
         await client.delete_ledger(deleted.ledger_id)
         assert deleted.ledger_id not in {ledger_id async for ledger_id in client.list_ledgers()}
-    read = await asyncio.to_thread(as_java_reads, java, written)
+    read = await asyncio.to_thread(as_java_reads, java.client, written)
     assert read == {ledger_id: closed(payloads) for ledger_id, _ in written}
