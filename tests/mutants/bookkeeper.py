@@ -322,6 +322,20 @@ MUTANTS: list[Mutant] = [
         ("tests/unit/client/bookkeeper/test_bookkeeper_client.py::test_a_bookie_that_wants_authentication_is_named",),
     ),
     Mutant(
+        "no TLS 1.2 with BookKeeper's clients",
+        "Java's clients of older machines reach no bookie that has certificates",
+        "if of_bookkeeper or side is Side.ZOOKEEPER:",
+        "if side is Side.ZOOKEEPER:",
+        (f"{_BOOKIE}/test_start_tls.py::test_a_client_may_have_no_newer_tls_than_1_2",),
+    ),
+    Mutant(
+        "no TLS 1.2 with BookKeeper's bookies",
+        "bookies of older machines are out of reach",
+        "dialler = Dialler(settings, tls, of_bookkeeper=cluster.of_bookkeeper)",
+        "dialler = Dialler(settings, tls)",
+        ("tests/unit/client/bookkeeper/test_bookkeeper_tls.py::test_a_bookie_may_have_no_newer_tls_than_1_2",),
+    ),
+    Mutant(
         "a BookKeeper bookie refuses certificates without a word",
         "operators look at the network, where a certificate has expired",
         "with contextlib.suppress(OSError):\n    mine.send(last_words(error))",

@@ -44,7 +44,7 @@ class Credentials:
             if settings.tls_ca_file is None:
                 raise AssertionError("clients would be taken without a certificate: the settings see to that")
             files = TlsFiles(settings.tls_ca_file, settings.tls_certificate_file, settings.tls_key_file)
-            self.certificates = Certificates(files, Side.BOOKIE)
+            self.certificates = Certificates(files, Side.BOOKIE, of_bookkeeper=settings.protocol == "bookkeeper")
             self._examine(self.certificates)
         self._read_rights()
 

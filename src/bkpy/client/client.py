@@ -693,8 +693,8 @@ async def open_client(
 
     Acts of the `actor` are recorded; without one, none is. `of_bookkeeper`: the cluster may be one of BookKeeper.
     """
-    dialler = Dialler(settings, tls)
     cluster = await open_cluster(store, root, settings=settings, of_bookkeeper=of_bookkeeper)
+    dialler = Dialler(settings, tls, of_bookkeeper=cluster.of_bookkeeper)
     dialect = NATIVE
     if cluster.of_bookkeeper:
         from bkpy.client.bookkeeper.dialect import bookkeeper_dialect  # which needs protobuf

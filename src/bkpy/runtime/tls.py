@@ -111,11 +111,17 @@ class Side(enum.Enum):
 
 
 class Certificates:
-    """The context of these files. Raises `ConfigError` for unusable files."""
+    """The context of these files. Raises `ConfigError` for unusable files.
 
-    def __init__(self, files: TlsFiles, side: Side) -> None:
+    `of_bookkeeper`: the other end may be Java's, which may have nothing newer than TLS 1.2.
+    """
+
+    def __init__(self, files: TlsFiles, side: Side, *, of_bookkeeper: bool = False) -> None:
         self.files = files
         self._side = side
+        self._oldest = ssl.TLSVersion.TLSv1_3  # where both ends are bkpy's
+        if of_bookkeeper or side is Side.ZOOKEEPER:
+            self._oldest = ssl.TLSVersion.TLSv1_2
         self._stamps: tuple[tuple[int, int, int], ...] = ()
         self.context = self._load()
 
@@ -164,9 +170,8 @@ class Certificates:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             # Common names are names of clients: a client with the name of a bookie's host is not that bookie.
             context.hostname_checks_common_name = self._side is Side.ZOOKEEPER
-        # Both ends are bkpy's, but for ZooKeeper.
-        oldest = ssl.TLSVersion.TLSv1_2 if self._side is Side.ZOOKEEPER else ssl.TLSVersion.TLSv1_3
-        context.minimum_version = oldest
+        context.minimum_version = self._oldest
+        context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET  # of TLS 1.2; 1.3 has neither of these
         try:
             stamps = _stamps_of(self.files)
         except OSError as e:
@@ -222,8 +227,8 @@ _REASONS: Mapping[str, tuple[Failure, str]] = {
         Failure.OTHER,
         "{} ended the handshake with an internal error: Java says so of a certificate that it doesn't trust",
     ),
-    "TLSV1_ALERT_PROTOCOL_VERSION": (Failure.VERSION, "{} takes no TLS as old as this side's: it has to be 1.3"),
-    "UNSUPPORTED_PROTOCOL": (Failure.VERSION, "{} speaks an older TLS than 1.3"),
+    "TLSV1_ALERT_PROTOCOL_VERSION": (Failure.VERSION, "{} takes no TLS as old as this side's"),
+    "UNSUPPORTED_PROTOCOL": (Failure.VERSION, "{} speaks an older TLS than this side takes"),
     "WRONG_VERSION_NUMBER": (Failure.PLAIN, "{} speaks no TLS"),
     "HTTP_REQUEST": (Failure.PLAIN, "{} speaks no TLS, but HTTP"),
     "HTTPS_PROXY_REQUEST": (Failure.PLAIN, "{} speaks no TLS, but HTTP"),

@@ -26,14 +26,19 @@ if TYPE_CHECKING:
 
 
 class Dialler:
-    """Connects to bookies, with TLS if `given` is a context or the settings name files for one. `ConfigError`."""
+    """Connects to bookies, with TLS if `given` is a context or the settings name files for one. `ConfigError`.
 
-    def __init__(self, settings: ClientSettings, given: TlsContext | None = None) -> None:
+    `of_bookkeeper`: the bookies may be Java's.
+    """
+
+    def __init__(
+        self, settings: ClientSettings, given: TlsContext | None = None, *, of_bookkeeper: bool = False
+    ) -> None:
         self._given = given
         self._certificates: Certificates | None = None
         if given is None and settings.tls_ca_file is not None:
             files = TlsFiles(settings.tls_ca_file, settings.tls_certificate_file, settings.tls_key_file)
-            self._certificates = Certificates(files, Side.CLIENT)
+            self._certificates = Certificates(files, Side.CLIENT, of_bookkeeper=of_bookkeeper)
 
     async def dial(self, protocol: Callable[[], asyncio.BaseProtocol], address: str) -> None:
         """Connect to "host:port". Raises errors that `not_reached` translates. The caller sets a timeout."""

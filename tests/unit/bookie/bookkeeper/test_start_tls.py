@@ -91,6 +91,19 @@ async def test_a_client_goes_on_with_tls(secure: Secure, speaks: str) -> None:
     await eventually(lambda: not secure.cluster.connections("a"))
 
 
+async def test_a_client_may_have_no_newer_tls_than_1_2(secure: Secure) -> None:
+    """As Java's with `tlsEnabledProtocols=TLSv1.2`, or with an older JDK. It shows its certificate each time."""
+    context = secure.context()
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    raw = await RawBookKeeper.connect(secure.cluster)
+    await start_tls(raw, context)
+    assert await raw.add(0) == OK
+    secured = raw.writer.get_extra_info("ssl_object")
+    assert secured.version() == "TLSv1.2"
+    assert secured.session is None or not secured.session.has_ticket
+    raw.close()
+
+
 def test_the_loop_that_bookies_run_on_goes_on_with_tls_too(tmp_path: Path) -> None:
     async def talk() -> None:
         made = Secure(tmp_path)

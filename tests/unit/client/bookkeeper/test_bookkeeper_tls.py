@@ -60,6 +60,16 @@ async def test_a_ledger_is_read_and_recovered_by_tls(
         assert isinstance(bookie.asked[0], StartTlsRequest)
 
 
+async def test_a_bookie_may_have_no_newer_tls_than_1_2(
+    theirs: TheirCluster, served: ssl.SSLContext, authority: Authority
+) -> None:
+    """As Java's with `tlsEnabledProtocols=TLSv1.2`, or with an older JDK."""
+    served.maximum_version = ssl.TLSVersion.TLSv1_2
+    await theirs.start(ports=ports(), tls=served)
+    payloads = theirs.write(7, 5)
+    assert await contents(await theirs.client(tls_ca_file=str(authority.file)), 7) == payloads
+
+
 async def test_a_bookie_without_tls_is_refused(theirs: TheirCluster, authority: Authority) -> None:
     await theirs.start(ports=ports())
     theirs.write(7, 5)
