@@ -480,6 +480,20 @@ MUTANTS: list[Mutant] = [
         (f"{_CONNECTIONS}::test_requests_are_counted_by_protocol",),
     ),
     Mutant(
+        "an explicit last add confirmed refused whose body is further than its request",
+        "Java's writers publish none while they append",
+        "if ledger_id != inner.ledgerId:",
+        "if (ledger_id, last_add_confirmed) != (inner.ledgerId, inner.lac):",
+        (f"{_LAC}::test_a_body_that_is_further_than_its_request_counts",),
+    ),
+    Mutant(
+        "an explicit last add confirmed of another ledger stored",
+        "readers get bytes whose digest is another ledger's",
+        "if ledger_id != inner.ledgerId:",
+        "if False:",
+        (f"{_LAC}::test_a_body_of_another_ledger_is_refused",),
+    ),
+    Mutant(
         "a ledger's copy taken for that of another one with its id",
         "an import leaves out a ledger, and calls it copied",
         'of_this = copy.custom_metadata.get(_TOKEN, b"") == original.owner_token.encode()',

@@ -355,9 +355,11 @@ def _decode_auth(inner: Any) -> AuthExchange:
 
 
 def _decode_write_lac(inner: Any) -> WriteLacRequest:
-    if check_lac(inner.body) != (inner.ledgerId, inner.lac):
-        raise ProtocolError(f"the body of last add confirmed {inner.lac} of ledger {inner.ledgerId} is another one's")
-    return WriteLacRequest(inner.ledgerId, inner.lac, inner.masterKey, inner.body)
+    ledger_id, last_add_confirmed = check_lac(inner.body)
+    # Java's writers take the request's number first, so the body's, which is what readers get, may be higher.
+    if ledger_id != inner.ledgerId:
+        raise ProtocolError(f"the last add confirmed of ledger {inner.ledgerId} has a body of ledger {ledger_id}")
+    return WriteLacRequest(ledger_id, last_add_confirmed, inner.masterKey, inner.body)
 
 
 def _ledger_of(inner: Any) -> int:

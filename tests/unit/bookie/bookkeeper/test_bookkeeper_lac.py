@@ -72,6 +72,20 @@ async def test_the_highest_explicit_last_add_confirmed_counts(client: RawBookKee
     assert (await client.ask(m.ReadLacRequest(LEDGER))).lac_body == lac_body(3)
 
 
+async def test_a_body_that_is_further_than_its_request_counts(client: RawBookKeeper) -> None:
+    """Java's writers take the number of the request first, and that of the body when they send it."""
+    await client.add(0)
+    assert await client.ask(m.WriteLacRequest(LEDGER, 1, KEY, lac_body(3))) == (OK, LEDGER)
+    assert (await client.ask(m.ReadLacRequest(LEDGER))).lac_body == lac_body(3)
+
+
+async def test_a_body_of_another_ledger_is_refused(client: RawBookKeeper) -> None:
+    await client.add(0)
+    body = EntryCodec(LEDGER + 1, DigestType.HMAC, b"secret").encode_lac(0)
+    assert await client.ask(m.WriteLacRequest(LEDGER, 0, KEY, body)) == StatusCode.EBADREQ
+    assert (await client.ask(m.ReadLacRequest(LEDGER))).lac_body is None
+
+
 async def test_what_there_is_of_a_ledgers_end(client: RawBookKeeper) -> None:
     assert await client.ask(m.ReadLacRequest(LEDGER)) == (NO_LEDGER, LEDGER, None, None)
     assert (await client.read(-1, fence=True)).code == DENIED
