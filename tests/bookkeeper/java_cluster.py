@@ -1,4 +1,4 @@
-"""Apache BookKeeper 4.17.3 from Maven: its bookies as processes, and a program that uses its client."""
+"""Apache BookKeeper from Maven, mostly 4.17.3: its bookies as processes, and a program that uses its client."""
 
 from __future__ import annotations
 
@@ -19,6 +19,38 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 PEERS = HERE.parents[1] / "benchmarks" / "peers"
 TIMEOUT_S = 300.0
+GROUP_WAIT_MS = 2
+
+_POM = """\
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>bkpy</groupId>
+  <artifactId>old-client</artifactId>
+  <version>1</version>
+  <packaging>pom</packaging>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.bookkeeper</groupId>
+      <artifactId>bookkeeper-server</artifactId>
+      <version>{version}</version>
+    </dependency>{zookeeper}
+  </dependencies>
+</project>
+"""
+# Of the ZooKeepers that were released with a client, 3.4 doesn't connect on Java 14 or newer: the next line's does.
+_ZOOKEEPER = """
+    <dependency>
+      <groupId>org.apache.zookeeper</groupId>
+      <artifactId>zookeeper</artifactId>
+      <version>3.5.10</version>
+      <exclusions>
+        <exclusion>
+          <groupId>io.netty</groupId>
+          <artifactId>*</artifactId>
+        </exclusion>
+      </exclusions>
+    </dependency>"""
+_WITH_ZOOKEEPER_3_4 = ("4.8.2",)
 
 
 def peers(name: str) -> ModuleType:
@@ -30,13 +62,26 @@ def peers(name: str) -> ModuleType:
         sys.path.remove(str(PEERS))
 
 
-def compiled(directory: Path) -> str:
+def fetched(version: str, directory: Path) -> str:
+    """The class path of that version of BookKeeper, with the ZooKeeper and all else that it runs with.
+
+    It is fetched on the first call; `directory` gets a file that names it.
+    """
+    peer = peers("peer")
+    pom = directory / f"pom-{version}.xml"
+    zookeeper = _ZOOKEEPER if version in _WITH_ZOOKEEPER_3_4 else ""
+    pom.write_text(_POM.format(version=version, zookeeper=zookeeper))
+    jars = peer.fetch_jars(f"Apache BookKeeper {version}", pom, peer.cache_directory() / f"bookkeeper-client-{version}")
+    return f"{jars}/*"
+
+
+def compiled(directory: Path, class_path: str = "") -> str:
     """The class path of `Ledgers.java`."""
-    bookkeeper, peer = peers("bookkeeper"), peers("peer")
-    fetched, _ = bookkeeper.fetch()
+    if not class_path:
+        class_path, _ = peers("bookkeeper").fetch()
     classes = directory / "classes"
-    peer.run(["javac", "-cp", fetched, "-d", str(classes), str(HERE / "Ledgers.java")])
-    return f"{classes}:{fetched}"
+    peers("peer").run(["javac", "-cp", class_path, "-d", str(classes), str(HERE / "Ledgers.java")])
+    return f"{classes}:{class_path}"
 
 
 def lines_of(settings: Mapping[str, object]) -> str:
@@ -58,7 +103,7 @@ class JavaClient:
 
     def output(self, *arguments: object) -> bytes:
         """The same with what the library logs."""
-        command = self._command(arguments)
+        command = self.command(*arguments)
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=TIMEOUT_S, check=False)
         assert done.returncode == 0, done.stdout.decode(errors="replace")[-4000:]
         return done.stdout
@@ -66,7 +111,7 @@ class JavaClient:
     @contextlib.contextmanager
     def running(self, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
         """The client while it runs. It is killed at the end."""
-        process = subprocess.Popen(self._command(arguments), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(self.command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         try:
             yield process
         finally:
@@ -75,7 +120,7 @@ class JavaClient:
             assert process.stdout is not None
             process.stdout.close()
 
-    def _command(self, arguments: Sequence[object]) -> list[str]:
+    def command(self, *arguments: object) -> list[str]:
         peer, bookkeeper = peers("peer"), peers("bookkeeper")
         words = ["Ledgers", self._uri, *map(str, arguments)]
         return [peer.java(), "-Xmx512m", *bookkeeper.JVM, *self._options, "-cp", self._class_path, *words]
@@ -100,27 +145,35 @@ class JavaBookies:
         self._settings = lines_of(settings or {})
         self._jvm = jvm
         self._client: JavaClient | None = None
-        self._bookies: list[Any] = []
+        self.bookies: list[Any] = []
 
-    async def start(self) -> None:
-        bookkeeper, peer = peers("bookkeeper"), peers("peer")
-        class_path = compiled(self._directory)
+    async def start(self, *, new_cluster: bool = True) -> None:
+        bookkeeper = peers("bookkeeper")
+        class_path = await asyncio.to_thread(compiled, self._directory)
         self._client = JavaClient(self._java_uri, class_path)
-        self._bookies = [
+        self.bookies = [
             bookkeeper.JavaBookie(f"bookie-{n}", self._directory, class_path, self._settings, self._jvm)
             for n in range(self._count)
         ]
-        conf = self._bookies[0].write_config(self._java_uri, 2)
+        if new_cluster:
+            self._init_cluster(class_path)
+        await asyncio.gather(*map(self.start_bookie, self.bookies))
+        addresses = {bookie.address for bookie in self.bookies}
+        async with bkpy.connect(self.uri) as client:  # they accept connections before they register
+            await eventually(lambda: client.bookies, "all are registered", until=lambda found: addresses <= set(found))
+
+    def _init_cluster(self, class_path: str) -> None:
+        bookkeeper, peer = peers("bookkeeper"), peers("peer")
+        conf = self.bookies[0].write_config(self._java_uri, GROUP_WAIT_MS)
         shell = "org.apache.bookkeeper.bookie.BookieShell"
         peer.run([peer.java(), *bookkeeper.JVM, "-cp", class_path, shell, "-conf", str(conf), "initnewcluster"])
-        await asyncio.gather(*(bookie.start(self._java_uri, 2) for bookie in self._bookies))
-        async with bkpy.connect(self.uri) as client:  # they accept connections before they register
-            await eventually(
-                lambda: client.bookies, "all are registered", until=lambda found: len(found) == self._count
-            )
+
+    async def start_bookie(self, bookie: Any) -> None:
+        """Start one of them, which accepts connections afterwards."""
+        await bookie.start(self._java_uri, GROUP_WAIT_MS)
 
     async def kill(self) -> None:
-        await asyncio.gather(*(bookie.kill() for bookie in self._bookies))
+        await asyncio.gather(*(bookie.kill() for bookie in self.bookies))
 
     @property
     def client(self) -> JavaClient:
