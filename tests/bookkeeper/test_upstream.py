@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,7 @@ OFTEN = {
     "test.BookieReadWriteTest",
     "test.LedgerCreateDeleteTest",
 }
+CERTIFICATES = (".pem", ".jks", ".p12", "Password.txt")
 OPENED = (
     *("io", "lang", "lang.reflect", "net", "nio", "nio.channels.spi", "nio.file", "time", "util", "util.concurrent"),
     *("util.concurrent.atomic", "util.concurrent.locks", "util.stream", "util.zip"),
@@ -65,6 +67,10 @@ def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
     version = peer.version_of("bookkeeper-server", pom.read_text())
     jars = peer.fetch_jars("Apache BookKeeper", pom, peer.cache_directory() / f"bookkeeper-tests-{version}")
     classes = tmp_path_factory.mktemp("classes")
+    with zipfile.ZipFile(
+        jars / f"bookkeeper-server-{version}-tests.jar"
+    ) as jar:  # tests of TLS name their certificates as files
+        jar.extractall(classes, [name for name in jar.namelist() if name.endswith(CERTIFICATES)])
     sources = [str(path) for path in sorted((HERE / "java").rglob("*.java"))]
     peer.run([peer.compiler(), "-cp", f"{jars}/*", "-d", str(classes), *sources])
     return os.pathsep.join((str(classes), f"{jars}/*"))

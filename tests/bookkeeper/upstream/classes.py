@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 
 class TestClass(NamedTuple):
@@ -27,9 +27,35 @@ class TestClass(NamedTuple):
 
 JAVA_BOOKIE: Final = "puts a Java bookie that is slow or broken into its own process"
 JAVA_STORAGE: Final = "starts collection in a Java bookie's storage"
+JAVA_PLUGIN: Final = "runs a plugin in a Java bookie, or a bookie in its own process"
+IN_THE_CLEAR: Final = "speaks in the clear to bookies with certificates, which Java's allow"
+KEY_PASSWORD: Final = "gives a bookie's key a password"
+OTHER_KEY: Final = "starts a bookie whose key is not its certificate's"
 JAVA_STATE: Final = "makes a bookie read-only through a Java bookie's methods"
 SLOW_OPENING: Final = "passes if a ledger is opened within 100 ms of its last append"
 LATE_CLOSE: Final = "passes if a reader closes before it hears that its ledger is closed"
+
+# The parameters of TestTLS: key stores and trust stores JKS, PEM, PEM with protocol v2, PKCS12, and three mixtures.
+_TLS: Final = range(7)
+_TLS_WITH_PEM: Final = (1, 2, 5)
+_TLS_FAILURES: Final = {
+    **dict.fromkeys(
+        (
+            *("testConnectToLocalTLSClusterTLSClient", "testRoleBasedAuthZInCertificate"),
+            *("testBookieAuthPluginRequireClientTLSAuthentication", "testBookieAuthPluginDenyAccessToClientWithoutTLS"),
+            "testBookieAuthPluginRequireClientTLSAuthenticationLocal",
+            "testBookieAuthPluginDenyAccesstoClientWithoutTLSAuthentication",
+            "testBookieAuthPluginDenyAccessToClientWithoutTLSAuthenticationLocal",
+        ),
+        JAVA_PLUGIN,
+    ),
+    **dict.fromkeys(
+        ("testConnectToTLSClusterMixedClient", "testConnectToTLSClusterNonTLSClient", "testTLSChannelCounters"),
+        IN_THE_CLEAR,
+    ),
+    "testStartTLSServerBadPassword": KEY_PASSWORD,
+}
+_TLS_OTHER_KEY: Final = ("testKeyMismatchFailure", "testRefreshDurationForBookieCerts")
 
 CLASSES: Final = {
     "test.AsyncLedgerOpsTest": TestClass(1),
@@ -107,9 +133,25 @@ CLASSES: Final = {
     "client.TestSequenceRead": TestClass(1),
     "client.TestSpeculativeBatchRead": TestClass(6),
     "client.TestSpeculativeRead": TestClass(6),
+    "tls.TestTLS": TestClass(
+        7 * 12 + 3,
+        {f"{test}[{n}]": reason for test, reason in _TLS_FAILURES.items() for n in _TLS}
+        | {f"{test}[{n}]": OTHER_KEY for test in _TLS_OTHER_KEY for n in _TLS_WITH_PEM},
+        frozenset(
+            f"{test}[{n}]"
+            for test in (*_TLS_OTHER_KEY, "testRefreshDurationForBookkeeperClientCerts")
+            for n in _TLS
+            if n not in _TLS_WITH_PEM
+        ),
+    ),
     "client.TestTryReadLastConfirmed": TestClass(3),
     "client.TestWatchEnsembleChange": TestClass(8),
 }
+
+
+def _named(found: Mapping[str, str], why: str) -> Iterable[str]:
+    """The tests with this reason, each once for all of its parameters."""
+    return dict.fromkeys(test.partition("[")[0] for test, reason in found.items() if reason == why)
 
 
 def table() -> Iterator[str]:
@@ -119,9 +161,7 @@ def table() -> Iterator[str]:
     for name, known in sorted(CLASSES.items(), key=lambda item: item[0].rpartition(".")[2]):
         found = {**known.failures, **known.racing}
         reasons = dict.fromkeys(found.values())
-        notes = [
-            f"{', '.join(f'`{test}`' for test, reason in found.items() if reason == why)}: {why}" for why in reasons
-        ]
+        notes = [f"{', '.join(f'`{test}`' for test in _named(found, why))}: {why}" for why in reasons]
         if known.ignored:
             notes.append(f"{len(known.ignored)} that BookKeeper ignores")
         yield f"| `{name}` | {known.passed} | {len(known.failures)} | {'; '.join(notes)} |"

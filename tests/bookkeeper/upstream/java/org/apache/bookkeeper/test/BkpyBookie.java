@@ -12,12 +12,14 @@ import java.net.InetAddress;
 import java.net.Socket;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import org.apache.bookkeeper.conf.ServerConfiguration;
 import org.apache.bookkeeper.net.BookieId;
 import org.apache.bookkeeper.net.BookieSocketAddress;
 import org.apache.bookkeeper.proto.BookieServer;
+import org.apache.bookkeeper.tls.SecurityException;
 
 /** A process that is a bookie of bkpy's. The Python program that starts the tests starts it, and kills it with this connection. */
 class BkpyBookie {
@@ -83,14 +85,26 @@ class BkpyBookie {
 
   /** Returns when it accepts connections. */
   synchronized void start() throws Exception {
-    connection = new Socket(InetAddress.getLoopbackAddress(), LAUNCHER);
-    answers = reader(connection);
-    ask(new ObjectMapper().writeValueAsString(Map.of(
+    if (conf.getBookieAuthProviderFactoryClass() != null || conf.isEnableLocalTransport()) {
+      throw new UnsupportedOperationException("a bookie of bkpy's is in another process, and runs no plugin in Java");
+    }
+    Map<String, Object> settings = new HashMap<>(Map.of(
         "bookie_id", id.toString(),
         "listen", address.toString(),
         "metadata_uri", conf.getMetadataServiceUri(),
         "journal_directories", paths("journal", conf.getJournalDirs()),
-        "ledger_directories", paths("ledgers", conf.getLedgerDirs()))));
+        "ledger_directories", paths("ledgers", conf.getLedgerDirs())));
+    new BkpyTls(conf, conf.getJournalDirs()[0]).addTo(settings);
+    connection = new Socket(InetAddress.getLoopbackAddress(), LAUNCHER);
+    answers = reader(connection);
+    try {
+      ask(new ObjectMapper().writeValueAsString(settings));
+    } catch (IOException e) {
+      if (e.getMessage().contains("tls_key_file")) {  // as one of Java's says that it can't have TLS with its settings
+        throw new SecurityException(e.getMessage(), e);
+      }
+      throw e;
+    }
   }
 
   /** A clean stop: the registration is gone after it. */
