@@ -13,7 +13,7 @@ import logging
 import zlib
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from unittest.mock import patch
 
 from bkpy.bookie.node import BookieNode
@@ -60,14 +60,31 @@ if TYPE_CHECKING:
     from bkpy.buffers import Bytes
     from bkpy.client.read.reader import LedgerReader
     from bkpy.client.write.writer import LedgerWriter
+    from bkpy.metadata.ledgers.layout import Layout
     from bkpy.storage.losses import Losses
 
+    from .earlier import EarlierBookies
     from .metadata import SimSession
     from .store import SimStore
 
 T = TypeVar("T")
 
 ROOT = "/ledgers"
+
+
+class Tree(NamedTuple):
+    """Where the metadata store has a cluster's ledgers, and how."""
+
+    root: str
+    layout: Layout
+    codec: type[LedgerMetadata]
+    of_bookkeeper: bool = False
+
+    def path_of(self, ledger_id: int) -> str:
+        return self.layout.path_of(self.root, ledger_id)
+
+
+NATIVE = Tree(ROOT, LONG_HIERARCHICAL, LedgerMetadata)
 PORT = 3181
 DIRECTORIES_MAX = 4
 GROWS = 0.15
@@ -77,61 +94,68 @@ HIDDEN_MAX = 100  # looks at a ledger that is hidden
 # The bookie that runs. Inherited by all that it does.
 _RUNNING: contextvars.ContextVar[Bookie] = contextvars.ContextVar("bookie")
 _RECOVERY = int(Flags.RECOVERY)
-_add = LedgerStorage.add
-_fence = LedgerStorage.fence
-_delete = HiddenLedger.delete
 
 
-def _watched_add(
-    storage: LedgerStorage, columns: AddColumns, head: Bytes, body: Bytes, on_durable: Callable[[], None]
-) -> None:
-    """`LedgerStorage.add`, noting what the bookie is told to be durable, and appends to what it said is fenced."""
-    bookie = _RUNNING.get()
-    promises = bookie.promises
-    late = [] if columns.flags & _RECOVERY else [i for i in columns.ledger_ids if i in bookie.fenced]
+@contextlib.contextmanager
+def watched(storage: type[LedgerStorage], hidden: type[HiddenLedger]) -> Iterator[None]:
+    """Meanwhile bookies whose storage is of these classes, of one version, note what they promise."""
+    add, fence, delete = storage.add, storage.fence, hidden.delete
 
-    def durable() -> None:
-        for i, ledger_id in enumerate(columns.ledger_ids):
-            stride = columns.strides if isinstance(columns.strides, int) else columns.strides[i]
-            first, count = columns.first_ids[i], columns.counts[i]
-            promises[ledger_id].update(range(first, first + count * stride, stride))
-        bookie.taken_late.update(late)
-        bookie.pending.subtract(columns.ledger_ids)
-        on_durable()
+    def watched_add(
+        storage: LedgerStorage, columns: AddColumns, head: Bytes, body: Bytes, on_durable: Callable[[], None]
+    ) -> None:
+        """Noting what the bookie is told to be durable, and appends to what it said is fenced."""
+        bookie = _RUNNING.get()
+        promises = bookie.promises
+        late = [] if columns.flags & _RECOVERY else [i for i in columns.ledger_ids if i in bookie.fenced]
 
-    bookie.pending.update(columns.ledger_ids)
-    bookie.world.marks[SEVERAL_LEDGERS] += len(set(columns.ledger_ids)) > 1
+        def durable() -> None:
+            for i, ledger_id in enumerate(columns.ledger_ids):
+                stride = columns.strides if isinstance(columns.strides, int) else columns.strides[i]
+                first, count = columns.first_ids[i], columns.counts[i]
+                promises[ledger_id].update(range(first, first + count * stride, stride))
+            bookie.taken_late.update(late)
+            bookie.pending.subtract(columns.ledger_ids)
+            on_durable()
 
-    _add(storage, columns, head, body, durable)
+        bookie.pending.update(columns.ledger_ids)
+        bookie.world.marks[SEVERAL_LEDGERS] += len(set(columns.ledger_ids)) > 1
 
+        add(storage, columns, head, body, durable)
 
-async def _watched_fence(storage: LedgerStorage, ledger_id: int, key: bytes) -> bool:
-    """`LedgerStorage.fence`, noting that the bookie may now say so."""
-    bookie = _RUNNING.get()
-    bookie.world.marks[FENCE_RACED_ADD] += bookie.pending[ledger_id] > 0
-    bookie.world.marks[FENCE_OF_UNSEEN] += not bookie.promises[ledger_id]
-    fenced = await _fence(storage, ledger_id, key)
-    if fenced and key == bookie.true_key(ledger_id):  # a stranger's fence gives way
-        bookie.fenced.add(ledger_id)
-    return fenced
+    async def watched_fence(storage: LedgerStorage, ledger_id: int, key: bytes) -> bool:
+        """Noting that the bookie may now say that the ledger is fenced."""
+        bookie = _RUNNING.get()
+        bookie.world.marks[FENCE_RACED_ADD] += bookie.pending[ledger_id] > 0
+        bookie.world.marks[FENCE_OF_UNSEEN] += not bookie.promises[ledger_id]
+        fenced = await fence(storage, ledger_id, key)
+        if fenced and key == bookie.true_key(ledger_id):  # a stranger's fence gives way
+            bookie.fenced.add(ledger_id)
+        return fenced
 
+    async def watched_delete(hidden: HiddenLedger) -> bool:
+        """Of what nobody needs: then the bookie has promised nothing any more, but its fence."""
+        bookie = _RUNNING.get()
+        sight = bookie.true_sight(hidden.ledger_id)
+        assert sight in (ProbeState.NO_LEDGER, ProbeState.OVER_REPLICATED), (
+            f"ledger {hidden.ledger_id} is collected: {sight}"
+        )
+        promised = bookie.promises.pop(hidden.ledger_id, set())
+        deleted = await delete(hidden)
+        if deleted:
+            bookie.fenced.add(hidden.ledger_id)
+            bookie.world.marks[COLLECTED if sight is ProbeState.NO_LEDGER else SPARE_COLLECTED] += 1
+            bookie.host.record("collected", f"{hidden.ledger_id} {sight}")
+        else:
+            bookie.promises[hidden.ledger_id] |= promised
+        return deleted
 
-async def _watched_delete(hidden: HiddenLedger) -> bool:
-    """`HiddenLedger.delete`, of what nobody needs: then the bookie has promised nothing any more, but its fence."""
-    bookie = _RUNNING.get()
-    sight = bookie.true_sight(hidden.ledger_id)
-    assert sight in (ProbeState.NO_LEDGER, ProbeState.OVER_REPLICATED), (
-        f"ledger {hidden.ledger_id} is collected: {sight}"
-    )
-    promised = bookie.promises.pop(hidden.ledger_id, set())
-    deleted = await _delete(hidden)
-    if deleted:
-        bookie.fenced.add(hidden.ledger_id)
-        bookie.world.marks[COLLECTED if sight is ProbeState.NO_LEDGER else SPARE_COLLECTED] += 1
-        bookie.host.record("collected", f"{hidden.ledger_id} {sight}")
-    else:
-        bookie.promises[hidden.ledger_id] |= promised
-    return deleted
+    with (
+        patch.object(storage, "add", watched_add),
+        patch.object(storage, "fence", watched_fence),
+        patch.object(hidden, "delete", watched_delete),
+    ):
+        yield
 
 
 class _Defects(logging.Handler):
@@ -164,8 +188,9 @@ class Bookie:
     Its directories and its bounds are drawn; `settings` are as given, and with `calm` no bound is drawn.
     """
 
-    def __init__(self, world: World, name: str, *, calm: bool = False, **settings: Any) -> None:
+    def __init__(self, world: World, name: str, *, calm: bool = False, tree: Tree = NATIVE, **settings: Any) -> None:
         self.world = world
+        self.tree = tree
         self.host = world.add_host(name)
         rng = world.stream(f"directories-{name}")
         layout = {
@@ -174,12 +199,13 @@ class Bookie:
         }
         bounds = {} if calm else bookie_bounds(world, name)
         self.settings = BookieSettings(
-            metadata_uri=f"zk://10.0.0.100:2181{ROOT}",
+            metadata_uri=f"zk://10.0.0.100:2181{tree.root}",
             listen=f"{self.host.address}:{PORT}",
             bookie_id=name,
             **{**layout, **bounds, **settings},
         )
         self._growth = world.stream(f"growth-{name}")
+        self.code: EarlierBookies | None = None  # of the present process; None: today's
         self.node: BookieNode | None = None
         self.session: SimSession | None = None
         self.promises: defaultdict[int, set[int]] = defaultdict(set)
@@ -189,6 +215,8 @@ class Bookie:
         self.mends = False  # with an integrity check
         self.grows = GROWS  # how likely a start after the first adds a ledger directory
         self.rebuilds = False  # its directories may be empty
+        self.earlier: EarlierBookies | None = None  # whose code runs as long as `earlier_lives` is above 0
+        self.earlier_lives = 0
         self.stopped = False  # cleanly, and not started since
         self._inspections = world.stream(f"inspections-{name}")
         self._inspector: SimStore | None = None
@@ -200,6 +228,10 @@ class Bookie:
             self._inspect(operation, path)
 
         self.host.disk.observer = observe
+
+    def begin_with(self, version: EarlierBookies, lives: int) -> None:
+        """Its first lives are ones of that version's code."""
+        self.earlier, self.earlier_lives = version, lives
 
     def _inspect(self, operation: str, path: str) -> None:
         """Let a tool open an index between two steps of what a start does to it, and have it open for a while."""
@@ -218,18 +250,18 @@ class Bookie:
     def true_sight(self, ledger_id: int) -> ProbeState:
         """What there is to be seen of the ledger in the metadata store now."""
         try:
-            value = self.world.metadata.node(LONG_HIERARCHICAL.path_of(ROOT, ledger_id)).data
+            value = self.world.metadata.node(self.tree.path_of(ledger_id)).data
         except NoNode:
             return ProbeState.NO_LEDGER
-        return probe_state_of(LedgerMetadata.decode(ledger_id, value), self.settings.bookie_id)
+        return probe_state_of(self.tree.codec.decode(ledger_id, value), self.settings.bookie_id)
 
     def true_key(self, ledger_id: int) -> bytes | None:
         """The key of the ledger in the metadata store now; None if there is no such ledger."""
         try:
-            value = self.world.metadata.node(LONG_HIERARCHICAL.path_of(ROOT, ledger_id)).data
+            value = self.world.metadata.node(self.tree.path_of(ledger_id)).data
         except NoNode:
             return None
-        return LedgerMetadata.decode(ledger_id, value).ledger_key
+        return self.tree.codec.decode(ledger_id, value).ledger_key
 
     async def start(self) -> None:
         """Boot the host and return when the bookie serves. It may have got one ledger directory more by then."""
@@ -242,6 +274,10 @@ class Bookie:
         self.host.boot()
         self.stopped = False
         self.pending.clear()
+        self.code = self.earlier if self.earlier_lives > 0 else None
+        self.earlier_lives -= 1
+        if self.code is not None:
+            self.host.record("runs the code of", self.code.version)
         started = self.world.loop.create_future()
         life = self.host.start(self._live(started), name="bookie")
         await asyncio.wait((started, life), return_when=asyncio.FIRST_COMPLETED)
@@ -252,14 +288,7 @@ class Bookie:
         """The process: it serves until its storage fails, and then exits."""
         _RUNNING.set(self)
         self.session = self.host.session()
-        self.node = node = BookieNode(
-            self.settings,
-            self.session,
-            ROOT,
-            self.host.runtime,
-            integrity_checker=self._check if self.mends else None,
-            rebuild=self.rebuilds,
-        )
+        self.node = node = self._new_node(self.session)
         await node.start()
         if not started.done():
             started.set_result(None)
@@ -269,10 +298,20 @@ class Bookie:
             self.host.record("gave up", type(error).__name__)
             self.world.loop.call_soon(self._exit, self.host.boots, context=self.world.loop.outside)
 
-    def _check(self, losses: Losses, registry: CollectorRegistry) -> IntegrityCheck:
-        assert self.session is not None
-        name = self.settings.bookie_id
-        return IntegrityCheck(self.settings, self.session, ROOT, self.host.runtime, name, losses, registry)
+    def _new_node(self, session: SimSession) -> BookieNode:
+        if self.code is None:
+            kinds, settings = (BookieNode, IntegrityCheck), self.settings
+        else:
+            kinds, settings = self.code.kinds, self.code.settings(self.settings)
+        new_node, new_check = kinds
+        runtime, root = self.host.runtime, self.tree.root
+
+        def check(losses: Losses, registry: CollectorRegistry) -> IntegrityCheck:
+            return new_check(settings, session, root, runtime, settings.bookie_id, losses, registry)
+
+        return new_node(
+            settings, session, root, runtime, integrity_checker=check if self.mends else None, rebuild=self.rebuilds
+        )
 
     def _exit(self, boot: int) -> None:
         if self.host.up and self.host.boots == boot:
@@ -296,6 +335,8 @@ class Bookie:
 class Cluster:
     """`bookies` bookies and one client on a host of its own, all on one seed."""
 
+    tree = NATIVE
+
     def __init__(
         self, seed: int, *, bookies: int = 3, world: World | None = None, calm: bool = False, **settings: Any
     ) -> None:
@@ -313,20 +354,31 @@ class Cluster:
         try:
             with (
                 observed(self.world),
-                self._small_files(),
-                patch.object(LedgerStorage, "add", _watched_add),
-                patch.object(LedgerStorage, "fence", _watched_fence),
-                patch.object(HiddenLedger, "delete", _watched_delete),
+                self._small_files(opening, flush),
+                watched(LedgerStorage, HiddenLedger),
+                self._of_earlier_version(),
             ):
                 return self.world.run(main)
         finally:
             log.removeHandler(defects)
 
     @contextlib.contextmanager
-    def _small_files(self) -> Iterator[None]:
+    def _small_files(self, *modules: Any) -> Iterator[None]:
         """What is set in MiB is in smaller units, but for some runs: no run writes enough to fill many files."""
         unit = KIB << self.world.stream("unit").choice((3, 6, 10))
-        with patch.object(opening, "MIB", unit), patch.object(flush, "MIB", unit):
+        with contextlib.ExitStack() as stack:
+            for module in modules:
+                stack.enter_context(patch.object(module, "MIB", unit))
+            yield
+
+    @contextlib.contextmanager
+    def _of_earlier_version(self) -> Iterator[None]:
+        """The same for bookies that begin with an earlier version's code."""
+        versions = dict.fromkeys(bookie.earlier for bookie in self.bookies if bookie.earlier is not None)
+        with contextlib.ExitStack() as stack:
+            for version in versions:
+                stack.enter_context(self._small_files(*version.sized))
+                stack.enter_context(watched(version.storage, version.hidden))
             yield
 
     async def start(self) -> None:
@@ -342,10 +394,11 @@ class Cluster:
         self.world.marks[WINDOW_OF_ONE] += bounds.get("write_window_entries") == 1
         return await open_client(
             store or host.session(),
-            ROOT,
+            self.tree.root,
             host.runtime,
             client_settings(**{"add_timeout_s": 5.0, "read_timeout_s": 20.0, **bounds, **settings}),
             owns_store=True,
+            of_bookkeeper=self.tree.of_bookkeeper,
         )
 
     @contextlib.asynccontextmanager

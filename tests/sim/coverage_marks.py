@@ -93,6 +93,9 @@ WENT_BACK = "a bookie noticed that the metadata store is older"
 CREATED_WITHOUT = "a ledger was created without a bookie"
 TAKEN_IN = "a writer took in a bookie that was absent"
 WHOLE_AGAIN = "the integrity check came to its end"
+TAKEN_OVER_STOPPED = "today's code took over what a stop of an earlier version had left"
+TAKEN_OVER_TORN = "today's code took over what a death of an earlier version had left"
+DIED_IN_BOOKKEEPERS = "a bookie of BookKeeper's cluster died of a fault"
 BK_ACKNOWLEDGED = "an add was acknowledged"
 BK_OVERWRITTEN = "an entry was stored again"
 BK_FENCED = "an add was refused for a fence"
@@ -105,14 +108,14 @@ BK_STOPPED = "the bookie was stopped"
 BK_BATCH_READ = "several entries came in one batch"
 
 
-def acted(kind: str) -> str:
-    """The mark of an actor of a plan that came to its end."""
-    return f"actor: {kind}"
+def acted(kind: str, *, of_bookkeeper: bool = False) -> str:
+    """The mark of an actor of a plan that came to its end; `of_bookkeeper`: in the cluster with that protocol."""
+    return f"actor in BookKeeper's cluster: {kind}" if of_bookkeeper else f"actor: {kind}"
 
 
-def struck(kind: str) -> str:
+def struck(kind: str, *, of_bookkeeper: bool = False) -> str:
     """The mark of a fault of a plan."""
-    return f"fault: {kind}"
+    return f"fault in BookKeeper's cluster: {kind}" if of_bookkeeper else f"fault: {kind}"
 
 
 _STORAGE = (
@@ -173,7 +176,7 @@ EXPECTED: Mapping[str, tuple[str, ...]] = {
     ),
     "everything": (
         *map(acted, ("writer", "duel", "reader", "tail", "move", "deletion", "log writer")),
-        *map(acted, ("restart", "drain", "growth", "stranger")),
+        *map(acted, ("restart", "drain", "growth", "stranger", "upgrade")),
         *map(struck, ("crash", "power cut", "crash at a disk operation", "crash in a journal write")),
         *map(struck, ("failed fdatasync", "full journal disk", "slow disk", "full disk", "read errors", "rot")),
         *map(struck, ("reset", "partition", "one-way block", "slow link", "duplicated connections")),
@@ -193,6 +196,9 @@ EXPECTED: Mapping[str, tuple[str, ...]] = {
         *(LOG_TAKEN, LOG_FENCED, LOG_ROLLED, LOG_TRUNCATED, REBUILT, RETIRED, DRAIN_CANCELLED, REBALANCED),
         *(LONG_POLL, FENCE_OF_UNSEEN, STRANGER_FIRST, KEY_GAVE_WAY, ROTTEN, LOSS_ACCEPTED),
         *(MEMORY_LOST, JOURNAL_GIVEN_UP, INDEX_REBUILT, FORMATTED_ANEW, FORMAT_REFUSED),
+        *(TAKEN_OVER_STOPPED, TAKEN_OVER_TORN),
+        *(acted(kind, of_bookkeeper=True) for kind in ("writer", "duel", "reader", "tail", "deletion")),
+        DIED_IN_BOOKKEEPERS,
     ),
     "everything-long": (acted("writer"),),
     "crowd": (*_STORAGE, TORN_TAIL, WINDOW_OF_ONE, SEVERAL_LEDGERS, FENCE_RACED_ADD, FENCE_OF_UNSEEN, LONG_POLL),

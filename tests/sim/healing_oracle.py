@@ -21,25 +21,21 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from bkpy.metadata import paths
-from bkpy.metadata.ledgers.layout import LONG_HIERARCHICAL
 from bkpy.metadata.replication.underreplication import LossReason
 from bkpy.metadata.store.store import Check, NoNode
-from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerState
+from bkpy.protocol.ledger.ledger_metadata import LedgerState
 from bkpy.protocol.ledger.quorum import write_set
 from bkpy.protocol.repair.holdings import holdings
 from bkpy.replication.worker.ledger_repair import LedgerRepair
-
-from .cluster import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from bkpy.metadata.store.store import Operation
+    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
 
     from .cluster import Bookie, Cluster
 
-MARKS = f"{ROOT}/{paths.MARKS}/"
-AVAILABLE = f"{ROOT}/{paths.AVAILABLE}/"
 SEEN_WITHIN_S = 3.0  # of a change of the bookies: who was cut off meanwhile is on its way
 
 
@@ -50,6 +46,10 @@ class HealingOracle:
         self.gone: set[str] = set()
         self.may_lose: set[int] = set()
         self.swaps = 0
+        self.tree = cluster.tree
+        self.root = cluster.tree.root
+        self.marks = f"{self.root}/{paths.MARKS}/"
+        self.available = f"{self.root}/{paths.AVAILABLE}/"
         self._cluster = cluster
         self._world = cluster.world
         self.grace_s = grace_s
@@ -73,7 +73,7 @@ class HealingOracle:
             return self._judged(operations, lambda: apply_all(operations, *args))
 
         def ended(session_id: int) -> None:
-            before = {path: tree.node(path).data for path in tree.paths if path.startswith(AVAILABLE)}
+            before = {path: tree.node(path).data for path in tree.paths if path.startswith(self.available)}
             end_session(session_id)
             for path, old in before.items():
                 if self.data(path) is None:
@@ -104,9 +104,9 @@ class HealingOracle:
             self._inside = False
         for path, old in zip(written, before, strict=True):
             new = self.data(path)
-            if path.startswith(AVAILABLE):
+            if path.startswith(self.available):
                 self._registration(path, old)
-            if path.startswith(MARKS):
+            if path.startswith(self.marks):
                 self._mark(path, old, new)
             elif (ledger_id := self._ledger_of(path)) is not None:
                 if new is None:
@@ -114,15 +114,18 @@ class HealingOracle:
                 elif old is None:
                     self._created(ledger_id)
                 else:
-                    self._ledger(LedgerMetadata.decode(ledger_id, old), LedgerMetadata.decode(ledger_id, new))
+                    self._ledger(self.tree.codec.decode(ledger_id, old), self.tree.codec.decode(ledger_id, new))
         return result
 
     def _registration(self, path: str, old: bytes | None) -> None:
         """The one at `path` is no longer what it was."""
         name = path.rpartition("/")[2]
         self._changed_at[name] = self._world.loop.now
-        if _says_limbo(old):
+        if self.says_limbo(old):
             self._in_limbo_at[name] = self._world.loop.now
+
+    def says_limbo(self, registration: bytes | None) -> bool:
+        return bool(registration) and bool(json.loads(registration).get("in_limbo"))
 
     def unchanged(self, name: str, seconds: float) -> bool:
         """Whether the bookie's registration has been as it is for so long."""
@@ -136,9 +139,7 @@ class HealingOracle:
 
     def _ledger_of(self, path: str) -> int | None:
         if path not in self._ledgers:
-            self._ledgers = {
-                LONG_HIERARCHICAL.path_of(ROOT, ledger_id): ledger_id for ledger_id in self._cluster.ledgers
-            }
+            self._ledgers = {self.tree.path_of(ledger_id): ledger_id for ledger_id in self._cluster.ledgers}
         return self._ledgers.get(path)
 
     def _broken(self, invariant: str, what: str) -> None:
@@ -209,15 +210,15 @@ class HealingOracle:
             parent = path
         elif not parent.rpartition("/")[2].startswith("L"):
             return  # a partition
-        ledger_id = int(parent.removeprefix(MARKS).replace("/", "").replace("L", ""))
+        ledger_id = int(parent.removeprefix(self.marks).replace("/", "").replace("L", ""))
         self._marked_at.setdefault(ledger_id, self._world.loop.now)
         if parent == path:
             return
         taken_off = _lost(old) - _lost(new)
-        data = self.data(LONG_HIERARCHICAL.path_of(ROOT, ledger_id))
+        data = self.data(self.tree.path_of(ledger_id))
         if not taken_off or data is None:
             return
-        metadata = LedgerMetadata.decode(ledger_id, data)
+        metadata = self.tree.codec.decode(ledger_id, data)
         named = {name for fragment in metadata.fragments for name in fragment.bookies}
         needed = {name for name in taken_off & named if name in self.gone or self._leaves(name)}
         needed -= {name for name in needed if self._misses_nothing(metadata, name)}
@@ -226,13 +227,13 @@ class HealingOracle:
 
     def _misses_nothing(self, metadata: LedgerMetadata, bookie_id: str) -> bool:
         """Whether it seems to be there, as one that dies does for a while, and the ledger has no entry for it."""
-        registered = any(self.data(paths.available(ROOT, bookie_id, read_only=one)) for one in (False, True))
+        registered = any(self.data(paths.available(self.root, bookie_id, read_only=one)) for one in (False, True))
         registered |= self._world.loop.now - self._changed_at.get(bookie_id, -SEEN_WITHIN_S) < SEEN_WITHIN_S
         shares = [share for held in holdings(metadata) for share in held.shares if share.bookie_id == bookie_id]
         return registered and not self._leaves(bookie_id) and not any(share.entries for share in shares)
 
     def _leaves(self, bookie_id: str) -> bool:
-        return self.data(paths.draining(ROOT, bookie_id)) is not None
+        return self.data(paths.draining(self.root, bookie_id)) is not None
 
     def _recovers(self, ledger_id: int) -> None:
         """For the sake of a mark, if it has one: people may be quicker."""
@@ -247,11 +248,11 @@ class HealingOracle:
 
     def needless(self, ledger_id: int) -> str:
         """Why the end of its writer gains nothing, as the metadata have been for a while: workers see them late."""
-        data = self.data(LONG_HIERARCHICAL.path_of(ROOT, ledger_id))
+        data = self.data(self.tree.path_of(ledger_id))
         mark = self.mark_of(ledger_id)
         if data is None or mark is None:
             return ""
-        metadata = LedgerMetadata.decode(ledger_id, data)
+        metadata = self.tree.codec.decode(ledger_id, data)
         if metadata.state is not LedgerState.OPEN:
             return ""
         ensemble = set(metadata.fragments[-1].bookies)
@@ -270,12 +271,12 @@ class HealingOracle:
     def _limbo_seen(self, name: str) -> bool:
         """Whether a worker may see that the bookie is in limbo, before its record says so."""
         now = self._world.loop.now
-        nodes = (self.data(paths.available(ROOT, name, read_only=read_only)) for read_only in (False, True))
-        return any(map(_says_limbo, nodes)) or now - self._in_limbo_at.get(name, -SEEN_WITHIN_S) < SEEN_WITHIN_S
+        nodes = (self.data(paths.available(self.root, name, read_only=read_only)) for read_only in (False, True))
+        return any(map(self.says_limbo, nodes)) or now - self._in_limbo_at.get(name, -SEEN_WITHIN_S) < SEEN_WITHIN_S
 
     def mark_of(self, ledger_id: int) -> dict[str, str] | None:
         """By bookie, why it is marked."""
-        path = LONG_HIERARCHICAL.path_of(MARKS.rstrip("/"), ledger_id)
+        path = self.tree.layout.path_of(self.marks.rstrip("/"), ledger_id)
         token = self.data(path)
         value = None if token is None else self.data(f"{path}/{token.decode()}")
         return None if value is None else {name: one["reason"] for name, one in json.loads(value)["lost"].items()}
@@ -289,17 +290,13 @@ class HealingOracle:
             if now - self._changed_at.get(name, 0.0) < within_s:
                 writable.add(name)  # it may be: nothing is said of it
                 continue
-            data = self.data(paths.available(ROOT, name, read_only=False))
+            data = self.data(paths.available(self.root, name, read_only=False))
             if data is not None:
                 writable.add(name)
-            data = data or self.data(paths.available(ROOT, name, read_only=True))
-            if data is not None and not _says_limbo(data):
+            data = data or self.data(paths.available(self.root, name, read_only=True))
+            if data is not None and not self.says_limbo(data):
                 settled.add(name)
         return settled, writable
-
-
-def _says_limbo(registration: bytes | None) -> bool:
-    return bool(registration) and bool(json.loads(registration).get("in_limbo"))
 
 
 def _lost(data: bytes | None) -> set[str]:

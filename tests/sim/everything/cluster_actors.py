@@ -27,6 +27,11 @@ async def restart(stage: Stage, actor: Actor) -> None:
             await stage.start(bookie)
 
 
+async def upgrade(stage: Stage, actor: Actor) -> None:
+    """End the bookie's process of the earlier version, and start it with today's code."""
+    await stage.take_over(stage.bookie(actor.options["bookie"]), actor.options["how"])
+
+
 async def drain(stage: Stage, actor: Actor) -> None:
     """Drain the bookie, and take it out of the cluster, or let it stay after all."""
     bookie, options = stage.bookie(actor.options["bookie"]), actor.options

@@ -222,10 +222,10 @@ class Drawing:
             kind = some.choice(kinds)
             at_s = some.random() * self.storm_s
             lasts_s = some.random() ** 2 * (12.0 if self.long else 4.0)
-            options = self._fault_options(kind, some)
+            options = self.fault_options(kind, some)
             self.faults.append(Fault(f"fault-{n + 1}", kind, round(at_s, 4), round(lasts_s, 4), options))
 
-    def _fault_options(self, kind: str, rng: random.Random) -> dict[str, JSON]:
+    def fault_options(self, kind: str, rng: random.Random) -> dict[str, JSON]:
         options: dict[str, JSON] = {"bookie": self.bookie(rng)}
         if kind in ("client dies", "cancelled calls"):
             return {"host": self.client(rng)}

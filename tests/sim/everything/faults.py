@@ -6,7 +6,7 @@ import asyncio
 import errno
 from typing import TYPE_CHECKING
 
-from tests.sim.coverage_marks import struck
+from tests.sim.coverage_marks import DIED_IN_BOOKKEEPERS, struck
 
 from .drawing import DEATHS, LINKS
 from .rot import rot, rot_in_a_journal, rot_in_an_index
@@ -25,11 +25,12 @@ async def strike(stage: Stage, fault: Fault) -> None:
     stage.world.record("event", fault.kind, f"{fault.key} {dict(fault.options)}")
     if fault.kind in DEATHS:
         await _death(stage, fault, rng)
+        stage.world.marks[DIED_IN_BOOKKEEPERS] += stage.cluster.tree.of_bookkeeper
     elif fault.kind in LINKS:
         await _link(stage, fault, rng)
     else:
         await _OTHERS[fault.kind](stage, fault, rng)
-    stage.world.marks[struck(fault.kind)] += 1
+    stage.world.marks[struck(fault.kind, of_bookkeeper=stage.cluster.tree.of_bookkeeper)] += 1
 
 
 # --- bookies ----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from .drawing import Drawing, Feature
+from .drawing import DEATHS, DISKS, LINKS, SIZES, STORE, Drawing, Feature
 from .plan import Fault
 
 if TYPE_CHECKING:
@@ -241,6 +241,50 @@ def _rot_in_indexes(drawing: Drawing) -> None:
 def _format(drawing: Drawing) -> None:
     rng = drawing.stream("format")
     drawing.add_actor("format", rng, {"after_s": round(rng.random() ** 2 * 3, 3)}, early=0.3)
+
+
+@feature("earlier version", 0.15)
+def _earlier_version(drawing: Drawing) -> None:
+    """Some bookies begin with the code of version 0.2.0; today's takes over the directories, however it ended."""
+    rng = drawing.stream("earlier version")
+    numbers = rng.sample(range(drawing.bookies), rng.randrange(1, drawing.bookies + 1))
+    drawing.shape["earlier"] = [[number, rng.choice((1, 1, 2))] for number in numbers]  # with their lives
+    for number in numbers:
+        some = drawing.stream(f"upgrade-{number}")
+        options: dict[str, JSON] = {"bookie": number, "how": some.choice(("stop", "crash", "power cut"))}
+        drawing.add_actor("upgrade", some, options)
+
+
+@feature("BookKeeper's protocol", 0.12)
+def _bookkeepers_protocol(drawing: Drawing) -> None:
+    """A second cluster, with BookKeeper's protocol: its ledgers, their users, its faults."""
+    if "older copy of the metadata" in drawing.features:  # which no such bookie notices
+        return
+    drawing.shape["second_cluster"] = True
+    of_bookkeeper: dict[str, JSON] = {"of_bookkeeper": True}
+    for n in range(3 if drawing.long else 2):
+        rng = drawing.stream(f"bookkeeper-{n}")
+        options: dict[str, JSON] = {
+            "host": drawing.client(rng),
+            "sizes": rng.choice(SIZES[:3]),
+            "appends": rng.randrange(20, 600 if drawing.long else 80),
+            "batch_max": rng.choice((1, 5, 20)),
+            "pause_s": rng.choice((0.01, 0.05, 0.3)),
+            "end": rng.choice(("close", "close", "leave", "hold")),
+        }
+        writer = drawing.add_actor("writer", rng, {**options, **of_bookkeeper}, early=0.3)
+        for kind, chance in {"duel": 0.4, "reader": 0.4, "tail": 0.4, "deletion": 0.2}.items():
+            some = drawing.stream(f"bookkeeper-{kind}-{n}")
+            if some.random() < chance:
+                drawing.add_actor(kind, some, {"host": drawing.client(some), "of": writer.key, **of_bookkeeper})
+    rng = drawing.stream("bookkeeper faults")
+    for n in range(rng.randrange(5, 15) if drawing.long else rng.choice((0, 1, 2, 3))):
+        some = drawing.stream(f"bookkeeper-fault-{n}")
+        kind = some.choice((*DEATHS, *DISKS, *LINKS, *STORE, "blackout"))
+        of_fault: dict[str, JSON] = {**drawing.fault_options(kind, some), "bookie": some.randrange(3), **of_bookkeeper}
+        if "host" in of_fault:
+            of_fault["host"] = some.choice((drawing.client(some), f"bk-{some.randrange(3) + 1}"))
+        drawing.add_fault(f"bookkeeper-fault-{n + 1}", kind, some, longest_s=4.0, options=of_fault)
 
 
 def draw_plan(seed: int, size: str) -> Plan:

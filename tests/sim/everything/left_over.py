@@ -70,7 +70,8 @@ class Nodes:
 
     def left(self, oracle: Oracle) -> list[str]:
         """The nodes that nobody needs."""
-        found = [path.removeprefix(f"{ROOT}").removeprefix("/") for path in oracle.world.metadata.paths]
+        every = oracle.world.metadata.paths
+        found = [path.removeprefix(f"{ROOT}/") for path in every if path.startswith(f"{ROOT}/")]
         left = [path for path in found if not self._allowed.fullmatch(path)]
         for folder in (paths.WORKERS, paths.ELECTION):
             owners: set[int] = set()

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 from bkpy.errors import BookKeeperError, NoSuchEntryError
 from bkpy.metadata import paths
-from bkpy.metadata.ledgers.layout import LONG_HIERARCHICAL
 from bkpy.metadata.replication.underreplication import LossReason
 from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from bkpy.protocol.ledger.quorum import write_set
@@ -29,7 +28,7 @@ from tests.faults.oracle import Promises, findings, read_back
 from tests.hooks import cluster_of, has_storage, is_serving, mender_of, storage_of
 from tests.sim.cluster import HIDDEN_MAX, ROOT, Ledger, held_by
 from tests.sim.coverage_marks import MEMORY_LOST
-from tests.sim.healing_oracle import MARKS, SEEN_WITHIN_S, HealingOracle
+from tests.sim.healing_oracle import SEEN_WITHIN_S, HealingOracle
 from tests.sim.stories import ORDER, PASSWORD, Stories, Story
 
 if TYPE_CHECKING:
@@ -140,7 +139,7 @@ class LedgerStories(Stories):
         ledger_id = writer.ledger_id
         cluster = self.oracle.cluster
         value = cluster.world.metadata.node(cluster_of(client).catalog.path_of(ledger_id)).data
-        story = LedgerStory(writer, LedgerMetadata.decode(ledger_id, value), self.oracle)
+        story = LedgerStory(writer, cluster.tree.codec.decode(ledger_id, value), self.oracle)
         self.by_id[ledger_id] = story
         cluster.ledgers[ledger_id] = Ledger(PASSWORD, tolerates_one=False, acknowledged=story.payloads)
         self.note(story)
@@ -246,7 +245,7 @@ class Oracle(HealingOracle):
         return not self._is_registered(name) and self.unchanged(name, SEEN_WITHIN_S)
 
     def _is_registered(self, name: str) -> bool:
-        return any(self.data(paths.available(ROOT, name, read_only=one)) is not None for one in (False, True))
+        return any(self.data(paths.available(self.root, name, read_only=one)) is not None for one in (False, True))
 
     def last_kept(self, ledger_id: int) -> int:
         """The same, by the bookies that are named for an entry before the ledger is closed, or then."""
@@ -269,7 +268,7 @@ class Oracle(HealingOracle):
 
     def is_stored(self, ledger_id: int) -> bool:
         """Whether the metadata store has the ledger."""
-        return self.data(LONG_HIERARCHICAL.path_of(ROOT, ledger_id)) is not None
+        return self.data(self.tree.path_of(ledger_id)) is not None
 
     def loses_disks(self, bookie: Bookie) -> None:
         """All that the bookie has acknowledged is gone; others have it."""
@@ -297,9 +296,9 @@ class Oracle(HealingOracle):
 
     def _created(self, ledger_id: int) -> None:
         self.created.add(ledger_id)
-        data = self.data(LONG_HIERARCHICAL.path_of(ROOT, ledger_id))
+        data = self.data(self.tree.path_of(ledger_id))
         assert data is not None
-        metadata = LedgerMetadata.decode(ledger_id, data)
+        metadata = self.tree.codec.decode(ledger_id, data)
         if metadata.ack_quorum == 1:
             self.may_lose.add(ledger_id)
         without = {n for n, reason in (self.mark_of(ledger_id) or {}).items() if reason == LossReason.ABSENT}
@@ -338,7 +337,7 @@ class Oracle(HealingOracle):
         """Of all ledgers there are, logs' too, the metadata as they are stored."""
         for path in self.world.metadata.paths:
             if (ledger_id := self._ledger_of(path)) is not None:
-                yield LedgerMetadata.decode(ledger_id, self.world.metadata.node(path).data)
+                yield self.tree.codec.decode(ledger_id, self.world.metadata.node(path).data)
 
     def unfinished(self, *, heals: bool) -> tuple[str, str] | None:
         """What has to come to its end and hasn't: the name of the liveness, and why. `heals`: workers are there."""
@@ -353,9 +352,9 @@ class Oracle(HealingOracle):
             if bookie.mends and (doubt := self._doubt(bookie)):
                 return "liveness: limbo empty", doubt
         if heals:
-            stuck = {LONG_HIERARCHICAL.path_of(MARKS.rstrip("/"), ledger_id) for ledger_id in self.stuck()}
+            stuck = {self.tree.layout.path_of(self.marks.rstrip("/"), ledger_id) for ledger_id in self.stuck()}
             for path in self.world.metadata.paths:
-                if path.startswith(MARKS) and path.rpartition("/")[2].startswith("L") and path not in stuck:
+                if path.startswith(self.marks) and path.rpartition("/")[2].startswith("L") and path not in stuck:
                     return "liveness: ledgers re-replicated", f"the mark {path} is left"
         return None
 

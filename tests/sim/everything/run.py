@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import time
 from collections import Counter
@@ -16,12 +17,13 @@ from tests.sim.log_users import noting_fences, noting_pages
 from tests.sim.stories import PASSWORD
 
 from . import cluster_actors, ledger_actors, log_actors
+from .bookkeeper_part import BookKeeperOracle, bookkeeper_part
 from .faults import strike
 from .gone_back import GoneBack
 from .left_over import Nodes, check_directories
 from .oracle import Oracle, Violation
 from .plan import Plan
-from .stage import Stage, cluster_of
+from .stage import Stage, bookie_settings, cluster_of
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from .plan import Actor
 
 UNHANDLED = "unhandled error"
+SECOND = "BookKeeper's protocol"
 HEALED_WITHIN_S = 300.0
 
 ACTORS: Mapping[str, Any] = {
@@ -46,6 +49,7 @@ ACTORS: Mapping[str, Any] = {
     "log writer": log_actors.write_log,
     "consumer": log_actors.consume,
     "restart": cluster_actors.restart,
+    "upgrade": cluster_actors.upgrade,
     "drain": cluster_actors.drain,
     "growth": cluster_actors.grow,
     "format": cluster_actors.make_anew,
@@ -77,17 +81,24 @@ class Play:
         self.stage = Stage(plan, cluster, self.oracle)
         grace_s = plan.bounds.get("bookie.open_ledger_grace_s", 2.0)
         self.oracle.grace_s = grace_s / max([1.0, *self.stage.rates.values()])  # by the fastest clock
-        self.heals = bool(self.stage.workers)
+        if SECOND in plan.features and plan.shape.get("second_cluster"):
+            bookkeeper_part(self.stage, bookie_settings(plan))
         self.acting: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
         """Until it is done, or the oracle has found something."""
-        with self.oracle.watching(), noting_fences(), noting_pages(self.cluster.world.marks):
+        oracles = [part.oracle for part in self.stage.parts]
+        with contextlib.ExitStack() as stack:
+            for oracle in oracles:
+                stack.enter_context(oracle.watching())
+            stack.enter_context(noting_fences())
+            stack.enter_context(noting_pages(self.cluster.world.marks))
             playing = asyncio.ensure_future(self._play())
-            await asyncio.wait([playing, self.oracle.found], return_when=asyncio.FIRST_COMPLETED)
-            if self.oracle.found.done():
-                playing.cancel()
-                raise self.oracle.found.result()
+            await asyncio.wait([playing, *(one.found for one in oracles)], return_when=asyncio.FIRST_COMPLETED)
+            for oracle in oracles:
+                if oracle.found.done():
+                    playing.cancel()
+                    raise oracle.found.result()
             playing.result()
 
     async def _play(self) -> None:
@@ -98,29 +109,32 @@ class Play:
         if self.stage.older is not None:
             await GoneBack(self.stage, self.stage.older).play()
         elif "directories checked" in self.plan.features:
-            await check_directories(self.stage)
+            for stage in self.stage.parts:
+                await check_directories(stage)
 
     async def _calm(self) -> None:
         stage = self.stage
-        await self.cluster.start()
+        for part in stage.parts:
+            await part.cluster.start()
         for host in (*stage.clients, *stage.workers, stage.operating):
             stage.boot(host)
 
     async def _storm(self) -> None:
         """Everybody acts, and what goes wrong goes wrong, until the last fault is over."""
-        self.supervising = asyncio.create_task(self.stage.keep_up())
+        self.supervising = [asyncio.create_task(part.keep_up()) for part in self.stage.parts]
         self.acting = {actor.key: asyncio.create_task(self._act(actor)) for actor in self.plan.actors}
         storm_s = self.plan.shape["storm_s"]
         assert isinstance(storm_s, float)
         ends_at = self.world.loop.time() + storm_s
-        await asyncio.gather(*(strike(self.stage, fault) for fault in self.plan.faults))
+        await asyncio.gather(*(strike(self.stage.part_of(fault.options), fault) for fault in self.plan.faults))
         if self.acting:
             await asyncio.wait(self.acting.values(), timeout=max(0.0, ends_at - self.world.loop.time()))
 
     async def _act(self, actor: Actor) -> None:
         await asyncio.sleep(actor.at_s)
-        await ACTORS[actor.kind](self.stage, actor)
-        self.world.marks[acted(actor.kind)] += 1
+        stage = self.stage.part_of(actor.options)
+        await ACTORS[actor.kind](stage, actor)
+        self.world.marks[acted(actor.kind, of_bookkeeper=stage.cluster.tree.of_bookkeeper)] += 1
 
     async def _heal(self) -> None:
         """Nothing goes wrong any more; all has to come to its end in bounded time."""
@@ -128,7 +142,7 @@ class Play:
         self.world.net.heal()
         for host in self.world.hosts.values():
             host.faults.chances = {}
-        for bookie in self.cluster.bookies:
+        for bookie in [bookie for part in stage.parts for bookie in part.cluster.bookies]:
             bookie.host.disk.heal()
             bookie.host.disk.capacity_bytes = 1 << 40
         self.world.record("event", "faults have ended")
@@ -136,13 +150,16 @@ class Play:
             if not host.up:
                 stage.boot(host)
         stage.ended.set()
+        for bookie in self.cluster.bookies:
+            await stage.take_over(bookie, "stop")
         for users in stage.logs.values():
             users.healed = True
         await self._ends("writer")
         await self._ends("log writer")
-        await stage.within("recovery", self._on_operator(self._recover_all))
+        for part in stage.parts:
+            await part.within("recovery", _on_operator(part, functools.partial(_recover_all, part)))
         for users in stage.logs.values():
-            await stage.within("logs open", self._on_operator(functools.partial(log_actors.settle, users)))
+            await stage.within("logs open", _on_operator(stage, functools.partial(log_actors.settle, users)))
             await self._consumed(users)
         for actor in self.plan.actors:
             if actor.kind == "consumer":
@@ -171,66 +188,77 @@ class Play:
 
             await self.stage.within("consumers", all_read())
 
-    async def _on_operator(self, act: Any) -> None:
-        assert await self.stage.on(self.stage.operating.name, act)
-
-    async def _recover_all(self, client: Client) -> None:
-        stage = self.stage
-        for story in list(stage.stories.by_id.values()):
-            if story.closed or self.oracle.story(story.ledger_id).deleted:
-                continue
-            if story.ledger_id in self.oracle.may_lose:
-                story.ends.append(await self._accept_loss(client, story.ledger_id))
-            else:
-                await stage.recover(stage.operating, client, story)
-        # What was created by a client that died before it knew.
-        for metadata in [*self.oracle.ledgers()]:
-            if metadata.state is LedgerState.CLOSED or metadata.ledger_id in stage.stories.by_id:
-                continue
-            if metadata.ledger_id in self.oracle.may_lose:
-                await self._accept_loss(client, metadata.ledger_id)
-            else:
-                await client.recover_ledger(metadata.ledger_id, password=PASSWORD)
-
-    async def _accept_loss(self, client: Client, ledger_id: int) -> int:
-        """As an operator does who knows which bookies never come back, and has waited for the others; the end."""
-        while missing := self.oracle.not_registered():
-            self.world.record("operator", "waits before a loss is accepted", missing)
-            await asyncio.sleep(0.2)
-        metadata = await operators.accept_loss(client, ledger_id, PASSWORD)
-        self.world.marks[LOSS_ACCEPTED] += metadata.accepted_loss is not None
-        return metadata.last_entry
-
     async def _account(self) -> None:
         stage = self.stage
         for host in stage.clients:
             stage.dies(host, power=False)
-        await self._on_operator(self._settle)
-        self.supervising.cancel()
-        await stage.within("the account", self._on_operator(self._check))
+        for part in stage.parts:
+            await _on_operator(part, functools.partial(self._settle, part))
+        for one in self.supervising:
+            one.cancel()
+        for part in stage.parts:
+            await part.within("the account", _on_operator(part, functools.partial(self._check, part)))
         self.world.record("oracle", "satisfied")
 
-    async def _settle(self, client: Client) -> None:
+    async def _settle(self, stage: Stage, client: Client) -> None:
         """Wait until all is as it has to be."""
         began = self.world.loop.time()
-        while left := self.oracle.unfinished(heals=self.heals) or await self._left_over(client):
+        while left := stage.oracle.unfinished(heals=self._heals(stage)) or await self._left_over(stage, client):
             if self.world.loop.time() > began + HEALED_WITHIN_S:
                 raise Violation(*left)
             await asyncio.sleep(0.25)
 
-    async def _left_over(self, client: Client) -> tuple[str, str] | None:
-        if self.heals and (why := await self.oracle.short(client)):
+    async def _left_over(self, stage: Stage, client: Client) -> tuple[str, str] | None:
+        oracle = stage.oracle
+        if self._heals(stage) and (why := await oracle.short(client)):
             return "liveness: every copy there", why
-        if why := await self.oracle.left_over():
+        if why := await oracle.left_over():
             return "liveness: space reclaimed", why
-        if why := self.oracle.memory_left():
+        if why := oracle.memory_left():
             return "liveness: memory released", why
-        if nodes := Nodes(self.stage).left(self.oracle):
+        if nodes := oracle.nodes_left() if isinstance(oracle, BookKeeperOracle) else Nodes(stage).left(oracle):
             return "liveness: no node left over", ", ".join(nodes)
         return None
 
-    async def _check(self, client: Client) -> None:
-        await self.oracle.check(client, heals=self.heals)
+    async def _check(self, stage: Stage, client: Client) -> None:
+        await stage.oracle.check(client, heals=self._heals(stage))
+
+    def _heals(self, stage: Stage) -> bool:
+        """Whether workers copy what bookies of that part have lost."""
+        return bool(stage.workers) and stage is self.stage
+
+
+async def _on_operator(stage: Stage, act: Any) -> None:
+    assert await stage.on(stage.operating.name, act)
+
+
+async def _recover_all(stage: Stage, client: Client) -> None:
+    oracle = stage.oracle
+    for story in list(stage.stories.by_id.values()):
+        if story.closed or oracle.story(story.ledger_id).deleted:
+            continue
+        if story.ledger_id in oracle.may_lose:
+            story.ends.append(await _accept_loss(stage, client, story.ledger_id))
+        else:
+            await stage.recover(stage.operating, client, story)
+    # What was created by a client that died before it knew.
+    for metadata in [*oracle.ledgers()]:
+        if metadata.state is LedgerState.CLOSED or metadata.ledger_id in stage.stories.by_id:
+            continue
+        if metadata.ledger_id in oracle.may_lose:
+            await _accept_loss(stage, client, metadata.ledger_id)
+        else:
+            await client.recover_ledger(metadata.ledger_id, password=PASSWORD)
+
+
+async def _accept_loss(stage: Stage, client: Client, ledger_id: int) -> int:
+    """As an operator does who knows which bookies never come back, and has waited for the others; the end."""
+    while missing := stage.oracle.not_registered():
+        stage.world.record("operator", "waits before a loss is accepted", missing)
+        await asyncio.sleep(0.2)
+    metadata = await operators.accept_loss(client, ledger_id, PASSWORD)
+    stage.world.marks[LOSS_ACCEPTED] += metadata.accepted_loss is not None
+    return metadata.last_entry
 
 
 def prepare(plan: Plan) -> tuple[Cluster, Coroutine[Any, Any, None]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import copy
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,7 +15,8 @@ from bkpy.errors import BookKeeperError, CorruptDataError
 from bkpy.replication.auto_recovery import AutoRecovery
 from tests.sim.buggify import consistent
 from tests.sim.cluster import ROOT, Bookie, Cluster
-from tests.sim.coverage_marks import JOURNAL_GIVEN_UP, REBUILT
+from tests.sim.coverage_marks import JOURNAL_GIVEN_UP, REBUILT, TAKEN_OVER_STOPPED, TAKEN_OVER_TORN
+from tests.sim.earlier import EarlierBookies
 from tests.sim.strangers import Stranger
 from tests.sim.users import PATIENCE_S, Users
 from tests.sim.world import Host, HostDied, World
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
     from bkpy.client.client import Client
     from tests.sim.log_users import LogUsers
 
-    from .plan import Plan
+    from .plan import Options, Plan
 
 T = TypeVar("T")
 
@@ -60,6 +63,7 @@ CALM_WORKER: Mapping[str, Any] = {
     "replicas_check_interval_s": 5.0,
     "log_retention_interval_s": 0.5,
 }
+EARLIER = "0.2.0"  # the version whose code some bookies begin with
 UP_AGAIN_S = 0.5  # after which someone starts a bookie that nobody else is about to start
 
 
@@ -88,6 +92,7 @@ class Stage(Users):
         self.older: Mapping[str, Any] | None = None  # a copy of the metadata to which the store goes back in the end
         self.refusals: defaultdict[str, str] = defaultdict(str)  # by bookie, why its last start has failed
         self.rotten_journals: set[str] = set()  # of these bookies bytes have flipped
+        self.parts = [self]  # one for each cluster
         self._stories: dict[str, asyncio.Future[LedgerStory]] = {}
         self._connecting: dict[tuple[str, int], asyncio.Task[Client]] = {}
         settings = {**CALM_WORKER, **self.bounds(RecoverySettings.model_fields)}
@@ -95,6 +100,18 @@ class Stage(Users):
         if not oracle.checks_replicas:
             settings["replicas_check_interval_s"] = 1e6
         self.settings = RecoverySettings(**settings)
+
+    def beside(self, cluster: Cluster, oracle: Oracle) -> Stage:
+        """The part of another cluster, with the same hosts, actors and clients' processes."""
+        other = copy.copy(self)
+        other.cluster, other.oracle, other.stories = cluster, oracle, oracle.stories
+        other.writers, other._connecting = {}, {}
+        self.parts.append(other)
+        return other
+
+    def part_of(self, options: Options) -> Stage:
+        """Where an actor acts, or a fault strikes."""
+        return next(part for part in self.parts if part.cluster.tree.of_bookkeeper == ("of_bookkeeper" in options))
 
     def bounds(self, names: Any) -> dict[str, Any]:
         """The extreme settings among these of a bookie, or of a worker."""
@@ -155,7 +172,7 @@ class Stage(Users):
 
     def dies(self, host: Host, *, power: bool) -> None:
         """A host with clients or workers dies: nobody knows any more what its writers know."""
-        for story in self.oracle.stories.by_id.values():
+        for story in [story for part in self.parts for story in part.oracle.stories.by_id.values()]:
             assert isinstance(story, LedgerStory)
             if story.host == host.name:
                 story.writer = None
@@ -185,11 +202,14 @@ class Stage(Users):
             self.oracle.violate("liveness: bookies start", f"{bookie.host.name}: {self.refusals[bookie.host.name]}")
 
     async def _start(self, bookie: Bookie) -> None:
+        former, stopped = bookie.code, bookie.stopped
         while not self.is_gone(bookie):
             if not bookie.settings.journal_write_data and not bookie.stopped:
                 self.oracle.loses_memory(bookie)  # it had acknowledged what was only there
             try:
                 await bookie.start()
+                if former is not None and bookie.code is None:
+                    self.world.marks[TAKEN_OVER_STOPPED if stopped else TAKEN_OVER_TORN] += 1
                 return
             except HostDied:
                 await asyncio.sleep(0.1)
@@ -218,6 +238,23 @@ class Stage(Users):
                 if not bookie.host.up and bookie.host.boots and not self.is_gone(bookie) and not lock.locked():
                     async with lock:
                         await self.start(bookie)
+
+    async def take_over(self, bookie: Bookie, how: str) -> None:
+        """Today's code takes over what the earlier version has left, unless it has already."""
+        if bookie.earlier is None:
+            return
+        async with self.busy[bookie.host.name]:
+            bookie.earlier_lives = 0
+            if bookie.code is None or self.is_gone(bookie):
+                return
+            if bookie.host.up and how == "stop":
+                with contextlib.suppress(HostDied):  # it may give up on its own meanwhile
+                    await bookie.stop()
+            elif bookie.host.up and how == "crash":
+                bookie.host.crash()
+            elif bookie.host.up:
+                bookie.host.power_cut()
+            await self.start(bookie)
 
     async def rebuild(self, bookie: Bookie, after_s: float) -> None:
         """It loses its disks, and comes back with empty ones."""
@@ -310,6 +347,9 @@ def cluster_of(plan: Plan) -> Cluster:
     cluster = Cluster(plan.seed, bookies=bookies, world=world_of(plan), calm=True, **bookie_settings(plan))
     for bookie in cluster.bookies:
         prepared(plan, bookie)
+    if "earlier version" in plan.features:
+        for number, lives in plan.shape["earlier"]:  # type: ignore[misc, union-attr]
+            cluster.bookies[number].begin_with(EarlierBookies.of(EARLIER), lives)  # type: ignore[index, arg-type]
     if plan.shape.get("no_journal"):
         unlucky = cluster.bookies[int(plan.shape["unlucky"])]  # type: ignore[arg-type]
         unlucky.settings = unlucky.settings.model_copy(update={"journal_write_data": False})

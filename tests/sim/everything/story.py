@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .run import Outcome
 
 # What hosts go through, whichever ledger is looked at.
-LIVES = {"boot", "crash", "power cut", "gave up", "start failed", "ledger directories"}
+LIVES = {"boot", "crash", "power cut", "gave up", "start failed", "ledger directories", "runs the code of"}
 # Those who tell of one ledger each, whose id is the first word.
 TELLERS = {"writer", "reader", "store", "deletion", "client"}
 OF_A_LEDGER = {"recovered", "recovery failed", "collected"}

@@ -35,5 +35,8 @@ def test_keys_are_unique() -> None:
 
 
 def test_a_quick_plan_has_three_faults_in_the_median() -> None:
-    counts = sorted(len(Plan.draw(seed).faults) for seed in range(200))
+    """Besides those of a second cluster."""
+    counts = sorted(
+        sum("of_bookkeeper" not in fault.options for fault in Plan.draw(seed).faults) for seed in range(200)
+    )
     assert counts[100] == 3

@@ -1,0 +1,59 @@
+"""The second cluster of a plan: its bookies speak BookKeeper's protocol, and the oracle judges its ledgers, too."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from bkpy.bookie.bookkeeper import ledger_keys
+from bkpy.protocol.wire.messages import Status
+from tests.sim.coverage_marks import acted
+
+from .plan import Plan
+from .run import Play, play, prepare
+from .stage import cluster_of
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def part_of(seed: int) -> Plan:
+    """Of a plan, what is in the second cluster."""
+    plan = Plan.draw(seed)
+    others = {one.key for one in (*plan.actors, *plan.faults) if "of_bookkeeper" not in one.options}
+    return dataclasses.replace(plan.without(others), features=frozenset({"BookKeeper's protocol"}))
+
+
+def test_its_ledgers_are_there_and_nowhere_else() -> None:
+    plan = part_of(90)
+    cluster = cluster_of(plan)
+    played = Play(plan, cluster)
+    cluster.run(played.run())
+    native, second = played.stage.parts
+    assert len(second.stories.by_id) == 2
+    assert not native.stories.by_id
+    for story in second.stories.by_id.values():
+        assert story.closed
+        assert type(story.stored) is second.cluster.tree.codec
+        assert (
+            sum(len(bookie.promises[story.ledger_id]) for bookie in second.cluster.bookies) >= len(story.payloads) > 0
+        )
+    assert not any(bookie.promises for bookie in native.cluster.bookies)
+    assert cluster.world.marks[acted("duel", of_bookkeeper=True)]
+
+
+def test_a_forgotten_fence_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def forget(*args: Any) -> Status:
+        return Status.OK
+
+    assert play(part_of(90)).error is None
+    monkeypatch.setattr(ledger_keys, "fence", forget)
+    monkeypatch.setattr("bkpy.bookie.bookkeeper.reads.fence", forget)
+    assert play(part_of(90)).invariant == "I1"
+
+
+def test_a_plan_without_it_has_no_such_bookie() -> None:
+    plan = dataclasses.replace(part_of(90), features=frozenset())
+    cluster, run = prepare(plan.without({one.key for one in (*plan.actors, *plan.faults)}))
+    run.close()
+    assert not [name for name in cluster.world.hosts if name.startswith("bk-")]
