@@ -48,7 +48,7 @@ help:
 	@echo "make bench-tls  appends and reads with TLS, beside the same without"
 	@echo "make bench-streaming  whether a Spark stream keeps up with a log that is written beside it, for five minutes"
 	@echo "make bench-memory  ten minutes of the heaviest load, and how much memory it takes, minute by minute"
-	@echo "make bench-peers  the same loads on bkpy and on Apache BookKeeper, in turn (needs a JDK and Maven; QUICK=1: about ten minutes, no failures; PEERS=kafka,nats: and on these)"
+	@echo "make bench-peers  the same loads on bkpy and on Apache BookKeeper, in turn (needs a JDK and Maven; QUICK=1: about twenty minutes, no failures; PEERS=kafka,nats: and on these; ONLY=same_client: Java's client on both's bookies)"
 	@echo "make docs       the documentation as a site with search, in build/docs (make docs-serve: and on a local port)"
 	@echo "make clean      remove everything that the others made"
 
@@ -197,7 +197,10 @@ $(VENV)/.made:
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
+# ONLY names some of the four, in any order: run failures healing same_client.
+MEASURED = $(or $(ONLY),run $(if $(QUICK),,failures healing) same_client)
 bench-peers: $(VENV)/.demo
-	$(BIN)/python benchmarks/peers/run.py $(if $(QUICK),--quick) $(if $(PEERS),--peers $(PEERS)) --json docs/bench-peers.json
-	$(if $(QUICK),,$(BIN)/python benchmarks/peers/failures.py --json docs/bench-peers.json)
-	$(if $(QUICK),,$(BIN)/python benchmarks/peers/healing.py --json docs/bench-peers.json)
+	$(if $(filter run,$(MEASURED)),$(BIN)/python benchmarks/peers/run.py $(if $(QUICK),--quick) $(if $(PEERS),--peers $(PEERS)) --json docs/bench-peers.json)
+	$(if $(filter failures,$(MEASURED)),$(BIN)/python benchmarks/peers/failures.py --json docs/bench-peers.json)
+	$(if $(filter healing,$(MEASURED)),$(BIN)/python benchmarks/peers/healing.py --json docs/bench-peers.json)
+	$(if $(filter same_client,$(MEASURED)),$(BIN)/python benchmarks/peers/same_client.py $(if $(QUICK),--quick) --json docs/bench-peers.json)

@@ -10,6 +10,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 from peer import ANSWER_TIMEOUT_S, HERE, HOST, START_TIMEOUT_S, Client, PeerError, fetch_java, java, run, until_serving
+from plan import PEER_IDLE_S
 from rows import GROUP_WAIT_DEFAULT_MS
 
 from bkpy.local.process import ManagedProcess, accepts_connections, free_port, poll
@@ -88,6 +89,11 @@ def fetch() -> tuple[str, str]:
     return fetch_java("Apache BookKeeper", HERE / "pom.xml", "bookkeeper-server", _SOURCES)
 
 
+def client_command(class_path: str, uri: str) -> list[str]:
+    """What starts Java's client on a cluster, with bookies of either kind."""
+    return [java(), *CLIENT_JVM, "-cp", class_path, "PeerBench", uri]
+
+
 class JavaBookie:
     """One bookie process of the peer; `port` and `directory` are its own over all restarts.
 
@@ -148,6 +154,8 @@ class JavaCluster:
     `settings` are further lines of the bookies' files.
     """
 
+    rest_s = PEER_IDLE_S
+
     def __init__(self, directory: Path, class_path: str, bookies: int = BOOKIES, settings: str = "") -> None:
         self._directory = directory
         self._class_path = class_path
@@ -164,6 +172,11 @@ class JavaCluster:
     @property
     def uri(self) -> str:
         return f"zk+hierarchical://{HOST}:{self._port}/ledgers"
+
+    @property
+    def connect_string(self) -> str:
+        """The same for bkpy's clients."""
+        return f"zk://{HOST}:{self._port}/ledgers"
 
     async def start(self) -> None:
         """Start everything, and return when the client is connected."""
@@ -182,7 +195,10 @@ class JavaCluster:
         for bookie in self.bookies:
             await bookie.start(self.uri, self.group_wait_ms)
         self.client = Client(self._directory / "client.log")
-        await self.client.start([java(), *CLIENT_JVM, "-cp", self._class_path, "PeerBench", self.uri])
+        await self.client.start(client_command(self._class_path, self.uri))
+
+    def bookie_pids(self) -> list[int | None]:
+        return [bookie.pid for bookie in self.bookies]
 
     async def restart(self, group_wait_ms: int) -> None:
         """Stop the bookies cleanly and start them again with that group wait. Their compiled code is gone after it."""
@@ -195,7 +211,7 @@ class JavaCluster:
     @contextlib.asynccontextmanager
     async def metadata(self) -> AsyncIterator[tuple[MetadataStore, str]]:
         """A session of the harness's own with its ZooKeeper: (store, root)."""
-        store, root = await connect_store(f"zk://{HOST}:{self._port}/ledgers", real_runtime())
+        store, root = await connect_store(self.connect_string, real_runtime())
         try:
             yield store, root
         finally:

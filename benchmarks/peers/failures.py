@@ -25,7 +25,7 @@ from peer import PeerError
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from run import output
+from rounds import output
 
 from bkpy.bench.machine import machine, versions
 from bkpy.errors import BookKeeperError

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import argparse
 
 COLD_S: Final = 5.0  # of the first round after a start: before that, a busy machine may not get a single answer
 IDLE_S: Final = 2.0  # between two rounds: for so long the disk has to be idle
@@ -28,6 +31,11 @@ class Plan:
     ceiling_each_round: bool
     sustained: bool  # whether rows of a minute a round are measured, too
     leaves_out: bool
+
+    def changed(self, options: argparse.Namespace) -> Plan:
+        """The same with the `--seconds` and `--rounds` that were asked for."""
+        asked = {name: getattr(options, name) for name in ("seconds", "rounds")}
+        return replace(self, **{name: value for name, value in asked.items() if value is not None})
 
 
 FULL: Final = Plan(

@@ -11,7 +11,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-RATES = ("entries_per_s", "p50_ms", "p99_ms", "p999_ms", "ceiling_mb_per_s")
+RATES = ("entries_per_s", "p50_ms", "p99_ms", "p999_ms", "ceiling_mb_per_s", "bookie_cpu_us")
 PEAKS = ("client_rss_anon_mb", "bookie_rss_anon_mb", "server_rss_anon_mb")
 
 
@@ -69,6 +69,56 @@ def tables(rows: Sequence[dict[str, Any]]) -> list[Table]:
                 row["name"], label, *(_pair(ours, theirs, name, 0) for name in ("bookie_rss_anon_mb", PEAKS[0]))
             )
     return [speed, memory]
+
+
+def same_client_comparisons(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """bkpy's bookies beside Java's, each call of Java's client; then bkpy's client beside Java's, on Java's bookies."""
+    java = row["bookies"]["java"]
+    for call, ours in row["bookies"]["bkpy"].items():
+        yield {"what": "bookies", "name": row["name"], "call": call, **_ratios(ours, java[call])}
+    for api, ours in row["bkpy_client"].items():
+        for call, theirs in java.items():
+            yield {"what": "clients", "name": row["name"], "call": f"{api} : {call}", **_ratios(ours, theirs)}
+
+
+def _ratios(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, float]:
+    """`times` the rate; the others below 1 are less."""
+    names = {"p50_ratio": "p50_ms", "p99_ratio": "p99_ms", "bookie_cpu_ratio": "bookie_cpu_us"}
+    names |= {"bookie_memory_ratio": PEAKS[1], "client_memory_ratio": PEAKS[0]}
+    both = {ratio: name for ratio, name in names.items() if ours.get(name) is not None and theirs.get(name)}
+    return {
+        "times": round(ours["entries_per_s"] / theirs["entries_per_s"], 2),
+        **{ratio: round(ours[name] / theirs[name], 2) for ratio, name in both.items()},
+    }
+
+
+def same_client_tables(rows: Sequence[dict[str, Any]]) -> list[Table]:
+    """`bkpy / Java` in each cell of latencies, processor time and memory."""
+    waits = ("times", "p50 ms", "p99 ms")
+    used = ("a bookie's us an entry", "its memory, MB", "resident so far, MB")
+    bookies = _table("call", "bkpy's bookies/s", "Java's bookies/s", *waits, *used)
+    bookies.title = "Java's client on bookies of bkpy, and of Java"
+    clients = _table("call (bkpy : Java)", "bkpy's client/s", "Java's client/s", *waits, "client's memory, MB")
+    clients.title = "Clients of bkpy, and of Java, on bookies of Java"
+    for row in rows:
+        java, bkpy = row["bookies"]["java"], row["bookies"]["bkpy"]
+        resident = _pair({"mb": row["resident_mb"]["bkpy"]}, {"mb": row["resident_mb"]["java"]}, "mb", 0)
+        for call, ours in bkpy.items():
+            cells = _pair(ours, java[call], "bookie_cpu_us", 1), _pair(ours, java[call], PEAKS[1], 0), resident
+            bookies.add_row(row["name"], call, *_speed(ours, java[call]), *cells)
+        for api, ours in row["bkpy_client"].items():
+            for call, theirs in java.items():
+                cells = (*_speed(ours, theirs), _pair(ours, theirs, PEAKS[0], 0))
+                clients.add_row(row["name"], f"{api} : {call}", *cells)
+    for table in (bookies, clients):
+        table.title_justify = "left"
+    return [bookies, clients]
+
+
+def _speed(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[str, ...]:
+    rates = ours["entries_per_s"], theirs["entries_per_s"]
+    waits = (_pair(ours, theirs, name, 2) for name in ("p50_ms", "p99_ms"))
+    return f"{rates[0]:,.0f}", f"{rates[1]:,.0f}", f"{rates[0] / rates[1]:.2f}", *waits
 
 
 def further_table(rows: Sequence[dict[str, Any]], columns: dict[str, dict[str, str]]) -> Table:

@@ -32,6 +32,10 @@ class Row:
         """Whether further peers have it: short appends, and not what only differs by a setting of Apache BookKeeper."""
         return self.workload == "append" and self.group_wait_ms == GROUP_WAIT_DEFAULT_MS and self.seconds is None
 
+    def call(self, way: str) -> str:
+        """What a way of Java's client is called beside the same of other bookies; each may append in its own way."""
+        return way if self.workload == "read" else self.workload
+
     def our_arguments(self, api: str, entries: int) -> list[str]:
         """Of `bkpy bench`: the same entries in flight, in calls of `entries`."""
         calls = self.outstanding * 10 // entries if entries > 1 else self.outstanding
@@ -58,4 +62,12 @@ ROWS: Final = (
     Row("read 1 KB, from memory", "read", 1024, apis=_READ),
     Row("read 1 KB, after a restart", "read", 1024, apis=_READ, group_wait_ms=0, restart=True),
     Row("100 B, 1 outstanding, no group wait", "append", 100, 1, group_wait_ms=0),
+)
+
+# Java's client on bookies of both kinds. bkpy's client on Java's bookies stands beside it where there are `apis`.
+SAME_CLIENT_ROWS: Final = (
+    Row("100 B, 1000 outstanding", "append", 100, 1000),
+    Row("1 KB, 1000 outstanding", "append", 1024, 1000),
+    Row("1 KB, 1000 ledgers", "append", 1024, 1000, ledgers=1000, apis=()),
+    Row("read 1 KB, from memory", "read", 1024, apis=(("read", 1),)),
 )

@@ -20,39 +20,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bookkeeper import JavaCluster, fetch
-from disk import settle
 from further import Further, further_header, further_peers, peer_names
 from peer import Peer, PeerError
-from plan import COLD_S, FULL, IDLE_S, PEER_IDLE_S, QUICK, Plan, fits
+from plan import FULL, QUICK, Plan, fits
 from report import comparisons, further_table, summary, tables
 from rich.console import Console
-from rows import DRIVES, READ_MODES, ROWS, Row
+from rounds import Rounds, fill, warm_up_cold
+from rows import ROWS, Row
 
 from bkpy.bench.machine import machine, versions
-from bkpy.bench.memory import watched
-from bkpy.bench.workloads import READ_LEDGER_BYTES
 from bkpy.errors import BookKeeperError
 from bkpy.local.java import find_java
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-OUR_TIMEOUT_S = 180.0  # for one `bkpy bench`, beyond the seconds that are measured
-
 
 class Comparison:
-    """Runs rows on all systems. `cold` is whether the peer's servers have yet to compile their code.
-
-    Before each round the disk is idle: what a system still had to write is not written into the other one's round.
-    """
+    """Runs rows on all systems. `cold` is whether the peer's servers have yet to compile their code."""
 
     def __init__(self, plan: Plan, theirs: JavaCluster, further: Further, directory: str) -> None:
         self._plan = plan
         self._theirs = theirs
         self._further = further
-        self._directory = directory
+        self._rounds = Rounds(directory, plan)
         self._cold = True
-        self._idle_s = IDLE_S
 
     async def row(self, row: Row) -> dict[str, Any]:
         """The figures of one row: for each call of ours, and each of theirs, medians and rounds."""
@@ -64,9 +56,9 @@ class Comparison:
         for i in range(count):
             ceiling = self._plan.ceiling_each_round or i == count - 1
             for api, entries in row.apis:
-                ours[api].append(await self._our_round(row, api, entries, ceiling))
+                ours[api].append(await self._rounds.ours(row, api, entries, ceiling=ceiling))
             for mode in modes:
-                theirs[mode].append(await self._their_round(row, mode, refill=True))
+                theirs[mode].append(await self._rounds.java(self._theirs, row, mode, refill=True))
             await self._further.round(row)
         await self._theirs.command("close")
         further = await self._further.close(row)
@@ -88,80 +80,14 @@ class Comparison:
     async def _prepare(self, row: Row) -> tuple[tuple[str, ...], dict[str, list[dict[str, Any]]]]:
         """Bring the peer's servers into the row's state and warm them up; which of its ways of calling to measure."""
         if row.workload == "read":
-            await self._fill(row)
+            await fill(self._theirs, row)
         if row.restart or row.group_wait_ms != self._theirs.group_wait_ms:
             await self._theirs.restart(row.group_wait_ms)
             self._cold = True
         if self._cold:
-            await self._warm_up_cold(row)
-        ways: tuple[str, ...] = READ_MODES if row.workload == "read" else DRIVES
-        warm_ups: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
-        for way in list(ways) * self._plan.warm_rounds:
-            warm_ups[way].append(await self._their_round(row, way, refill=False))
-        if row.workload == "append":
-            ways = (max(ways, key=lambda way: warm_ups[way][-1]["entries_per_s"]),)
-        return ways, warm_ups
-
-    async def _warm_up_cold(self, row: Row) -> None:
-        await self._theirs.command("open", 1)
-        for seconds in (COLD_S, *[self._plan.seconds] * self._plan.cold_rounds):
-            await self._theirs.command("append", DRIVES[0], 100, 1000, seconds)
-        if row.workload == "read":
-            for mode in READ_MODES:
-                await self._theirs.command("read", mode, COLD_S)
-        self._cold = False
-
-    async def _fill(self, row: Row) -> None:
-        await self._theirs.command("fill", READ_LEDGER_BYTES // row.size, row.size)
-
-    async def _their_round(self, row: Row, mode: str, refill: bool) -> dict[str, Any]:
-        if row.workload == "read":
-            if refill and not row.restart:
-                await self._fill(row)  # so that it is in memory, as ours is
-            words: tuple[object, ...] = ("read", mode, self._seconds(row))
-        else:
-            await self._theirs.command("open", row.ledgers)  # and delete those of the round before: the disk is finite
-            words = ("append", mode, row.size, row.outstanding, self._seconds(row))
-        settled = await settle(self._directory, self._idle_s)
-        client = self._theirs.client
-        assert client is not None
-        async with watched(lambda: [client.pid], lambda: [b.pid for b in self._theirs.bookies]) as (own, bookies):
-            answer = await self._theirs.command(*words)
-        self._idle_s = PEER_IDLE_S
-        return {**answer, **settled.figures(), "client_rss_anon_mb": own.mb, "bookie_rss_anon_mb": bookies.mb}
-
-    async def _our_round(self, row: Row, api: str, entries: int, ceiling: bool) -> dict[str, Any]:
-        """One `bkpy bench`, on a cluster of its own whose data goes with it."""
-        seconds = self._seconds(row)
-        command = [sys.executable, "-m", "bkpy", "bench", "--json", "--seconds", str(seconds)]
-        command += ["--dir", self._directory, *row.our_arguments(api, entries), *(["--ceiling"] if ceiling else [])]
-        settled = await settle(self._directory, self._idle_s)
-        answer = await output(command, OUR_TIMEOUT_S + 3 * seconds)
-        self._idle_s = IDLE_S
-        return {**answer, **settled.figures()}
-
-    def _seconds(self, row: Row) -> float:
-        return row.seconds or self._plan.seconds
-
-
-async def output(command: list[str], timeout_s: float) -> dict[str, Any]:
-    """The JSON that the command prints; `PeerError` if it fails or takes too long."""
-    process = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    try:
-        async with asyncio.timeout(timeout_s):
-            out, err = await process.communicate()
-    except TimeoutError:
-        raise PeerError(f"took longer than {timeout_s:g} s: {' '.join(command)}") from None
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode != 0:
-        raise PeerError(f"{' '.join(command)} ended with status {process.returncode}: {err.decode()[-2000:]}")
-    result: dict[str, Any] = json.loads(out)
-    return result
+            await warm_up_cold(self._theirs, self._plan, reads=row.workload == "read")
+            self._cold = False
+        return await self._rounds.warm_up(self._theirs, row)
 
 
 async def measure(
@@ -211,9 +137,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     options = arguments()
-    plan = QUICK if options.quick else FULL
-    changed = {name: getattr(options, name) for name in ("seconds", "rounds") if getattr(options, name) is not None}
-    plan = Plan(**{**vars(plan), **changed})
+    plan = (QUICK if options.quick else FULL).changed(options)
     rows = [row for row in ROWS if plan.sustained or row.seconds is None]
     if options.rows:
         rows = [ROWS[int(n) - 1] for n in options.rows.split(",")]
