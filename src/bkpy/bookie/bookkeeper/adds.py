@@ -23,6 +23,8 @@ from bkpy.bookie.bookkeeper.ledger_keys import check_key, may_be_decided
 from bkpy.errors import BookKeeperError, CorruptDataError
 from bkpy.protocol.bookkeeper import packets as p
 from bkpy.protocol.bookkeeper.entries import ENTRY_ID_MAX
+from bkpy.protocol.bookkeeper.frames import PACKET_VERSION, PREFIX_BYTES
+from bkpy.protocol.bookkeeper.statuses import PACKET_CODES, StatusCode
 from bkpy.protocol.repair.draining import takes_entries
 from bkpy.protocol.wire import messages as m
 from bkpy.protocol.wire.messages import BATCHES_MAX, AddColumns, Flags, Status
@@ -43,11 +45,14 @@ _DEFERRED: Final = int(Flags.DEFERRED_SYNC)
 _STRIDE_MAX: Final = 1000  # between two entries of a ledger that lie in one batch: more than any ensemble has bookies
 _COPY_BYTES_MAX: Final = 1024  # below this, one checksum over a copy is quicker than two
 
-_PACKET = struct.Struct(">BBH20sqqqq")  # of an ADD of v2, up to the entry's digest
+_FRAME = struct.Struct(">II20sqqqq")  # of an ADD of v2, with its length, up to the entry's digest
+_FRAME_BYTES: Final = _FRAME.size
+_PACKET_BYTES: Final = _FRAME_BYTES - PREFIX_BYTES
 _PACKET_RECOVERY: Final = int(p.PacketFlags.RECOVERY)
-_REPLY = struct.Struct(">IBBHiqq")
-_REPLY_BYTES: Final = _REPLY.size - 4
-_REPLY_HEAD: Final = (_REPLY_BYTES, 2, int(p.PacketOp.ADD), 0, 0)
+_WORD: Final = PACKET_VERSION << 24 | int(p.PacketOp.ADD) << 16
+_WORD_MASK: Final = 0xFFFF << 16 | _PACKET_RECOVERY  # version, opcode, and the only flag that means anything here
+_OK_REPLY = struct.Struct(">12sqq")
+_OK_REPLY_HEAD: Final = b"".join(p.encode_add_reply(PACKET_CODES[StatusCode.EOK], 0, 0))[:12]
 _HEAD = struct.Struct("<II")
 _TAIL = struct.Struct("<qqq")
 _ENTRY_TAIL = struct.Struct(">16xqq")
@@ -126,6 +131,23 @@ class _Turn:
         self.answers: list[bytes] = []
         self.next_id = -1  # that would lie in the last batch
 
+    def begin_batch(self, ledger_id: int, entry_id: int, size: int) -> None:
+        """An entry that isn't the last batch's next one. The second one of a batch says what lies between its ids."""
+        if self.ledger_ids and self.ledger_ids[-1] == ledger_id and self.counts[-1] == 1:
+            stride = entry_id - self.first_ids[-1]
+            if 0 < stride <= _STRIDE_MAX:  # in a striped ledger it isn't 1
+                self.counts[-1] = 2
+                self.sizes[-1] += size
+                self.strides[-1] = stride
+                self.next_id = entry_id + stride
+                return
+        self.ledger_ids.append(ledger_id)
+        self.first_ids.append(entry_id)
+        self.counts.append(1)
+        self.strides.append(1)
+        self.sizes.append(size)
+        self.next_id = entry_id + 1
+
     def columns(self) -> AddColumns:
         strides: int | list[int] = self.strides
         if self.strides.count(1) == len(self.strides):
@@ -158,23 +180,17 @@ class EntryAdds:
         """Whether an accepted add has no answer yet."""
         return self.in_flight > 0 or self.backlogged
 
+    def packets(self, view: memoryview, start: int, end: int) -> int:
+        """Take the ADDs of v2 at start..end that can be stored at once, up to any other frame; where that begins."""
+        while end - start >= _FRAME_BYTES and view[start + PREFIX_BYTES] == PACKET_VERSION:
+            taken_to = self._take_run(view, start, end)
+            if taken_to == start:
+                break
+            start = taken_to
+        return start
+
     def packet(self, packet: memoryview) -> None:
-        """Take an ADD of v2. Raises `ProtocolError` if it is none."""
-        if len(packet) >= _PACKET.size:
-            _, _, flags, key, ledger_id, entry_id, confirmed, length = _PACKET.unpack_from(packet)
-            opened = self._ledgers.by_id.get(ledger_id)
-            if (
-                opened is not None
-                and opened[0] == key
-                and 0 <= entry_id <= ENTRY_ID_MAX
-                and not flags & _PACKET_RECOVERY
-                and not self.backlogged
-                and not self._service.read_only
-                and ledger_id not in self._storage.fenced
-            ):
-                answer = _REPLY.pack(*_REPLY_HEAD, ledger_id, entry_id)
-                self._put(_NONE, ledger_id, opened[1], entry_id, confirmed, length, packet[_PACKET.size :], answer)
-                return
+        """Take an ADD of v2 that `packets` left. Raises `ProtocolError` if it is none."""
         add = p.decode_request(packet)
         assert isinstance(add, p.AddPacket)
         flags = _RECOVERY if add.flags & _PACKET_RECOVERY else _NONE
@@ -212,6 +228,79 @@ class EntryAdds:
 
     # --- storing ----------------------------------------------------------------------------------------------------
 
+    def _take_run(self, view: memoryview, start: int, end: int) -> int:
+        """As `packets`, up to where the turn is full. What `_put` does, for many: this loop is what an entry costs."""
+        if self.backlogged or self._service.read_only:
+            return start
+        turn = self._turn
+        if turn is None or turn.flags != _NONE or self._is_full(turn):
+            turn = _Turn(_NONE)
+        by_id, fenced, bytes_max = self._ledgers.by_id, self._storage.fenced, self._turn_bytes_max
+        parts, answers, ledger_ids, stored = turn.parts, turn.answers, turn.ledger_ids, turn.bytes
+        unpack, pack_tail, pack_head, pack_reply = _FRAME.unpack_from, _TAIL.pack, _HEAD.pack, _OK_REPLY.pack
+        at, count = start, 0
+        ledger_id, key, seed = -1, b"", 0
+        more, more_bytes = 0, 0  # entries of the turn's last batch that its columns don't have yet
+        next_id = turn.next_id if ledger_ids else -1
+        step = turn.strides[-1] if ledger_ids else 1
+        last_ledger_id = ledger_ids[-1] if ledger_ids else -1
+        while end - at >= _FRAME_BYTES:
+            size, word, given, of_ledger, entry_id, confirmed, length = unpack(view, at)
+            to = at + PREFIX_BYTES + size
+            if to > end or size < _PACKET_BYTES or to - at > bytes_max or word & _WORD_MASK != _WORD:
+                break
+            if of_ledger != ledger_id:
+                opened = by_id.get(of_ledger)
+                if opened is None or of_ledger in fenced:
+                    break
+                ledger_id = of_ledger
+                key, seed = opened
+            if given != key or not 0 <= entry_id <= ENTRY_ID_MAX:
+                break
+            payload = view[at + _FRAME_BYTES : to]
+            body = pack_tail(entry_id, confirmed, length)
+            size -= _PACKET_BYTES
+            if size < _COPY_BYTES_MAX:
+                body += payload
+                parts += (pack_head(size, crc32c(body, seed)), body)
+            else:
+                parts += (pack_head(size, crc32c(payload, crc32c(body, seed))) + body, payload)
+            answers.append(pack_reply(_OK_REPLY_HEAD, ledger_id, entry_id))
+            size += HEADER_BYTES
+            stored += size
+            count += 1
+            at = to
+            if entry_id == next_id and ledger_id == last_ledger_id:
+                more += 1
+                more_bytes += size
+                next_id += step
+            else:
+                if more:
+                    turn.counts[-1] += more
+                    turn.sizes[-1] += more_bytes
+                    turn.next_id = next_id
+                    more = more_bytes = 0
+                turn.begin_batch(ledger_id, entry_id, size)
+                last_ledger_id, next_id, step = ledger_id, turn.next_id, turn.strides[-1]
+                if len(ledger_ids) == BATCHES_MAX:
+                    break
+            if stored >= bytes_max:
+                break
+        if more:
+            turn.counts[-1] += more
+            turn.sizes[-1] += more_bytes
+            turn.next_id = next_id
+        if count:
+            if turn is not self._turn:
+                self.end_turn()
+                self._turn = turn
+            turn.bytes = stored
+            self._metrics.packets += count
+        return at
+
+    def _is_full(self, turn: _Turn) -> bool:
+        return len(turn.ledger_ids) == BATCHES_MAX or turn.bytes >= self._turn_bytes_max
+
     def _put_entry(self, flags: int, ledger_id: int, seed: int, entry_id: int, entry: bytes, answer: bytes) -> None:
         confirmed, length = _ENTRY_TAIL.unpack_from(entry)
         self._put(flags, ledger_id, seed, entry_id, confirmed, length, memoryview(entry)[HEADER_BYTES:], answer)
@@ -227,49 +316,27 @@ class EntryAdds:
         payload: memoryview,
         answer: bytes,
     ) -> None:
-        """Add an entry to the turn, as a record. What is here is what an entry costs."""
+        """Add an entry to the turn, as a record."""
         turn = self._turn
-        if (
-            turn is None
-            or turn.flags != flags
-            or len(turn.ledger_ids) == BATCHES_MAX
-            or turn.bytes >= self._turn_bytes_max
-        ):
+        if turn is None or turn.flags != flags or self._is_full(turn):
             self.end_turn()
             turn = self._turn = _Turn(flags)
         body = _TAIL.pack(entry_id, confirmed, length)
         size = len(payload)
-        parts = turn.parts
         if size < _COPY_BYTES_MAX:
             body += payload
-            parts.append(_HEAD.pack(size, crc32c(body, seed)))
-            parts.append(body)
+            turn.parts += (_HEAD.pack(size, crc32c(body, seed)), body)
         else:
-            parts.append(_HEAD.pack(size, crc32c(payload, crc32c(body, seed))) + body)
-            parts.append(payload)
+            turn.parts += (_HEAD.pack(size, crc32c(payload, crc32c(body, seed))) + body, payload)
+        turn.answers.append(answer)
         size += HEADER_BYTES
         turn.bytes += size
-        turn.answers.append(answer)
-        ledger_ids = turn.ledger_ids
-        if ledger_ids and ledger_ids[-1] == ledger_id:
-            if entry_id == turn.next_id:
-                turn.counts[-1] += 1
-                turn.sizes[-1] += size
-                turn.next_id += turn.strides[-1]
-                return
-            stride = entry_id - turn.first_ids[-1]
-            if turn.counts[-1] == 1 and 0 < stride <= _STRIDE_MAX:  # in a striped ledger it isn't 1
-                turn.counts[-1] = 2
-                turn.sizes[-1] += size
-                turn.strides[-1] = stride
-                turn.next_id = entry_id + stride
-                return
-        ledger_ids.append(ledger_id)
-        turn.first_ids.append(entry_id)
-        turn.counts.append(1)
-        turn.strides.append(1)
-        turn.sizes.append(size)
-        turn.next_id = entry_id + 1
+        if turn.ledger_ids and turn.ledger_ids[-1] == ledger_id and entry_id == turn.next_id:
+            turn.counts[-1] += 1
+            turn.sizes[-1] += size
+            turn.next_id += turn.strides[-1]
+        else:
+            turn.begin_batch(ledger_id, entry_id, size)
 
     def _store(self, turn: _Turn) -> None:
         columns, body, answers = turn.columns(), b"".join(turn.parts), turn.answers

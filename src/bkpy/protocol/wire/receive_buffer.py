@@ -290,12 +290,25 @@ class ReceiveBuffer:
         self._view = memoryview(chunk)
         self._retained = False
 
+    @property
+    def unread(self) -> tuple[memoryview, int, int]:
+        """(the chunk, and where in it the bytes begin and end that aren't handed out), between two frames."""
+        return self._view, self._start, self._end
+
+    def skip_to(self, start: int) -> None:
+        """The caller has taken whole frames out of `unread` itself, up to there."""
+        if start != self._start:
+            self._start, self._wanted = start, 0
+
     def received(self, count: int) -> Iterator[Any]:
         """The socket has received `count` bytes into the buffer: yields the frames that are now whole.
 
         Raises `ProtocolError` or `FrameTooLargeError` at the first invalid byte: the connection is lost.
         """
         self._end += count
+        return self._frames()
+
+    def _frames(self) -> Iterator[Any]:
         framing = self._framing
         while (have := self._end - self._start) > 0:
             if have < framing.PREFIX_BYTES:

@@ -17,11 +17,13 @@ from bkpy.protocol.bookkeeper import packets as p
 from bkpy.protocol.bookkeeper.entries import ENTRY_ID_MAX, DigestType, EntryCodec, master_key
 from bkpy.protocol.bookkeeper.statuses import StatusCode
 from bkpy.protocol.wire import messages as wire
+from bkpy.protocol.wire.messages import Flags
 from bkpy.storage.space.deletion import hide
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from bkpy.buffers import Bytes
     from bkpy.protocol.wire.messages import AddColumns
 
 OK, DENIED, NO_LEDGER = StatusCode.EOK, StatusCode.ENOENTRY, StatusCode.ENOLEDGER
@@ -129,6 +131,34 @@ async def test_adds_that_arrive_together_are_stored_together(
     assert columns.counts == [19]
     assert [(await raw.read(i)).entry for i in ids] == [entry(i) for i in ids]
     assert found_ids((await cluster.storage("a").read(LEDGER, 0, 100, 1 << 20)).segments) == [0, *ids]
+
+
+async def test_adds_of_both_protocols_on_one_connection_are_stored_in_their_order(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Together where they have the same flags, whatever frames come between them."""
+    client = await RawBookKeeper.connect(cluster, speaks=V2)
+    for ledger in (7, 8):
+        await client.add(0, ledger=ledger)
+    stored = Stored(cluster, monkeypatch)
+
+    def packets(*ids: int, ledger: int = LEDGER) -> list[list[Bytes]]:
+        return [p.encode_add(KEY, entry(i, bytes(1 + 100 * i), ledger_id=ledger)) for i in ids]
+
+    deferred = [client.message(m.AddEntryRequest(LEDGER, i, KEY, entry(i), False, True)) for i in (4, 5, 6)]
+    frames = [*packets(1, 2), p.encode_read(LEDGER, 0), *packets(3), *(frame for _, frame in deferred)]
+    client.send(*frames, *packets(7, 9, 11, 12, 13), *packets(2, 1, ledger=8), *packets(14))
+    assert {(await client.packet()).code for _ in range(12)} == {0}
+    for transaction, _ in deferred:
+        assert (await client.response(transaction)).status == OK
+    told = [(add.flags, add.ledger_ids, add.first_ids, add.counts) for add in stored.columns]
+    assert told == [
+        (0, [7], [1], [3]),
+        (int(Flags.DEFERRED_SYNC), [7], [4], [3]),
+        (0, [7, 7, 8, 8, 7], [7, 12, 2, 1, 14], [3, 2, 1, 1, 1]),
+    ]
+    assert [(await client.read(i)).entry for i in (3, 9, 14)] == [entry(i, bytes(1 + 100 * i)) for i in (3, 9, 14)]
+    client.close()
 
 
 async def test_adds_of_many_ledgers_go_on_while_new_ones_appear(cluster: InProcess, raw: RawBookKeeper) -> None:
