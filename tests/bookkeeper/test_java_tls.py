@@ -180,7 +180,9 @@ async def test_our_client_without_a_certificate_on_a_bookie_of_javas(theirs: The
     if not theirs.mutual:
         assert await theirs.written_and_recovered(**theirs.ca.settings()) == ENTRIES
         return
-    with pytest.raises(BookieUnavailableError, match="the bookie takes only clients with a certificate"):
+    # Java closes with what it hasn't read: on a busy machine the reset is there before its alert was read.
+    told = "the bookie takes only clients with a certificate|Connection reset by peer"
+    with pytest.raises(BookieUnavailableError, match=told):
         await theirs.written_and_recovered(**theirs.ca.settings())
 
 
