@@ -520,4 +520,14 @@ MUTANTS: list[Mutant] = [
         "",
         (f"{_CONNECTIONS}::test_all_answers_that_clients_have_yet_to_read_are_counted",),
     ),
+    Mutant(
+        "ranges of small entries as long as with bkpy's own bookies",
+        "a busy bookie has not answered ten thousand requests when their time is over, and is taken for away",
+        "min(settings.read_entries_max, RANGE_ENTRIES_MAX)",
+        "settings.read_entries_max",
+        (
+            "tests/unit/client/bookkeeper/test_bookkeeper_client.py::"
+            "test_a_range_of_small_entries_is_not_more_requests_than_its_time_is_enough_for",
+        ),
+    ),
 ]

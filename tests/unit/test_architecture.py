@@ -300,7 +300,10 @@ CONSTANTS = {
     "client/arguments.py": {"LEDGERS_MAX": "bounds what a command or a query names, and no setting of a client"},
     "protocol/ledger/accepted_loss.py": {"HOLES_MAX": "is of a stored value, which many versions read"},
     "replication/auditor/auditor.py": {"_STALLED_AFTER_DELAYS": "is a factor of lost_bookie_recovery_delay_s"},
-    "client/bookkeeper/dialect.py": {"_TOKEN_BYTES": ON_DISK},
+    "client/bookkeeper/dialect.py": {
+        "RANGE_ENTRIES_MAX": "is the most of read_entries_max there",
+        "_TOKEN_BYTES": ON_DISK,
+    },
     "client/bookkeeper/translator.py": {
         "_LAST_ENTRY": ON_THE_WIRE,
         "_REQUEST_BYTES": "is what a request takes besides an entry's data, at most",

@@ -697,8 +697,9 @@ async def open_client(
     dialler = Dialler(settings, tls, of_bookkeeper=cluster.of_bookkeeper)
     dialect = NATIVE
     if cluster.of_bookkeeper:
-        from bkpy.client.bookkeeper.dialect import bookkeeper_dialect  # which needs protobuf
+        from bkpy.client.bookkeeper.dialect import bookkeeper_dialect, with_short_ranges  # which needs protobuf
 
+        settings = with_short_ranges(settings)
         dialect, actor = bookkeeper_dialect(settings, runtime), None  # it has no audit trail
     directory = BookieDirectory(store, root, runtime, settings, dialect.registrations)
     await directory.start()

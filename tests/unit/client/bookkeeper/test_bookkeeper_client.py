@@ -11,6 +11,7 @@ import pytest
 from tests.in_process import ROOT, contents, runtime_here
 
 import bkpy
+from bkpy.client.bookkeeper.dialect import RANGE_ENTRIES_MAX
 from bkpy.client.client import log_parts, open_client, replication_context
 from bkpy.config.client import client_settings
 from bkpy.errors import (
@@ -78,6 +79,14 @@ async def test_entries_of_any_size_are_read_in_few_bytes_at_a_time(theirs: Their
     payloads = theirs.write(7, 300)
     client = await theirs.client(read_bytes=400, bookkeeper_reads_first=1, bookkeeper_reads_at_once=3)
     assert await contents(client, 7) == payloads
+
+
+async def test_a_range_of_small_entries_is_not_more_requests_than_its_time_is_enough_for(theirs: TheirCluster) -> None:
+    theirs.write(7, 2 * RANGE_ENTRIES_MAX)
+    reader = await (await theirs.client()).open_ledger(7)
+    ranges = [len(block) async for block in reader.read_blocks()]
+    assert sum(ranges) == 2 * RANGE_ENTRIES_MAX
+    assert max(ranges) <= RANGE_ENTRIES_MAX
 
 
 async def test_a_client_forgets_a_ledger_with_its_last_reader(theirs: TheirCluster) -> None:
