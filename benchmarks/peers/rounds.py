@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from disk import settle
 from peer import PeerError
-from plan import COLD_S, IDLE_S, PEER_IDLE_S
+from plan import COLD_S, IDLE_S, PEER_IDLE_S, fits
 from processes import cpu_s
 from rows import DRIVES, READ_MODES
 
@@ -20,6 +21,8 @@ from bkpy.bench.memory import watched
 from bkpy.bench.workloads import READ_LEDGER_BYTES
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
     from peer import Client
     from plan import Plan
     from rows import Row
@@ -100,6 +103,27 @@ class Rounds:
 
     def _length(self, row: Row) -> float:
         return row.seconds or self._plan.seconds
+
+
+async def in_time(
+    rows: Sequence[Row],
+    measure: Callable[[Row], Awaitable[dict[str, Any]]],
+    save: Callable[[Any], None],
+    *,
+    ends: float | None,
+) -> list[Row]:
+    """Measure the rows, and hand each to `save` when it is done; those for which no time is left up to `ends`."""
+    taken_s: list[float] = []
+    left_out: list[Row] = []
+    for row in rows:
+        began = time.monotonic()
+        if ends is not None and not fits(ends - began, taken_s):
+            left_out.append(row)
+            continue
+        save(await measure(row))
+        taken_s.append(time.monotonic() - began)
+        print(f"{row.name}: {taken_s[-1]:.0f} s", file=sys.stderr)
+    return left_out
 
 
 async def warm_up_cold(cluster: Driven, plan: Plan, *, reads: bool) -> None:

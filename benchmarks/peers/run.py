@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 from bookkeeper import JavaCluster, fetch
 from further import Further, further_header, further_peers, peer_names
 from peer import Peer, PeerError
-from plan import FULL, QUICK, Plan, fits
+from plan import FULL, QUICK, Plan
 from report import comparisons, further_table, summary, tables
 from rich.console import Console
-from rounds import Rounds, fill, warm_up_cold
+from rounds import Rounds, fill, in_time, warm_up_cold
 from rows import ROWS, Row
 
 from bkpy.bench.machine import machine, versions
@@ -101,22 +101,12 @@ async def measure(
     further = Further(peers, plan, directory)
     time_max_s = plan.time_max_s + len(further.columns) * plan.setting_time_max_s
     ends = time.monotonic() + time_max_s
-    taken_s: list[float] = []
-    left_out: list[Row] = []
     try:
         async with asyncio.timeout(None if plan.leaves_out else time_max_s):
             await theirs.start()
             await further.start()
             comparison = Comparison(plan, theirs, further, directory)
-            for row in rows:
-                began = time.monotonic()
-                if plan.leaves_out and not fits(ends - began, taken_s):
-                    left_out.append(row)
-                    continue
-                save(await comparison.row(row))
-                taken_s.append(time.monotonic() - began)
-                print(f"{row.name}: {taken_s[-1]:.0f} s", file=sys.stderr)
-            return left_out
+            return await in_time(rows, comparison.row, save, ends=ends if plan.leaves_out else None)
     except TimeoutError:
         raise PeerError(f"not all rows were measured within {time_max_s:g} s") from None
     finally:

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bookkeeper import BOOKIES, JavaCluster, client_command, fetch
 from peer import ANSWER_TIMEOUT_S, Client, PeerError
-from plan import FULL, IDLE_S, QUICK, Plan, fits
+from plan import FULL, IDLE_S, QUICK, Plan
 from processes import peak_resident_mb
 from report import same_client_comparisons, same_client_tables, summary
 from rich.console import Console
-from rounds import Rounds, fill, warm_up_cold
+from rounds import Rounds, fill, in_time, warm_up_cold
 from rows import SAME_CLIENT_ROWS, Row
 
 from bkpy.bench.machine import machine, versions
@@ -133,23 +133,13 @@ async def measure(
     java = JavaCluster(Path(directory) / "bookkeeper", class_path)
     bkpy = BkpyCluster(Path(directory) / "bkpy", class_path)
     ends = time.monotonic() + plan.time_max_s
-    taken_s: list[float] = []
-    left_out: list[Row] = []
     try:
         async with asyncio.timeout(None if plan.leaves_out else plan.time_max_s):
             for cluster in (java, bkpy):
                 await cluster.start()
                 await warm_up_cold(cluster, plan, reads=False)
             same_client = SameClient(plan, java, bkpy, directory)
-            for row in rows:
-                began = time.monotonic()
-                if plan.leaves_out and not fits(ends - began, taken_s):
-                    left_out.append(row)
-                    continue
-                save(await same_client.row(row))
-                taken_s.append(time.monotonic() - began)
-                print(f"{row.name}: {taken_s[-1]:.0f} s", file=sys.stderr)
-            return left_out
+            return await in_time(rows, same_client.row, save, ends=ends if plan.leaves_out else None)
     except TimeoutError:
         raise PeerError(f"not all rows were measured within {plan.time_max_s:g} s") from None
     finally:
