@@ -3,33 +3,31 @@
 Each frame says by its first byte which protocol it is of. There is no handshake: a connection is a client's with its
 first frame that makes sense.
 
-Invariants: a connection that is lost is freed without the cycle collector: its parts release it; the bookie bounds the
-pending requests of a connection by not reading from the socket; a request that makes no sense gets EBADREQ where its
-protocol can say whose answer that is; all other nonsense, and unknown opcodes, close the connection, as Java's does;
-with certificates, nothing but START_TLS and AUTH is answered in the clear.
+Invariants: the bookie bounds the pending requests of a connection by not reading from the socket; a request that makes
+no sense gets EBADREQ where its protocol can say whose answer that is; all other nonsense, and unknown opcodes, close
+the connection, as Java's does; with certificates, nothing but START_TLS and AUTH is answered in the clear.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from bkpy.bookie.bookkeeper.adds import EntryAdds
 from bkpy.bookie.bookkeeper.lac import LacRequests
 from bkpy.bookie.bookkeeper.ledger_keys import OpenedLedgers
 from bkpy.bookie.bookkeeper.reads import EntryReads
 from bkpy.bookie.bookkeeper.tasks import RequestTasks
-from bkpy.bookie.connection.served import StallWatch
+from bkpy.bookie.connection.client_socket import ClientSocket
 from bkpy.errors import BookKeeperError, ProtocolError
-from bkpy.protocol.access import NO_OPS, Right, describe_names, forbidden_ops, names_in
+from bkpy.protocol.access import Right, describe_names, forbidden_ops, names_in
 from bkpy.protocol.bookkeeper import frames
 from bkpy.protocol.bookkeeper import messages as m
 from bkpy.protocol.bookkeeper import packets as p
 from bkpy.protocol.bookkeeper.statuses import PACKET_CODES, StatusCode
 from bkpy.protocol.wire.messages import Hello, Op, Status
-from bkpy.protocol.wire.receive_buffer import ReceiveBuffer
-from bkpy.runtime.accepted import closed_by_client, detect_vanished_client, hang_up, taken_from
+from bkpy.runtime.accepted import hang_up, taken_from
 from bkpy.runtime.tls import Failure, explained, last_words
 
 if TYPE_CHECKING:
@@ -37,9 +35,7 @@ if TYPE_CHECKING:
 
     from bkpy.bookie.connection.served import ConnectionOwner, DiskSpace
     from bkpy.bookie.service import BookieService
-    from bkpy.buffers import Bytes
     from bkpy.protocol.bookkeeper.messages import RequestHeader
-    from bkpy.runtime.accepted import Socket
     from bkpy.runtime.tls import Certificates
 
 _ADD: Final = int(p.PacketOp.ADD)
@@ -50,8 +46,8 @@ _NO_TLS: Final = (
 _AUTH_DISABLED: Final = m.AuthExchange(m.AUTH_DISABLED, b"")
 
 
-class BookKeeperConnection(asyncio.BufferedProtocol):
-    """Made for each accepted socket."""
+class BookKeeperConnection(ClientSocket):
+    """Made for each accepted socket. A client may be silent at first: Java's connect ahead of use."""
 
     def __init__(
         self,
@@ -61,61 +57,21 @@ class BookKeeperConnection(asyncio.BufferedProtocol):
         disk: DiskSpace,
         certificates: Certificates | None,
     ) -> None:
-        self.service = service
+        super().__init__(service, owner, service.settings.frame_bytes_max, frames)
         self.keys = OpenedLedgers(service.settings.presented_ledgers_max, service.key_memory)
         self.adds = EntryAdds(service, self, self.keys)
         self.tasks = RequestTasks(service, self)
         self.reads = EntryReads(service, self.tasks)
         self.lac = LacRequests(service, self.tasks, self.reads)
-        self.address = "?"  # the client's
-        self.names: tuple[str, ...] = ()  # of its certificate
-        self.greeted = False
-        self.stalls = StallWatch(service)
-        self.received_bytes = 0
-        self._forbidden = NO_OPS
-        self._owner = owner
+        self._parts = (self.tasks, self.adds, self.keys)
         self._disk = disk
         self._certificates = certificates
         self._handshaking = False  # from the answer to START_TLS until TLS reads from the socket
         self._early: list[bytes] | None = None  # frames that came with TLS before `_start_tls` went on
         self._secure = certificates is None
         self._refused = False  # a request, for it came in the clear
-        self._settings = service.settings
-        self._receive = ReceiveBuffer(
-            service.settings.frame_bytes_max, service.chunks, service.receive_budget, self._room, frames
-        )
-        self._transport: asyncio.Transport | None = None
-        self._socket: Socket | None = None
-        self._closing = False
-        self._out: list[Bytes] = []
-        self._pauses: set[str] = set()
 
     # --- the transport's calls --------------------------------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one only by its methods
-        peername = self._transport.get_extra_info("peername")
-        self.address = f"{peername[0]}:{peername[1]}" if peername else "?"
-        sock = self._transport.get_extra_info("socket")
-        if sock is not None:  # a simulated network has none
-            detect_vanished_client(sock, self._settings.keepalive_interval_s, self._settings.vanished_timeout_s)
-            self._socket = sock
-        self.names = names_in(self._transport.get_extra_info("peercert"))
-        self.know_rights()
-        self._owner.opened(self)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = self._socket = None
-        self._closing = True
-        self.tasks.close()
-        self.adds.close()
-        self.keys.close()
-        self._receive.close()
-        self._out.clear()
-        self._owner.closed(self)
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._receive.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
         self.received_bytes += nbytes
@@ -131,7 +87,7 @@ class BookKeeperConnection(asyncio.BufferedProtocol):
         receive = self._receive
         frames_left = receive.received(nbytes)
         while True:
-            if self.greeted and self._secure and not self._forbidden:
+            if self.greeted and self._secure and not self.forbidden:
                 receive.skip_to(self.adds.packets(*receive.unread))
             if (frame := next(frames_left, None)) is None:
                 return
@@ -161,9 +117,6 @@ class BookKeeperConnection(asyncio.BufferedProtocol):
         except BookKeeperError as e:
             self.refuse(e)
 
-    def eof_received(self) -> bool:
-        return False  # closes: the client would not read further replies
-
     def pause_writing(self) -> None:
         # The client isn't reading its replies: stop taking requests, or they would pile up in memory.
         self.pause("writing")
@@ -173,99 +126,15 @@ class BookKeeperConnection(asyncio.BufferedProtocol):
         self.resume("writing")
         self.tasks.answers.resume_writing()
 
-    def know_rights(self) -> None:
-        """Look up the client's rights again. A client that has lost all of them is disconnected."""
-        rights = self._owner.rights_of(self.names)
-        self._forbidden = forbidden_ops(rights)
-        if self.greeted and not rights & (Right.READ | Right.WRITE):
-            self.close()
-
-    def no_right(self, to: str) -> str:
-        """The message for a client without the right to do this."""
-        holder = describe_names(self.names)
-        return f"the file of rights of bookie {self.service.bookie_id} does not give {holder} the right to {to}"
-
-    # --- flow control and closing -----------------------------------------------------------------------------------
-
-    def pause(self, reason: str) -> None:
-        """Stop reading from the socket until every reason is withdrawn."""
-        if not self._pauses and self._transport is not None and not self._transport.is_closing():
-            self._transport.pause_reading()
-        self._pauses.add(reason)
-
-    def resume(self, reason: str) -> None:
-        if reason in self._pauses:
-            self._pauses.discard(reason)
-            if not self._pauses and self._transport is not None and not self._transport.is_closing():
-                self._transport.resume_reading()
-
-    def _room(self) -> None:
-        self.resume("receiving")
-
-    def count_idle_tick(self) -> float | None:
-        """The same as for a client of bkpy's protocol, but that one which never sent anything is idle.
-
-        Java's clients connect ahead of use.
-        """
-        transport = self._transport
-        unread = 0 if transport is None or "writing" not in self._pauses else transport.get_write_buffer_size()
-        if not unread and self._pauses and self._socket is not None and closed_by_client(self._socket):
-            self.abort()  # clients reconnect again and again while a disk stalls, and would take all places
-        paused = bool(self._pauses)
-        return self.stalls.tick(self._receive, self.received_bytes, unread, paused=paused, greeting_s=None)
-
-    @property
-    def lost(self) -> bool:
-        return self._transport is None
-
     @property
     def busy(self) -> bool:
-        """Whether an accepted request has no answer yet."""
         return self.adds.busy or self.tasks.in_flight > 0
-
-    def request_ended(self) -> None:
-        """A request was answered or dropped."""
-        if self.service.stopping:
-            self._owner.answered()
-
-    def memory_full(self) -> None:
-        """The storage has no memory for further entries: stop reading from this client, and from others that write."""
-        self.pause("memory")
-        self._owner.memory_full()
-
-    def close(self) -> None:
-        """Send what is buffered, then close."""
-        self.flush()
-        self._closing = True
-        if self._transport is not None:
-            self._transport.close()
-
-    def abort(self) -> None:
-        self._closing = True
-        if self._transport is not None:
-            self._transport.abort()
 
     def refuse(self, error: BookKeeperError) -> None:
         """The client broke the protocol, which has no answer to that: close the connection."""
         self.service.metrics.frame_refused()
         self.service.complain_of_frames("closing the connection from %s: %s", self.address, str(error))
         self.close()
-
-    # --- replies ----------------------------------------------------------------------------------------------------
-
-    def send(self, buffers: list[Bytes]) -> None:
-        """Send a reply at the end of this turn of the loop."""
-        if self._transport is None:
-            return
-        if not self._out:
-            asyncio.get_running_loop().call_soon(self.flush)
-        self._out += buffers
-
-    def flush(self) -> None:
-        """Send what was replied, now."""
-        out, self._out = self._out, []
-        if out and self._transport is not None and not self._transport.is_closing():
-            self._transport.writelines(out)
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
@@ -277,7 +146,7 @@ class BookKeeperConnection(asyncio.BufferedProtocol):
             self.service.metrics.packets += 1
             if not self.greeted:
                 self._greet()
-            if not self._forbidden and len(frame) > 1 and frame[1] == _ADD:
+            if not self.forbidden and len(frame) > 1 and frame[1] == _ADD:
                 self.adds.packet(frame)
             else:
                 self._take_packet(p.decode_request(frame))
@@ -286,7 +155,7 @@ class BookKeeperConnection(asyncio.BufferedProtocol):
         self.service.metrics.messages += 1
         if not self.greeted:
             self._greet()
-        if isinstance(request, m.AddEntryRequest) and not self._forbidden:
+        if isinstance(request, m.AddEntryRequest) and not self.forbidden:
             self.adds.request(header, request)
         else:
             self._take_message(header, request)
@@ -303,7 +172,7 @@ class BookKeeperConnection(asyncio.BufferedProtocol):
         """A request before START_TLS, to a bookie with certificates."""
         if frames.is_packet(frame):
             packet = p.decode_request(frame)
-            self._forbidden = _ALL_OPS
+            self.forbidden = _ALL_OPS
             if not isinstance(packet, p.AuthPacket):
                 self._refused_in_the_clear()
             self._take_packet(packet)
@@ -400,7 +269,7 @@ class BookKeeperConnection(asyncio.BufferedProtocol):
         )
 
     def _may_read(self, fences: bool) -> bool:
-        return (Op.ADD if fences else Op.READ) not in self._forbidden
+        return (Op.ADD if fences else Op.READ) not in self.forbidden
 
     def _take_message(self, header: RequestHeader, request: m.Request) -> None:
         match request:
@@ -437,9 +306,9 @@ class BookKeeperConnection(asyncio.BufferedProtocol):
             case m.ReadEntryRequest():
                 return self._may_read(request.fence)
             case m.AddEntryRequest() | m.WriteLacRequest() | m.ForceLedgerRequest():
-                return Op.ADD not in self._forbidden
+                return Op.ADD not in self.forbidden
             case _:
-                return Op.READ not in self._forbidden
+                return Op.READ not in self.forbidden
 
     def _answer_info(self, header: RequestHeader, parts: int) -> None:
         disk = self._disk
