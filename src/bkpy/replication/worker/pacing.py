@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from typing import TYPE_CHECKING, Final
 
 from bkpy.runtime.pacer import Pacer
@@ -25,15 +26,15 @@ class CopyRate:
     """The rate of all copies that one process makes.
 
     A busy bookie answers appends late, those of copies like those of clients. So a late answer halves the rate, and
-    each one in time raises it a little. What is late follows the quickest answers, of which each later one lets a
-    little be forgotten.
+    each one in time raises it a little. What is late follows the bookie's own quickest answers, of which each later one
+    lets a little be forgotten: disks differ.
     """
 
     def __init__(self, settings: RecoverySettings, runtime: Runtime) -> None:
         self._settings = settings
         self._now = runtime.clock.monotonic
-        self._halved = float("-inf")
-        self._quickest = float("inf")  # seconds of an answer
+        self._halved = -math.inf
+        self._quickest: dict[str, float] = {}  # seconds of an answer, by bookie
         self._pacer = Pacer(runtime.clock, float(settings.copy_bytes_per_s_max))
 
     @property
@@ -45,11 +46,11 @@ class CopyRate:
         """Return when `count` bytes more may be sent."""
         await self._pacer.take_turn(count)
 
-    def answered(self, seconds: float) -> None:
-        """Adapt the rate to the time that a bookie took to store a part of a copy."""
+    def answered(self, bookie_id: str, seconds: float) -> None:
+        """Adapt the rate to the time that the bookie took to store a part of a copy."""
         settings, pacer = self._settings, self._pacer
-        self._quickest = min(seconds, self._quickest * _FORGOTTEN)
-        late_s = max(settings.copy_late_s, settings.copy_late_factor * self._quickest)
+        quickest = self._quickest[bookie_id] = min(seconds, self._quickest.get(bookie_id, math.inf) * _FORGOTTEN)
+        late_s = max(settings.copy_late_s, settings.copy_late_factor * quickest)
         if seconds <= late_s:
             pacer.per_s = min(pacer.per_s * (1 + settings.copy_rate_growth), settings.copy_bytes_per_s_max)
             return
@@ -78,7 +79,7 @@ class CopyTurns:
         self._now = runtime.clock.monotonic
         self._appended = appended
         self._counted = appended()
-        self._changed_at = float("-inf")  # when the count was another one than before
+        self._changed_at = -math.inf  # when the count was another one than before
         self._taken = 0
         self._ended = asyncio.Event()
 
