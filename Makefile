@@ -13,7 +13,7 @@ WORKERS ?= 4
 RUNS ?= 10
 LOAD ?= 0
 # Bytecode is kept, whatever the environment says: tests start hundreds of processes, and each would compile all modules.
-test test-fast test-full test-long flakes coverage mutants: export PYTHONDONTWRITEBYTECODE :=
+test test-fast test-full test-long test-bookkeeper flakes coverage mutants: export PYTHONDONTWRITEBYTECODE :=
 PYTEST = $(BIN)/python -m pytest $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS))
 
 .PHONY: help demo compiled test test-fast flakes coverage test-full test-long test-privileged test-containers test-bookkeeper test-browser test-alarms test-pythons mutants check docs docs-serve golden scenarios settings sim soak chaos shrink planted ablations bench bench-export bench-housekeeping bench-memory bench-peers bench-streaming bench-tls clean
@@ -85,8 +85,8 @@ test-containers: $(VENV)/.dev
 test-alarms: $(VENV)/.dev
 	$(BIN)/python -m pytest -m prometheus
 
-test-bookkeeper: $(VENV)/.dev
-	$(BIN)/python -m pytest tests/bookkeeper
+test-bookkeeper: $(VENV)/.dev $(VENV)/zookeeper.jsa compiled
+	$(PYTEST) --durations=20 tests/bookkeeper
 
 test-browser: $(VENV)/.dev
 	$(BIN)/python -m pytest -m browser

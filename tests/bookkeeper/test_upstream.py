@@ -37,7 +37,6 @@ OFTEN = {
     "client.LedgerRecoveryTest",
     "client.TestReadLastConfirmedLongPoll",
     "bookie.BookieDeferredSyncTest",
-    "replication.BookieAutoRecoveryTest",
     "test.BookieReadWriteTest",
     "test.LedgerCreateDeleteTest",
 }

@@ -38,7 +38,7 @@ Copying = tuple[Job, Written, TestLog, Path]
 
 MASTER = "local-cluster[2,1,1024]"
 # How often executors of one run are killed, and how many entries are enough to do meanwhile.
-OFTEN = pytest.mark.parametrize(("kills", "entries"), [(1, 1500), pytest.param(3, 3000, marks=pytest.mark.long)])
+OFTEN = pytest.mark.parametrize(("kills", "entries"), [(1, 800), pytest.param(3, 3000, marks=pytest.mark.long)])
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.exhaustive]
 
-KILLS = pytest.mark.parametrize("kills", [2, pytest.param(8, marks=pytest.mark.long)])
+MANY_KILLS = pytest.param(8, marks=pytest.mark.long)
 BEGINNING_S = 15.0  # about as long as it takes until the first batch is added
 ADDING_S = 3.0  # for some more
 SESSION_S = 4
@@ -136,7 +136,7 @@ def export(ledgers: Ledgers, tmp_path: Path) -> Any:
         log.appended(at_once=True)
 
 
-@KILLS
+@pytest.mark.parametrize("kills", [1, MANY_KILLS])
 def test_killed_at_random_an_export_of_a_growing_log_goes_on(export: Export, kills: int) -> None:
     for _ in export.killed(kills):
         program = export.start()
@@ -147,7 +147,7 @@ def test_killed_at_random_an_export_of_a_growing_log_goes_on(export: Export, kil
     export.finish()
 
 
-@KILLS
+@pytest.mark.parametrize("kills", [2, MANY_KILLS])
 def test_killed_at_random_a_service_goes_on(export: Export, kills: int) -> None:
     """By another one if it was killed, and by itself if its Java process was."""
     program = None
