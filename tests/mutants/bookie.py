@@ -313,4 +313,11 @@ MUTANTS: list[Mutant] = [
         "                while any(c.busy for c in self._connections):\n",
         ("tests/unit/bookie/test_stopping.py::test_a_stop_waits_for_requests_of_connections_that_are_gone",),
     ),
+    Mutant(
+        "workers are waited for though their event loop has ended",
+        "a collection that ends with its event loop fails with an error, in the log of a bookie that is well",
+        "    except GeneratorExit:\n        raise  # the event loop has ended",
+        "    except GeneratorExit:\n        await asyncio.wait(workers)  # the event loop has ended",
+        ("tests/unit/runtime/test_worker_pool.py::test_the_end_of_the_event_loop_is_no_error",),
+    ),
 ]

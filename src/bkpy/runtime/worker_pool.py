@@ -29,7 +29,10 @@ async def for_each(items: Iterable[T], act: Callable[[T], Awaitable[None]], *, a
         return
     try:
         await asyncio.gather(*workers)
-    finally:
+    except GeneratorExit:
+        raise  # the event loop has ended, and the workers with it: there is nothing that could be waited for
+    except BaseException:
         for worker in workers:
             worker.cancel()
         await asyncio.wait(workers)
+        raise

@@ -6,6 +6,7 @@ import asyncio
 from itertools import count
 
 import pytest
+from tests.sim.loop import SimLoop
 
 from bkpy.runtime.worker_pool import for_each
 
@@ -80,3 +81,21 @@ async def test_an_error_or_a_cancellation_ends_all_workers(cancelled: bool) -> N
         with pytest.raises(ValueError, match="item 2 failed"):
             await pool
     assert sorted(ended) == [0, 1, 2, 3]
+
+
+def test_the_end_of_the_event_loop_is_no_error() -> None:
+    """Then the loop closes what never ended, which can't wait any more."""
+    errors: list[Exception] = []
+
+    async def collect() -> None:
+        try:
+            await for_each(range(10), lambda _: asyncio.Event().wait(), at_once=4)
+        except Exception as error:
+            errors.append(error)
+
+    loop = SimLoop()
+    task = loop.create_task(collect())
+    loop.run_until_complete(_turns())
+    assert not task.done()
+    loop.close()
+    assert errors == []
