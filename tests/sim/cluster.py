@@ -52,7 +52,7 @@ from .store import SimStores
 from .world import Host, World
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
     from random import Random
 
     from prometheus_client import CollectorRegistry
@@ -82,6 +82,10 @@ class Tree(NamedTuple):
 
     def path_of(self, ledger_id: int) -> str:
         return self.layout.path_of(self.root, ledger_id)
+
+    def name_of(self, ledger_id: int) -> str:
+        """What a trace calls the ledger: another cluster may have one of the same id."""
+        return f"{ledger_id}@bookkeeper" if self.of_bookkeeper else f"{ledger_id}"
 
 
 NATIVE = Tree(ROOT, LONG_HIERARCHICAL, LedgerMetadata)
@@ -145,7 +149,7 @@ def watched(storage: type[LedgerStorage], hidden: type[HiddenLedger]) -> Iterato
         if deleted:
             bookie.fenced.add(hidden.ledger_id)
             bookie.world.marks[COLLECTED if sight is ProbeState.NO_LEDGER else SPARE_COLLECTED] += 1
-            bookie.host.record("collected", f"{hidden.ledger_id} {sight}")
+            bookie.host.record("collected", f"{bookie.tree.name_of(hidden.ledger_id)} {sight}")
         else:
             bookie.promises[hidden.ledger_id] |= promised
         return deleted
@@ -349,18 +353,31 @@ class Cluster:
         self.created = asyncio.Semaphore(0)  # released for each ledger
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
-        log, defects = logging.getLogger("bkpy"), _Defects(self.world)
-        log.addHandler(defects)
+        with (
+            self._noting_defects(),
+            observed(self.world),
+            self._small_files(opening, flush),
+            watched(LedgerStorage, HiddenLedger),
+            self._of_earlier_version(),
+        ):
+            return self.world.run(main)
+
+    @property
+    def _earlier_versions(self) -> Iterable[EarlierBookies]:
+        return dict.fromkeys(bookie.earlier for bookie in self.bookies if bookie.earlier is not None)
+
+    @contextlib.contextmanager
+    def _noting_defects(self) -> Iterator[None]:
+        """Meanwhile what the code of any version logs, and did not expect, fails the run."""
+        defects = _Defects(self.world)
+        logs = [logging.getLogger("bkpy"), *(version.log for version in self._earlier_versions)]
+        for log in logs:
+            log.addHandler(defects)
         try:
-            with (
-                observed(self.world),
-                self._small_files(opening, flush),
-                watched(LedgerStorage, HiddenLedger),
-                self._of_earlier_version(),
-            ):
-                return self.world.run(main)
+            yield
         finally:
-            log.removeHandler(defects)
+            for log in logs:
+                log.removeHandler(defects)
 
     @contextlib.contextmanager
     def _small_files(self, *modules: Any) -> Iterator[None]:
@@ -374,9 +391,8 @@ class Cluster:
     @contextlib.contextmanager
     def _of_earlier_version(self) -> Iterator[None]:
         """The same for bookies that begin with an earlier version's code."""
-        versions = dict.fromkeys(bookie.earlier for bookie in self.bookies if bookie.earlier is not None)
         with contextlib.ExitStack() as stack:
-            for version in versions:
+            for version in self._earlier_versions:
                 stack.enter_context(self._small_files(*version.sized))
                 stack.enter_context(watched(version.storage, version.hidden))
             yield

@@ -7,6 +7,7 @@ same network. It is not under test: what it had not yet got right fails a run on
 from __future__ import annotations
 
 import functools
+import logging
 from typing import TYPE_CHECKING, Any
 
 from tests.compat.in_process import Earlier
@@ -30,6 +31,7 @@ class EarlierBookies:
     def __init__(self, version: str) -> None:
         self.version = version
         self._code = code = Earlier.of(version)
+        self.log = logging.getLogger(code.package)  # of what is named like its module; other names are today's
         self.kinds: tuple[type[BookieNode], type[IntegrityCheck]] = (
             code.module("bookie.node").BookieNode,
             code.module("replication.integrity").IntegrityCheck,

@@ -17,7 +17,7 @@ from bkpy.protocol.ledger.quorum import write_set
 from tests.faults.oracle import Promises, check, check_replicas
 from tests.hooks import cluster_of
 
-from .cluster import Bookie, check_bookie
+from .cluster import NATIVE, Bookie, Tree, check_bookie
 from .coverage_marks import CHANGED_IN_RECOVERY
 
 if TYPE_CHECKING:
@@ -97,9 +97,10 @@ class Story:
 class Stories:
     """All ledgers of one world."""
 
-    def __init__(self, world: World, bookies: Sequence[Bookie]) -> None:
+    def __init__(self, world: World, bookies: Sequence[Bookie], tree: Tree = NATIVE) -> None:
         self.world = world
         self.bookies = bookies
+        self.tree = tree
         self.by_id: dict[int, Story] = {}
         self._by_path: dict[str, Story] = {}
         self.moved: asyncio.Future[None] = world.loop.create_future()  # done at the next write of metadata
@@ -138,7 +139,8 @@ class Stories:
         value = story.stored
         fragments = "; ".join(f"{f.first_entry}: {', '.join(f.bookies)}" for f in value.fragments)
         sizes = f"{value.ensemble_size}, {value.write_quorum}, {value.ack_quorum}"
-        self.world.record("store", str(value.state), f"{story.ledger_id} ({sizes}) {value.last_entry} [{fragments}]")
+        name = self.tree.name_of(story.ledger_id)
+        self.world.record("store", str(value.state), f"{name} ({sizes}) {value.last_entry} [{fragments}]")
 
     # --- what is told while the run goes on -------------------------------------------------------------------------
 

@@ -6,8 +6,11 @@ import asyncio
 
 import pytest
 
+from tests.compat.in_process import Earlier
+
 from .cluster import Cluster
 from .earlier import EarlierBookies
+from .world import UnhandledError
 
 
 @pytest.mark.parametrize("end", ["stop", "crash", "power cut"])
@@ -39,3 +42,15 @@ def test_todays_code_takes_over_what_an_earlier_version_has_left(end: str) -> No
     cluster.run(main())
     assert codes == ["bkpy_0_2_0.bookie.node", "bkpy_0_2_0.bookie.node", "bkpy.bookie.node"]
     assert sum(map(len, victim.promises.values())) >= 600
+
+
+def test_what_the_code_of_an_earlier_version_did_not_expect_fails_the_run() -> None:
+    cluster = Cluster(7, bookies=1, calm=True)
+    cluster.bookies[0].begin_with(EarlierBookies.of("0.2.0"), 1)
+    log = Earlier.of("0.2.0").module("metadata.logs.maintenance").log
+
+    async def main() -> None:
+        log.error("a list is lost", exc_info=KeyError("list"))
+
+    with pytest.raises(UnhandledError, match="a list is lost"):
+        cluster.run(main())

@@ -45,6 +45,10 @@ class Users:
         self.stories = stories or Stories(world, cluster.bookies)
         self.writers: dict[int, LedgerWriter] = {}
 
+    def name_of(self, one: LedgerWriter | Story) -> str:
+        """What the trace calls the ledger."""
+        return self.cluster.tree.name_of(one.ledger_id)
+
     async def in_time(self, future: asyncio.Future[Any], who: str) -> None:
         done, _ = await asyncio.wait([future], timeout=PATIENCE_S)
         assert done, f"{who} does not end"
@@ -159,7 +163,7 @@ class Users:
 
     def acknowledged(self, story: Story, writer: LedgerWriter, entry_id: int, payload: bytes) -> None:
         story.acknowledged(writer, entry_id, payload)
-        self.world.record("writer", "acknowledged", f"{writer.ledger_id} {entry_id}")
+        self.world.record("writer", "acknowledged", f"{self.name_of(writer)} {entry_id}")
 
     async def close(self, story: Story, writer: LedgerWriter) -> None:
         """As its user would, who tries again while that may help."""
@@ -167,12 +171,12 @@ class Users:
             try:
                 await writer.close()
             except BookKeeperError as error:
-                self.world.record("writer", "close failed", f"{writer.ledger_id} {type(error).__name__}")
+                self.world.record("writer", "close failed", f"{self.name_of(writer)} {type(error).__name__}")
                 if not error.retriable:
                     return
                 await asyncio.sleep(0.2)
             else:
-                self.world.record("writer", "closed", f"{writer.ledger_id} {writer.last_add_confirmed}")
+                self.world.record("writer", "closed", f"{self.name_of(writer)} {writer.last_add_confirmed}")
                 story.ends.append(writer.last_add_confirmed)
                 return
 
@@ -190,7 +194,7 @@ class Users:
                         story.violated("I2", f"a tail went from entry {next_id - 1} to {entry.entry_id}")
                     next_id = entry.entry_id + 1
             except TRANSIENT as error:
-                self.world.record("reader", "tail failed", f"{story.ledger_id} {type(error).__name__}")
+                self.world.record("reader", "tail failed", f"{self.name_of(story)} {type(error).__name__}")
                 await asyncio.sleep(0.1)
                 continue
             story.ends.append(next_id - 1)
@@ -204,10 +208,10 @@ class Users:
             try:
                 reader = await client.recover_ledger(story.ledger_id, password=PASSWORD)
             except TRANSIENT as error:
-                host.record("recovery failed", f"{story.ledger_id} {type(error).__name__}")
+                host.record("recovery failed", f"{self.name_of(story)} {type(error).__name__}")
                 await asyncio.sleep(0.3)
                 continue
-            host.record("recovered", f"{story.ledger_id} {reader.last_add_confirmed}")
+            host.record("recovered", f"{self.name_of(story)} {reader.last_add_confirmed}")
             story.ends.append(reader.last_add_confirmed)
             if reader.length != story.stored.length:
                 story.violated("I3", f"recovery found {reader.length} bytes, the metadata say {story.stored.length}")

@@ -41,7 +41,7 @@ async def _write(stage: Stage, actor: Actor, client: Client) -> None:
             await asyncio.sleep(rng.random() * options["pause_s"])
     except BookKeeperError as error:
         story.failure = error
-        stage.world.record("writer", "append failed", f"{writer.ledger_id} {type(error).__name__}")
+        stage.world.record("writer", "append failed", f"{stage.name_of(writer)} {type(error).__name__}")
         await stage.append_in_vain(story, writer, rng)
     if options["end"] == "hold":
         await stage.ended.wait()
@@ -140,7 +140,7 @@ async def delete(stage: Stage, actor: Actor) -> None:
             try:
                 await client.delete_ledger(story.ledger_id)
             except BookKeeperError as error:
-                stage.world.record("deletion", "failed", f"{story.ledger_id} {type(error).__name__}")
+                stage.world.record("deletion", "failed", f"{stage.name_of(story)} {type(error).__name__}")
                 await asyncio.sleep(0.2)
 
     while not await stage.on(actor.options["host"], act):

@@ -95,7 +95,7 @@ async def check_directories(stage: Stage) -> None:
             try:
                 rotten = bookie.settings.bookie_id in stage.oracle.rotten
                 if left := bookie.host.do(lambda: [*_left_by(bookie, rotten=rotten)]):  # noqa: B023 - it is called at once
-                    raise Violation("no file left over", f"{bookie.host.name}: {'; '.join(left)}")
+                    raise Violation("no file left over", f"{bookie.host.name}: {'; '.join(left)}", bookie.tree)
             finally:
                 bookie.host.crash()
             stage.world.marks[DIRECTORIES_CHECKED] += 1

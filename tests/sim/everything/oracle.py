@@ -26,7 +26,7 @@ from bkpy.protocol.repair.garbage_collection import ProbeState
 from bkpy.protocol.repair.holdings import holdings
 from tests.faults.oracle import Promises, findings, read_back
 from tests.hooks import cluster_of, has_storage, is_serving, mender_of, storage_of
-from tests.sim.cluster import HIDDEN_MAX, ROOT, Ledger, held_by
+from tests.sim.cluster import HIDDEN_MAX, NATIVE, ROOT, Ledger, Tree, held_by
 from tests.sim.coverage_marks import MEMORY_LOST
 from tests.sim.healing_oracle import SEEN_WITHIN_S, HealingOracle
 from tests.sim.stories import ORDER, PASSWORD, Stories, Story
@@ -42,11 +42,15 @@ _LEDGER = re.compile(rf"{ROOT}/(\d{{3}})/(\d{{4}})/(\d{{4}})/(\d{{4}})/L(\d{{4}}
 
 
 class Violation(AssertionError):  # noqa: N818 - it is what the oracle finds
-    """A promise was broken. `invariant`: "I1" to "I10", "logs dense", "consumers exact", or "liveness: ..."."""
+    """A promise was broken. `invariant`: "I1" to "I10", "logs dense", "consumers exact", or "liveness: ...".
 
-    def __init__(self, invariant: str, what: str) -> None:
-        super().__init__(f"{invariant}: {what}")
+    `tree`: of the cluster whose ledgers `what` is about.
+    """
+
+    def __init__(self, invariant: str, what: str, tree: Tree = NATIVE) -> None:
+        super().__init__(f"{invariant}: {what}" + (" (in BookKeeper's cluster)" if tree.of_bookkeeper else ""))
         self.invariant = invariant
+        self.tree = tree
 
 
 def _write_sets(metadata: LedgerMetadata) -> Iterable[set[str]]:
@@ -130,7 +134,7 @@ class LedgerStories(Stories):
 
     def __init__(self, oracle: Oracle) -> None:
         self.oracle = oracle
-        super().__init__(oracle.cluster.world, oracle.cluster.bookies)
+        super().__init__(oracle.cluster.world, oracle.cluster.bookies, oracle.cluster.tree)
 
     def _watch(self) -> None:
         pass
@@ -171,9 +175,10 @@ class Oracle(HealingOracle):
         self.stories = LedgerStories(self)
 
     def violate(self, invariant: str, what: str) -> None:
-        self.world.record("oracle", "violation", f"{invariant}: {what}")
+        violation = Violation(invariant, what, self.tree)
+        self.world.record("oracle", "violation", str(violation))
         if not self.found.done():
-            self.found.set_result(Violation(invariant, what))
+            self.found.set_result(violation)
 
     def _broken(self, invariant: str, what: str) -> None:
         self.violate(invariant, what)
@@ -448,7 +453,7 @@ class Oracle(HealingOracle):
             self.violate("I3", f"ledger {story.ledger_id} was closed {story.closings} times")
         held = await self._check_bookies(client, story)
         self._check_copies(metadata, held, heals=heals)
-        self.world.record("oracle", "satisfied", f"{story.ledger_id} {metadata.last_entry}")
+        self.world.record("oracle", "satisfied", f"{self.tree.name_of(story.ledger_id)} {metadata.last_entry}")
 
     async def _check_what_is_left(self, client: Client, story: LedgerStory) -> None:
         """Of a ledger that has lost entries with a host, each of the others is read as it was appended.

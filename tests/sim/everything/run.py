@@ -205,7 +205,7 @@ class Play:
         began = self.world.loop.time()
         while left := stage.oracle.unfinished(heals=self._heals(stage)) or await self._left_over(stage, client):
             if self.world.loop.time() > began + HEALED_WITHIN_S:
-                raise Violation(*left)
+                raise Violation(*left, stage.cluster.tree)
             await asyncio.sleep(0.25)
 
     async def _left_over(self, stage: Stage, client: Client) -> tuple[str, str] | None:

@@ -294,7 +294,9 @@ class Stage(Users):
             async with asyncio.timeout(seconds):
                 return await work
         except TimeoutError:
-            raise Violation(f"liveness: {liveness}", f"not within {seconds} s after the faults") from None
+            raise Violation(
+                f"liveness: {liveness}", f"not within {seconds} s after the faults", self.cluster.tree
+            ) from None
 
     async def call(self, host: str, work: Coroutine[Any, Any, None]) -> None:
         """A call that a fault may cancel."""

@@ -9,6 +9,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.sim.cluster import NATIVE
+
+from .bookkeeper_part import BOOKKEEPER
+from .oracle import Violation
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
@@ -19,7 +24,7 @@ if TYPE_CHECKING:
 
 # What hosts go through, whichever ledger is looked at.
 LIVES = {"boot", "crash", "power cut", "gave up", "start failed", "ledger directories", "runs the code of"}
-# Those who tell of one ledger each, whose id is the first word.
+# Those who tell of one ledger each, whose name is the first word.
 TELLERS = {"writer", "reader", "store", "deletion", "client"}
 OF_A_LEDGER = {"recovered", "recovery failed", "collected"}
 _LEDGERS = re.compile(r"\b(?:ledgers?|appends to) [\[{]?(\d+(?:, \d+)*)")
@@ -29,7 +34,9 @@ def tell(outcome: Outcome) -> str:
     """What was violated, what the plan is, and what happened that has to do with it."""
     plan, error = outcome.plan, outcome.error
     text = f"{type(error).__name__}: {error}"
-    about = {ledger_id for found in _LEDGERS.findall(text) for ledger_id in found.split(", ")}
+    trees = [error.tree] if isinstance(error, Violation) else [NATIVE, BOOKKEEPER]
+    ids = {int(ledger_id) for found in _LEDGERS.findall(text) for ledger_id in found.split(", ")}
+    about = {tree.name_of(ledger_id) for tree in trees for ledger_id in ids}
     lines = [f"{outcome.invariant} is violated: {text}", "", *_setting(plan), ""]
     happened = [*_that_matters(outcome.trace, about), *_begun(plan, outcome.trace)]
     lines += [_line(*one) for one in _together(sorted(happened, key=lambda one: one[0]))]

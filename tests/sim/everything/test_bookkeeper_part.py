@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 from bkpy.bookie.bookkeeper import ledger_keys
 from bkpy.protocol.wire.messages import Status
+from tests.sim.cluster import NATIVE, Tree
 from tests.sim.coverage_marks import acted
+from tests.sim.world import Event
 
+from .bookkeeper_part import BOOKKEEPER
+from .oracle import Violation
 from .plan import Plan
-from .run import Play, play, prepare
+from .run import Outcome, Play, play, prepare
 from .stage import cluster_of
-
-if TYPE_CHECKING:
-    import pytest
+from .story import tell
 
 
 def part_of(seed: int) -> Plan:
@@ -49,7 +53,29 @@ def test_a_forgotten_fence_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert play(part_of(90)).error is None
     monkeypatch.setattr(ledger_keys, "fence", forget)
     monkeypatch.setattr("bkpy.bookie.bookkeeper.reads.fence", forget)
-    assert play(part_of(90)).invariant == "I1"
+    outcome = play(part_of(90))
+    assert outcome.invariant == "I1"
+    story = tell(outcome)
+    assert "(in BookKeeper's cluster)" in story
+    assert "recovered, ledger 0@bookkeeper" in story
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (Violation("I1", "ledger 0: entry 7 was acknowledged", NATIVE), {NATIVE}),
+        (Violation("I1", "ledger 0: entry 7 was acknowledged", BOOKKEEPER), {BOOKKEEPER}),
+        (KeyError("ledger 0"), {NATIVE, BOOKKEEPER}),
+    ],
+)
+def test_a_story_tells_ledgers_of_the_same_id_apart(error: Exception, told: set[Tree]) -> None:
+    trees = (NATIVE, BOOKKEEPER)
+    trace = [Event(1.0, "writer", "closed", f"{tree.name_of(n)} 7") for tree in trees for n in range(2)]
+    lines = tell(Outcome(part_of(90), error, "I1", trace=trace)).splitlines()
+    assert [tree for tree in trees if any(f"closed, ledger {tree.name_of(0)}: 7" in line for line in lines)] == [
+        tree for tree in trees if tree in told
+    ]
+    assert not any(f"ledger {tree.name_of(1)}:" in line for tree in trees for line in lines)
 
 
 def test_a_plan_without_it_has_no_such_bookie() -> None:
