@@ -530,4 +530,11 @@ MUTANTS: list[Mutant] = [
             "test_a_range_of_small_entries_is_not_more_requests_than_its_time_is_enough_for",
         ),
     ),
+    Mutant(
+        "ranges of a recovery as long as with bkpy's own bookies",
+        "no recovery of a ledger with thousands of small entries behind last add confirmed ends while bookies are slow",
+        "min(settings.recovery_range_entries_max, RANGE_ENTRIES_MAX)",
+        "settings.recovery_range_entries_max",
+        ("tests/unit/client/bookkeeper/test_bookkeeper_client.py::test_a_recovery_has_its_time_for_few_requests_too",),
+    ),
 ]

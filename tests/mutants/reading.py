@@ -43,4 +43,11 @@ MUTANTS: list[Mutant] = [
         "ascending(block.first_entry, len(block)),",
         (f"{_COLUMNS}::test_a_log",),
     ),
+    Mutant(
+        "the first range of a scan has as many entries as a setting says, and no other does",
+        "with small bounds, the first read alone is large",
+        "return min(self._range_entries_max, self._first_entries)",
+        "return self._first_entries",
+        ("tests/unit/client/read/test_range_pipeline.py::test_no_range_has_more_entries_than_any_may_have",),
+    ),
 ]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bkpy.runtime.interfaces import Runtime
 
 
-# Entries of one range of a read, each of which is a request of its own there: a range has the time of one request.
+# Entries of one range of a scan or recovery, each a request of its own there: a range has the time of one request.
 RANGE_ENTRIES_MAX: Final = 1000
 
 _TOKEN_BYTES: Final = 8  # of what is unique to the creation of a ledger
@@ -25,7 +25,11 @@ _TOKEN_BYTES: Final = 8  # of what is unique to the creation of a ledger
 
 def with_short_ranges(settings: ClientSettings) -> ClientSettings:
     """The settings, with as many entries in a range as a bookie of BookKeeper's answers in good time."""
-    return settings.model_copy(update={"read_entries_max": min(settings.read_entries_max, RANGE_ENTRIES_MAX)})
+    bounds = {
+        "read_entries_max": min(settings.read_entries_max, RANGE_ENTRIES_MAX),
+        "recovery_range_entries_max": min(settings.recovery_range_entries_max, RANGE_ENTRIES_MAX),
+    }
+    return settings.model_copy(update=bounds)
 
 
 def bookkeeper_dialect(settings: ClientSettings, runtime: Runtime) -> ClientDialect:

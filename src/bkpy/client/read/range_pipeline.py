@@ -77,7 +77,7 @@ class RangePipeline(Generic[T]):
     def range_entries(self) -> int:
         """How many entries the next range has."""
         if not self.record_bytes:
-            return self._first_entries
+            return min(self._range_entries_max, self._first_entries)
         return max(1, min(self._range_entries_max, int(self._range_bytes / self.record_bytes)))
 
 

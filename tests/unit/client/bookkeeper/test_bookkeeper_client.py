@@ -11,6 +11,7 @@ import pytest
 from tests.in_process import ROOT, contents, runtime_here
 
 import bkpy
+from bkpy.client.bookkeeper import dialect
 from bkpy.client.bookkeeper.dialect import RANGE_ENTRIES_MAX
 from bkpy.client.client import log_parts, open_client, replication_context
 from bkpy.config.client import client_settings
@@ -87,6 +88,17 @@ async def test_a_range_of_small_entries_is_not_more_requests_than_its_time_is_en
     ranges = [len(block) async for block in reader.read_blocks()]
     assert sum(ranges) == 2 * RANGE_ENTRIES_MAX
     assert max(ranges) <= RANGE_ENTRIES_MAX
+
+
+async def test_a_recovery_has_its_time_for_few_requests_too(
+    theirs: TheirCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dialect, "RANGE_ENTRIES_MAX", 20)
+    theirs.write(7, 400, closed=False, at_once=True)
+    for bookie in theirs.bookies.values():
+        bookie.seconds_each = 0.01
+    client = await theirs.client(read_timeout_s=1)
+    assert (await client.recover_ledger(7)).last_add_confirmed == 399
 
 
 async def test_a_client_forgets_a_ledger_with_its_last_reader(theirs: TheirCluster) -> None:

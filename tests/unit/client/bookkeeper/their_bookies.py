@@ -58,6 +58,8 @@ class TheirBookie:
         self.ledgers: dict[int, TheirLedger] = {}
         self.asked: list[Any] = []
         self.answer_by: Callable[[Any], StatusCode | None] = lambda request: StatusCode.EOK
+        self.seconds_each = 0.0  # for which it does nothing else than answer one request
+        self._turn = asyncio.Lock()
         self.tls = tls
         self.mangle: Callable[[bytes], bytes] = lambda frame: frame  # what somebody makes of an answer
         self.behind_start_tls = b""  # what somebody in between adds to the answer
@@ -77,6 +79,9 @@ class TheirBookie:
     async def answer(self, header: RequestHeader, request: Any) -> Response | StatusCode | None:
         """The response, a bare status, or None for no answer."""
         self.asked.append(request)
+        if self.seconds_each:
+            async with self._turn:
+                await asyncio.sleep(self.seconds_each)
         status = self.answer_by(request)
         if status != StatusCode.EOK:
             return status

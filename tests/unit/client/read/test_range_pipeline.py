@@ -16,7 +16,7 @@ Range = tuple[int, int]
 class Source:
     """Answers up to `cut` entries of a range, when it is told to."""
 
-    def __init__(self, cut: int = 1 << 30, *, rest_ahead: bool = True) -> None:
+    def __init__(self, cut: int = 1 << 30, *, rest_ahead: bool = True, entries_max: int = 10) -> None:
         self.cut = cut
         self.asked: list[Range] = []
         self.cancelled: list[Range] = []
@@ -28,7 +28,7 @@ class Source:
             at_once=3,
             rest_ahead=rest_ahead,
             first_entries=2,
-            range_entries_max=10,
+            range_entries_max=entries_max,
             range_bytes=1000,
             runtime=runtime_here(),
         )
@@ -50,6 +50,12 @@ class Source:
 async def settle() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
+
+
+async def test_no_range_has_more_entries_than_any_may_have() -> None:
+    source = Source(entries_max=1)
+    async with aclosing(source.pipeline.run(0, 3)) as results:
+        assert [result async for result in results] == [(n, n) for n in range(4)]
 
 
 async def test_one_short_range_goes_ahead_until_the_size_of_records_is_known() -> None:
