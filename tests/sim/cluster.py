@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from unittest.mock import patch
 
+from bkpy.bookie.bookkeeper import ledger_keys, reads
 from bkpy.bookie.node import BookieNode
 from bkpy.client.client import Client, open_client
 from bkpy.config.base import KIB
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
+    from bkpy.bookie.service import BookieService
     from bkpy.buffers import Bytes
     from bkpy.client.read.reader import LedgerReader
     from bkpy.client.write.writer import LedgerWriter
@@ -133,8 +135,8 @@ def watched(storage: type[LedgerStorage], hidden: type[HiddenLedger]) -> Iterato
         bookie.world.marks[FENCE_RACED_ADD] += bookie.pending[ledger_id] > 0
         bookie.world.marks[FENCE_OF_UNSEEN] += not bookie.promises[ledger_id]
         fenced = await fence(storage, ledger_id, key)
-        if fenced and key == bookie.true_key(ledger_id):  # a stranger's fence gives way
-            bookie.fenced.add(ledger_id)
+        if fenced:
+            bookie.says_fenced(ledger_id, key)
         return fenced
 
     async def watched_delete(hidden: HiddenLedger) -> bool:
@@ -159,6 +161,21 @@ def watched(storage: type[LedgerStorage], hidden: type[HiddenLedger]) -> Iterato
         patch.object(storage, "fence", watched_fence),
         patch.object(hidden, "delete", watched_delete),
     ):
+        yield
+
+
+@contextlib.contextmanager
+def watched_answers() -> Iterator[None]:
+    """Meanwhile bookies for BookKeeper's clients note the fences that they answer."""
+    fence = ledger_keys.fence
+
+    async def watched_fence(service: BookieService, ledger_id: int, key: bytes) -> Status:
+        status = await fence(service, ledger_id, key)
+        if status == Status.OK:
+            _RUNNING.get().says_fenced(ledger_id, key)
+        return status
+
+    with patch.object(reads, "fence", watched_fence):
         yield
 
 
@@ -215,6 +232,7 @@ class Bookie:
         self.promises: defaultdict[int, set[int]] = defaultdict(set)
         self.pending: Counter[int] = Counter()  # batches of each ledger that aren't durable yet
         self.fenced: set[int] = set()  # of which it may have said so
+        self.next_fence: asyncio.Future[None] = world.loop.create_future()  # done when it may say so of one more
         self.taken_late: set[int] = set()  # where it accepted an append all the same
         self.mends = False  # with an integrity check
         self.grows = GROWS  # how likely a start after the first adds a ledger directory
@@ -321,6 +339,29 @@ class Bookie:
         if self.host.up and self.host.boots == boot:
             self.host.crash()
 
+    def says_fenced(self, ledger_id: int, key: bytes) -> None:
+        """It may now say that the ledger is fenced."""
+        if key == self.true_key(ledger_id):  # a stranger's fence gives way
+            self.fenced.add(ledger_id)
+            said, self.next_fence = self.next_fence, self.world.loop.create_future()
+            said.set_result(None)
+
+    async def forgotten_fences(self) -> list[int]:
+        """The ledgers that it said are fenced, and that it would take appends to again."""
+
+        async def look() -> list[int]:
+            storage = storage_of(node)
+            found = []
+            for ledger_id in sorted(self.fenced):
+                info = await storage.looked_up(ledger_id)
+                kept = await storage.ledgers.has_tombstone(ledger_id) if info is None else info.fenced
+                found += [] if kept else [ledger_id]
+            return found
+
+        node = self.node
+        assert node is not None
+        return await self.host.start(look())
+
     async def held(self) -> list[int]:
         """The ledgers that it has something of."""
         assert self.node is not None
@@ -358,6 +399,7 @@ class Cluster:
             observed(self.world),
             self._small_files(opening, flush),
             watched(LedgerStorage, HiddenLedger),
+            watched_answers(),
             self._of_earlier_version(),
         ):
             return self.world.run(main)

@@ -198,7 +198,7 @@ EXPECTED: Mapping[str, tuple[str, ...]] = {
         *(MEMORY_LOST, JOURNAL_GIVEN_UP, INDEX_REBUILT, FORMATTED_ANEW, FORMAT_REFUSED),
         *(TAKEN_OVER_STOPPED, TAKEN_OVER_TORN),
         *(acted(kind, of_bookkeeper=True) for kind in ("writer", "duel", "reader", "tail", "deletion")),
-        DIED_IN_BOOKKEEPERS,
+        *(DIED_IN_BOOKKEEPERS, struck("power cut at a fence", of_bookkeeper=True)),
     ),
     "everything-long": (acted("writer"),),
     "crowd": (*_STORAGE, TORN_TAIL, WINDOW_OF_ONE, SEVERAL_LEDGERS, FENCE_RACED_ADD, FENCE_OF_UNSEEN, LONG_POLL),

@@ -72,7 +72,8 @@ def search(
 ) -> Search:
     """Play seeds from the first on, until so many notice, or until so much processor time has gone.
 
-    `feature`: what a plan of "everything" needs to reach the defect; other seeds are not played.
+    `feature`: what a plan of "everything" needs to reach the defect, "one + another" if it needs both; other seeds are
+    not played.
     """
     result = Search()
     spent = 0.0
@@ -94,6 +95,11 @@ def search(
 def passes_without(run: str, seed: int) -> bool:
     """Whether the seed passes without any defect: one that fails finds something else."""
     return all(played.error is None for played in play_seeds(Defect("none"), run, seed, 1))
+
+
+def features_of(feature: str) -> set[str]:
+    """The features of which "one + another" are the names."""
+    return set(filter(None, feature.split(" + ")))
 
 
 def play_seeds(defect: Defect, run: str, first: int, count: int, feature: str = "") -> Iterator[Played]:
@@ -122,7 +128,7 @@ def main(defect: Defect, run: str, first: int, count: int, feature: str) -> None
     for seed in range(first, first + count):
         began = time.process_time()
         resource.setrlimit(resource.RLIMIT_CPU, (int(began) + HANGS_S, resource.RLIM_INFINITY))
-        plays = not feature or feature in Plan.draw(seed).features
+        plays = not feature or features_of(feature) <= Plan.draw(seed).features
         error = play_with(defect.switch(), run, seed) if plays else None
         line = first_line(error)[:200] if error is not None else None
         played = Played(seed, line, time.process_time() - began, plays)

@@ -1,7 +1,8 @@
 """The second cluster of some seeds: bookies with BookKeeper's protocol, under a root of BookKeeper's in the same store.
 
 Its users are in the processes of the others, and what goes wrong there strikes both. Its oracle is the same one. There
-are no workers: bkpy's heal no such cluster, so every entry has to be on an ack quorum, and no more.
+are no workers: bkpy's heal no such cluster, so every entry has to be on an ack quorum, and no more. A bookie without a
+journal that dies is in limbo for good, and takes no new ledgers: then there is another bookie.
 """
 
 from __future__ import annotations
@@ -17,32 +18,33 @@ from tests.in_process import init_bookkeeper
 from tests.sim.cluster import Bookie, Cluster, Tree
 
 from .oracle import Oracle
+from .stage import without_journal
 
 if TYPE_CHECKING:
     from .stage import Stage
 
 BOOKKEEPER = Tree("/bookkeeper", HYBRID, BookKeeperLedgerMetadata, of_bookkeeper=True)
-BOOKIES = 3
+BOOKIES = 3  # and one more where one of them has no journal
 
 _NODES = (
     *("", paths.INSTANCE_ID, paths.LAYOUT, paths.AVAILABLE, paths.READ_ONLY, paths.COOKIES, SHORT_IDS),
-    *(f"({paths.AVAILABLE}|{paths.READ_ONLY}|{paths.COOKIES})/bk-[1-{BOOKIES}]", r"\d{2}(/\d{4}(/L\d{4})?)?"),
+    *(f"({paths.AVAILABLE}|{paths.READ_ONLY}|{paths.COOKIES})/bk-[1-{BOOKIES + 1}]", r"\d{2}(/\d{4}(/L\d{4})?)?"),
 )
 _ALLOWED = re.compile("|".join(f"({one})" for one in _NODES))
 
 
 class BookKeeperCluster(Cluster):
-    """Three bookies beside those of `cluster`."""
+    """Some bookies beside those of `cluster`."""
 
     tree = BOOKKEEPER
 
-    def __init__(self, cluster: Cluster, **settings: Any) -> None:
+    def __init__(self, cluster: Cluster, bookies: int, **settings: Any) -> None:
         self.world = cluster.world
         self.calm = True
         self.client_host = cluster.client_host
         settings = {**settings, "protocol": "bookkeeper"}
         self.bookies = [
-            Bookie(self.world, f"bk-{n + 1}", calm=True, tree=BOOKKEEPER, **settings) for n in range(BOOKIES)
+            Bookie(self.world, f"bk-{n + 1}", calm=True, tree=BOOKKEEPER, **settings) for n in range(bookies)
         ]
         self.ledgers = {}
 
@@ -75,5 +77,8 @@ class BookKeeperOracle(Oracle):
 
 def bookkeeper_part(stage: Stage, settings: dict[str, Any]) -> Stage:
     """The users of such a cluster, in the processes of `stage`."""
-    cluster = BookKeeperCluster(stage.cluster, **settings)
+    forgets = stage.schedule.shape.get("bookkeeper_without_journal")
+    cluster = BookKeeperCluster(stage.cluster, BOOKIES + (forgets is not None), **settings)
+    if forgets is not None:
+        without_journal(cluster.bookies[int(forgets)])  # type: ignore[arg-type]
     return stage.beside(cluster, BookKeeperOracle(cluster))

@@ -77,6 +77,17 @@ async def _blackout(stage: Stage, fault: Fault, rng: Random) -> None:
                 await stage.start(bookie)
 
 
+async def _cut_at_a_fence(stage: Stage, fault: Fault, rng: Random) -> None:
+    """The next bookie that answers that a ledger is fenced loses power right behind its answer."""
+    answers = {bookie.next_fence: bookie for bookie in stage.cluster.bookies}
+    await asyncio.wait(answers, timeout=fault.lasts_s, return_when=asyncio.FIRST_COMPLETED)
+    bookie = next((bookie for answer, bookie in answers.items() if answer.done()), None)
+    if bookie is not None:
+        await asyncio.sleep(fault.options["after_s"])
+        if bookie.host.up and not stage.is_gone(bookie):
+            bookie.host.power_cut()
+
+
 async def _slow_disk(stage: Stage, fault: Fault, rng: Random) -> None:
     disk = stage.bookie(fault.options["bookie"]).host.disk
     disk.stall()
@@ -252,6 +263,7 @@ async def _cancelled_calls(stage: Stage, fault: Fault, rng: Random) -> None:
 _OTHERS = {
     "duplicated connections": _duplicated_connections,
     "blackout": _blackout,
+    "power cut at a fence": _cut_at_a_fence,
     "slow disk": _slow_disk,
     "full disk": _full_disk,
     "read errors": _read_errors,

@@ -245,14 +245,25 @@ def _format(drawing: Drawing) -> None:
 
 @feature("earlier version", 0.15)
 def _earlier_version(drawing: Drawing) -> None:
-    """Some bookies begin with the code of version 0.2.0; today's takes over the directories, however it ended."""
+    """Some bookies begin with the code of version 0.2.0; today's takes over the directories, however it ended.
+
+    A bookie that loses its disks comes back with that code; today's takes over while it still lacks what it had.
+    """
     rng = drawing.stream("earlier version")
     numbers = rng.sample(range(drawing.bookies), rng.randrange(1, drawing.bookies + 1))
-    drawing.shape["earlier"] = [[number, rng.choice((1, 1, 2))] for number in numbers]  # with their lives
-    for number in numbers:
+    lives: dict[JSON, JSON] = {number: rng.choice((1, 1, 2)) for number in numbers}
+    lost = next((fault for fault in drawing.faults if fault.kind == "disks lost"), None)
+    unlucky = drawing.shape["unlucky"]
+    if lost is not None:
+        lives[unlucky] = 3
+    drawing.shape["earlier"] = [[number, count] for number, count in lives.items()]
+    for number in lives:
         some = drawing.stream(f"upgrade-{number}")
         options: dict[str, JSON] = {"bookie": number, "how": some.choice(("stop", "crash", "power cut"))}
-        drawing.add_actor("upgrade", some, options)
+        upgrade = drawing.add_actor("upgrade", some, options)
+        if lost is not None and number == unlucky:
+            at_s = round(lost.at_s + lost.lasts_s + some.random(), 4)
+            drawing.actors[-1] = dataclasses.replace(upgrade, at_s=at_s)
 
 
 @feature("BookKeeper's protocol", 0.12)
@@ -285,6 +296,17 @@ def _bookkeepers_protocol(drawing: Drawing) -> None:
         if "host" in of_fault:
             of_fault["host"] = some.choice((drawing.client(some), f"bk-{some.randrange(3) + 1}"))
         drawing.add_fault(f"bookkeeper-fault-{n + 1}", kind, some, longest_s=4.0, options=of_fault)
+    rng = drawing.stream("bookkeeper losses")
+    if rng.random() < 0.4:
+        drawing.shape["bookkeeper_without_journal"] = number = rng.randrange(3)
+        death = rng.choice(("crash", "power cut"))
+        loss: dict[str, JSON] = {"bookie": number, **of_bookkeeper}
+        drawing.add_fault("bookkeeper-loss", death, rng, longest_s=2.0, options=loss)
+    rng = drawing.stream("bookkeeper fences")
+    if rng.random() < 0.5:
+        drawing.add_actor("duel", rng, {"host": drawing.client(rng), "of": writer.key, **of_bookkeeper})
+        cut: dict[str, JSON] = {"after_s": rng.choice((0.0, 0.0002, 0.001)), **of_bookkeeper}
+        drawing.faults.append(Fault("bookkeeper-fence", "power cut at a fence", 0.0, drawing.storm_s, cut))
 
 
 def draw_plan(seed: int, size: str) -> Plan:

@@ -436,10 +436,46 @@ class Oracle(HealingOracle):
         for bookie in self.bookies:
             if bookie.taken_late:
                 self.violate("I8", f"{bookie.host.name} took appends to {bookie.taken_late}, which it had fenced")
+            await self._check_fences(bookie)
         for story in self.stories.by_id.values():
             assert isinstance(story, LedgerStory)
             if not story.deleted:
                 await self._check_ledger(client, story, heals=heals)
+
+    async def _check_fences(self, bookie: Bookie) -> None:
+        """What had lost nothing takes no append to any ledger that it said is fenced."""
+        name = bookie.settings.bookie_id
+        if bookie.rebuilds or name in self.gone | self.in_doubt | self.rotten | self.formatted:
+            return
+        if forgotten := await bookie.forgotten_fences():
+            self.violate("I8", f"{bookie.host.name} would take appends to {forgotten}, which it had fenced")
+
+    async def check_denials(self, client: Client, bookie: Bookie) -> None:
+        """A bookie that has lost entries denies none that a ledger names it for."""
+        name = bookie.settings.bookie_id
+        for ledger_id, lost in [*self.forgotten[name].items()]:
+            story = self.stories.by_id.get(ledger_id)
+            if story is None or self.story(ledger_id).deleted or not lost:
+                continue
+            named = self._named(story.stored, name, lost)
+            unknown: set[int] = set()
+            reader = await client.open_ledger(ledger_id, password=PASSWORD)
+            held = await held_by(reader, story.payloads, bookie, max(lost), in_limbo=True, unknown=unknown)
+            await reader.close()
+            assert held is not None
+            if denied := sorted(named & self._named(story.stored, name, lost) - held - unknown):
+                self.violate("I9", f"{name} acknowledged {denied} of ledger {ledger_id}, and denies that it had them")
+
+    def _named(self, metadata: LedgerMetadata, name: str, entry_ids: set[int]) -> set[int]:
+        """Those of the entries that should be on the bookie."""
+        ends_at = metadata.last_entry if metadata.state is LedgerState.CLOSED else max(entry_ids)
+        named = set()
+        for entry_id in entry_ids:
+            names = metadata.fragment_of(entry_id).bookies
+            places = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum)
+            if entry_id <= ends_at and name in [names[i] for i in places]:
+                named.add(entry_id)
+        return named
 
     async def _check_ledger(self, client: Client, story: LedgerStory, *, heals: bool) -> None:
         if story.stored.accepted_loss is not None or self.given_up(story.stored):
@@ -451,7 +487,7 @@ class Oracle(HealingOracle):
             self.violate("I3", f"ledger {story.ledger_id} ends at {metadata.last_entry}, clients saw {sorted(wrong)}")
         if story.closings != 1:
             self.violate("I3", f"ledger {story.ledger_id} was closed {story.closings} times")
-        held = await self._check_bookies(client, story)
+        held = await self._check_bookies(client, story, heals=heals)
         self._check_copies(metadata, held, heals=heals)
         self.world.record("oracle", "satisfied", f"{self.tree.name_of(story.ledger_id)} {metadata.last_entry}")
 
@@ -486,8 +522,11 @@ class Oracle(HealingOracle):
         for invariant, what in findings(story.promises, contents):
             self.violate(invariant, f"{when}ledger {story.ledger_id}: {what}")
 
-    async def _check_bookies(self, client: Client, story: LedgerStory) -> dict[str, set[int]]:
-        """Each bookie has what it acknowledged; returns what each has."""
+    async def _check_bookies(self, client: Client, story: LedgerStory, *, heals: bool) -> dict[str, set[int]]:
+        """Each bookie has what it acknowledged, and where nobody heals denies nothing that it has lost.
+
+        Returns what each has.
+        """
         ledger_id = story.ledger_id
         reader = await client.open_ledger(ledger_id, password=PASSWORD)
         found: dict[str, set[int]] = {}
@@ -522,6 +561,9 @@ class Oracle(HealingOracle):
             unreadable = unknown & self.rot[name][ledger_id]
             if lost := sorted(promised & bookie.promises[ledger_id] - held - unreadable):
                 self.violate("I9", f"{name} acknowledged and lost {lost} of ledger {ledger_id}")
+            lost_ids = {n for n in self.forgotten[name][ledger_id] if n <= last}
+            if not heals and (denied := sorted(lost_ids - held - unknown)):
+                self.violate("I9", f"{name} acknowledged {denied} of ledger {ledger_id}, and denies that it had them")
             found[name] = held
         await reader.close()
         return found
@@ -541,6 +583,7 @@ class Oracle(HealingOracle):
                 if entry_id in held.get(names[i], ())
                 or entry_id in self.rot[names[i]][metadata.ledger_id]
                 or (heals and self._unsent(metadata.ledger_id, names[i], {entry_id}))
+                or (not heals and entry_id in self.forgotten[names[i]][metadata.ledger_id])
             ]
             if len(there) < needed:
                 self.violate("I7", f"entry {entry_id} of ledger {metadata.ledger_id} is on {there or 'none'} only")

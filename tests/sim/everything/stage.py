@@ -210,6 +210,7 @@ class Stage(Users):
                 await bookie.start()
                 if former is not None and bookie.code is None:
                     self.world.marks[TAKEN_OVER_STOPPED if stopped else TAKEN_OVER_TORN] += 1
+                    await self.on(self.operating.name, lambda client: self._ask_for_losses(client, bookie))
                 return
             except HostDied:
                 await asyncio.sleep(0.1)
@@ -222,6 +223,11 @@ class Stage(Users):
                     bookie.host.crash()
                 bookie.host.disk.heal()
                 await asyncio.sleep(0.2)
+
+    async def _ask_for_losses(self, client: Client, bookie: Bookie) -> None:
+        """Today's code has to know what the earlier version had lost."""
+        with contextlib.suppress(BookKeeperError):  # it may be down again
+            await self.oracle.check_denials(client, bookie)
 
     def _start_without_its_journal(self, bookie: Bookie) -> None:
         """As an operator does when a start refuses a journal with damage: the bookie may have lost anything."""
@@ -353,6 +359,10 @@ def cluster_of(plan: Plan) -> Cluster:
         for number, lives in plan.shape["earlier"]:  # type: ignore[misc, union-attr]
             cluster.bookies[number].begin_with(EarlierBookies.of(EARLIER), lives)  # type: ignore[index, arg-type]
     if plan.shape.get("no_journal"):
-        unlucky = cluster.bookies[int(plan.shape["unlucky"])]  # type: ignore[arg-type]
-        unlucky.settings = unlucky.settings.model_copy(update={"journal_write_data": False})
+        without_journal(cluster.bookies[int(plan.shape["unlucky"])])  # type: ignore[arg-type]
     return cluster
+
+
+def without_journal(bookie: Bookie) -> None:
+    """It keeps in memory what it acknowledges, and loses it with its process."""
+    bookie.settings = bookie.settings.model_copy(update={"journal_write_data": False})

@@ -1,4 +1,4 @@
-"""Defects of the track record, planted again: how many seeds of which run find each."""
+"""Defects of the track record, planted again, and imagined ones: how many seeds of which run find each."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 
 class Planted(NamedTuple):
-    """One row of docs/explanation/track-record.md. `mutant`: its name in tests/mutants.
+    """One defect. `mutant`: its name in tests/mutants.
 
-    `feature`: what a plan of "everything" needs to reach the defect; other seeds are not played.
+    `feature`: what a plan of "everything" needs to reach the defect, "one + another" if it needs both; other seeds are
+    not played.
     """
 
     defect: str

@@ -12,7 +12,7 @@ import sys
 
 from tests.sim.search import Defect, search
 
-from .registry import PLANTED
+from .registry import IMAGINED, PLANTED
 
 
 def main() -> int:
@@ -23,7 +23,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1e9, help="or after so many seconds of processor time")
     parser.add_argument("--run", help="of this run, in place of the registry's")
     arguments = parser.parse_args()
-    chosen = [one for one in PLANTED if not arguments.names or any(part in one.defect for part in arguments.names)]
+    defects = (*PLANTED, *IMAGINED)
+    chosen = [one for one in defects if not arguments.names or any(part in one.defect for part in arguments.names)]
     if not chosen:
         parser.error("there are no such defects")
     unseen = 0

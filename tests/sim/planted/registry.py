@@ -1,4 +1,8 @@
-"""The defects. Most need an interleaving or a crash that only some seeds have."""
+"""The defects. Most need an interleaving or a crash that only some seeds have.
+
+`PLANTED`: each is a row of docs/explanation/track-record.md. `IMAGINED`: there never were these; they show that runs
+would find defects of parts of the world that none of the others has to do with.
+"""
 
 from __future__ import annotations
 
@@ -161,5 +165,34 @@ PLANTED = (
         "Consumer at gap got `TruncatedError`",
         "a consumer in front of a gap is taken for one that has something to read there",
         "logs",
+    ),
+)
+
+IMAGINED = (
+    Planted(
+        "Upgrade passes over the earlier version's journal",
+        "kinds of journal records numbered anew, and what has none of them passed over",
+        feature="earlier version",
+    ),
+    Planted("Upgrade forgets fences", "the flag of a fence at another place in the index", feature="earlier version"),
+    Planted(
+        "Upgrade forgets losses",
+        "the flag of a loss at another place in the index",
+        feature="earlier version + loss of disks",
+    ),
+    Planted(
+        "BookKeeper's bookie answers a fence that a power cut takes",
+        "a fence for BookKeeper's clients answered before it is durable",
+        feature="BookKeeper's protocol",
+    ),
+    Planted(
+        "BookKeeper's bookie denies what it can't tell",
+        "an entry that may be lost denied to BookKeeper's clients",
+        feature="BookKeeper's protocol",
+    ),
+    Planted(
+        "BookKeeper's bookie counts as denying whatever it answers",
+        "an entry denied by whatever a BookKeeper bookie answers",
+        feature="BookKeeper's protocol",
     ),
 )
