@@ -8,6 +8,7 @@ tuning value.
 from __future__ import annotations
 
 import difflib
+import functools
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
@@ -15,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from bkpy.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -48,12 +49,14 @@ class Settings(BaseModel):
         return super().__new__(cls)
 
     @classmethod
+    @functools.cache
     def secrets(cls) -> frozenset[str]:
         """The names of settings whose values are shown nowhere."""
         return frozenset(name for name, field in cls.model_fields.items() if "SecretStr" in str(field.annotation))
 
     @classmethod
-    def groups(cls) -> dict[str, Group | None]:
+    @functools.cache
+    def groups(cls) -> Mapping[str, Group | None]:
         """The group of each field by its name, None for a tuning value."""
         found: dict[str, Group | None] = {}
         for base in reversed(cls.__mro__):  # a class that declares a field comes before its heirs

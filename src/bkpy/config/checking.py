@@ -6,6 +6,7 @@ version, with a notice. Inside the package there are only the names of today.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import ValidationError
@@ -21,9 +22,10 @@ S = TypeVar("S", bound=Settings)
 V = TypeVar("V")
 
 
-def accepted_names(model: type[Settings]) -> set[str]:
+@functools.cache
+def accepted_names(model: type[Settings]) -> frozenset[str]:
     """Every name that users may give: the names of today, and the former ones."""
-    return {*model.model_fields, *(old for old, new in RENAMED.items() if new in model.model_fields)}
+    return frozenset((*model.model_fields, *(old for old, new in RENAMED.items() if new in model.model_fields)))
 
 
 def current_names(
