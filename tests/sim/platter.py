@@ -7,6 +7,7 @@ through since the last fdatasync. A directory has the same: entries as seen, as 
 from __future__ import annotations
 
 import enum
+import functools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,11 @@ def _zeros(length: int) -> list[memoryview]:
         return []
     whole, rest = divmod(length, len(_BLANK))
     return [_BLANK] * whole + [_BLANK[:rest]]
+
+
+@functools.lru_cache(maxsize=8)  # at each start of a bookie the rest of its journals is read
+def _blank(length: int) -> bytes:
+    return bytes(length)
 
 
 class EntryStatus(enum.Enum):
@@ -65,7 +71,8 @@ class Inode:
         first, last = offset // SECTOR_BYTES, (end - 1) // SECTOR_BYTES
         view = self.view
         if last - first > len(view):  # most of what was allocated was never written
-            return self._sparse(sorted(i for i in view if first <= i <= last), offset, end)
+            written = sorted(i for i in view if first <= i <= last)
+            return self._sparse(written, offset, end) if written else _blank(end - offset)
         data = b"".join([view.get(i, ZEROS) for i in range(first, last + 1)])
         start = offset - first * SECTOR_BYTES
         return data[start : start + end - offset]
