@@ -32,7 +32,7 @@ T = TypeVar("T")
 # Where the suite runs in several processes (`-n 4`). What takes longest begins first, and of each other part as much is
 # done as of the others at any time: so tests that mostly wait run beside those that compute, and processors don't rest.
 _FIRST = ("containers", "spark", "packaging")
-_LAST = "unit"  # what is left when the others are done is short, so that all processes end together
+_LAST = "unit"  # at the end only its short tests are left, so that all processes end together
 _PACKAGES_SHARING = ("spark",)  # one session and one cluster for all modules
 _APART = "/apart/"  # but for these
 # Modules that read the source as text, or start bookies, once for all of their tests.
@@ -76,7 +76,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places: dict[str, tuple[float, str, int]] = {}  # of the scopes, each by its first test
     for item in items:
         part = _part(item.nodeid)
-        places.setdefault(_scope(item.nodeid), (_moment(part, before[part] / parts[part]), part, before[part]))
+        moment = _moment(item, before[part] / parts[part])
+        places.setdefault(_scope(item.nodeid), (moment, part, before[part]))
         before[part] += 1
     items.sort(key=lambda item: places[_scope(item.nodeid)])
 
@@ -140,11 +141,16 @@ def _scope(nodeid: str) -> str:
     return nodeid.partition("[")[0] if part == _LAST else nodeid
 
 
-def _moment(part: str, done: float) -> float:
-    """When a scope begins, before which this share of its part was done: 0 at the begin of the run, 1 at its end."""
+def _moment(item: pytest.Item, done: float) -> float:
+    """When its scope begins, before which this share of its part was done: 0 at the begin of the run, 1 at its end."""
+    part = _part(item.nodeid)
     if part in _FIRST:
         return 0.0
-    return done if part == _LAST else 0.01 + 0.79 * done
+    if part != _LAST:
+        return 0.01 + 0.79 * done
+    if item.nodeid.startswith(_ONE_PROCESS_EACH):
+        return 0.02
+    return 0.9 * done if item.get_closest_marker("thorough") else done
 
 
 def run_elsewhere(coroutine: Coroutine[Any, Any, T]) -> T:
