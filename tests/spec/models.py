@@ -30,7 +30,7 @@ class Ledgers:
     swaps: int = 0
     off: tuple[str, ...] = ()
 
-    def check(self, directory: Path, *invariants: str) -> Verdict:
+    def check(self, directory: Path, *invariants: str, brief: bool = False) -> Verdict:
         ensemble, write, ack = self.sizes
         constants = {
             "Bookies": _numbers(self.bookies),
@@ -45,7 +45,7 @@ class Ledgers:
             "Strangers": self.strangers,
             "Swaps": self.swaps,
         }
-        return _check("LedgerModel", directory, "ModelInit", constants, invariants or LEDGER_INVARIANTS)
+        return _check("LedgerModel", directory, "ModelInit", constants, invariants or LEDGER_INVARIANTS, brief=brief)
 
 
 @dataclass(frozen=True)
@@ -89,10 +89,16 @@ class Creations:
 
 
 def _check(
-    module: str, directory: Path, init: str, constants: Mapping[str, str | int], invariants: tuple[str, ...]
+    module: str,
+    directory: Path,
+    init: str,
+    constants: Mapping[str, str | int],
+    invariants: tuple[str, ...],
+    *,
+    brief: bool = False,
 ) -> Verdict:
     values = {name: str(value) for name, value in constants.items()}
-    return check(module, directory, init=init, next_="Next", constants=values, invariants=invariants)
+    return check(module, directory, init=init, next_="Next", constants=values, invariants=invariants, brief=brief)
 
 
 def _numbers(count: int) -> str:

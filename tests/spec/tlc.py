@@ -61,10 +61,12 @@ def check(
     constants: Mapping[str, str],
     invariants: Sequence[str],
     deadlocks: bool = False,
+    brief: bool = False,
 ) -> Verdict:
     """Check the invariants in all reachable states; with `deadlocks`, that each state has a successor as well.
 
-    `directory` receives copies of the modules, and what TLC leaves.
+    `brief`: it takes a second or two, for which Java need not compile as well as it can. `directory` receives copies of
+    the modules, and what TLC leaves.
     """
     for source in SPEC.glob("*.tla"):
         shutil.copy(source, directory)
@@ -82,7 +84,7 @@ def check(
         "-Xmx2g",
         "-Xss16m",
         f"-Djava.io.tmpdir={directory}",  # where it unpacks modules of its own, which another one overwrites
-        "-XX:+UseParallelGC",
+        *(("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC") if brief else ("-XX:+UseParallelGC",)),
         "-cp",
         str(jar()),
         "tlc2.TLC",

@@ -328,7 +328,7 @@ def traces_of(scenario: str, seed: int) -> list[Trace]:
 # --- as TLC reads them ----------------------------------------------------------------------------------------------
 
 
-def explain(traces: Sequence[Trace], directory: Path) -> Verdict:
+def explain(traces: Sequence[Trace], directory: Path, *, brief: bool = False) -> Verdict:
     """Whether the model explains them all: "deadlock" is violated if it doesn't explain one."""
     (directory / "Traces.tla").write_text(_module(traces))
     ensembles = [n for t in traces for e in t.events for n in (*e.get("ens", ()), e.get("b", 0), e.get("new", 0))]
@@ -342,6 +342,7 @@ def explain(traces: Sequence[Trace], directory: Path) -> Verdict:
         constants=constants,
         invariants=LEDGER_INVARIANTS,
         deadlocks=True,
+        brief=brief,
     )
 
 
