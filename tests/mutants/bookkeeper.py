@@ -537,4 +537,14 @@ MUTANTS: list[Mutant] = [
         "settings.recovery_range_entries_max",
         ("tests/unit/client/bookkeeper/test_bookkeeper_client.py::test_a_recovery_has_its_time_for_few_requests_too",),
     ),
+    Mutant(
+        "a connection is closed for a bad frame before the adds in front of it are stored",
+        "what came behind it by TLS is stored in their place, under their checksums",
+        "            self.adds.end_turn()  # first:",
+        "            # first:",
+        (
+            "tests/unit/bookie/bookkeeper/test_start_tls.py::"
+            "test_what_follows_a_bad_frame_is_not_received_over_what_came_before_it",
+        ),
+    ),
 ]

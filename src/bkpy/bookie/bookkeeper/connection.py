@@ -104,6 +104,7 @@ class BookKeeperConnection(ClientSocket):
                         raise ProtocolError("bytes in the clear after START_TLS")
                     break
         except BookKeeperError as e:
+            self.adds.end_turn()  # first: asyncio's TLS receives while it closes, over the frames that these are of
             self.refuse(e)
         self.adds.end_turn()
         self.reads.end_turn()

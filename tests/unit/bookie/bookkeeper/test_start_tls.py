@@ -15,6 +15,7 @@ from tests.unit.bookie.bookkeeper.raw import KEY, LEDGER, V2, V3, RawBookKeeper,
 from tests.waiting import eventually
 
 from bkpy.errors import BookieUnavailableError
+from bkpy.protocol.bookkeeper import frames
 from bkpy.protocol.bookkeeper import messages as m
 from bkpy.protocol.bookkeeper import packets as p
 from bkpy.protocol.bookkeeper.statuses import StatusCode
@@ -89,6 +90,23 @@ async def test_a_client_goes_on_with_tls(secure: Secure, speaks: str) -> None:
     assert (await raw.read(-1, fence=True)).entry == large
     raw.close()
     await eventually(lambda: not secure.cluster.connections("a"))
+
+
+async def test_what_follows_a_bad_frame_is_not_received_over_what_came_before_it(secure: Secure) -> None:
+    """A loop may hand on what it has already decrypted while a connection is closed; asyncio's own does."""
+    raw = await RawBookKeeper.connect(secure.cluster, speaks=V2)
+    await start_tls(raw, secure.context())
+    assert await raw.add(0) == OK
+    room = len(raw.near.get_buffer(-1))
+    unknown = frames.LENGTH.pack(8) + bytes([2, 99, 0, 0, 0, 0, 0, 0])
+    rest = room - len(unknown) - len(b"".join(p.encode_add(KEY, entry(1, b""))))
+    large = entry(1, bytes(rest))
+    raw.send(p.encode_add(KEY, large), [unknown, b"\xff" * room])
+    assert await raw.hung_up()
+    again = await RawBookKeeper.connect(secure.cluster, speaks=V2)
+    await start_tls(again, secure.context())
+    assert (await again.read(1)).entry == large
+    again.close()
 
 
 async def test_a_client_may_have_no_newer_tls_than_1_2(secure: Secure) -> None:
