@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import bkpy
+from bkpy.batching import batched
 from bkpy.local import LocalCluster
 from bkpy.local.process import ended_with_parent
 from bkpy.metadata import paths
@@ -36,6 +37,7 @@ PAUSE_MS = 50  # between 20 entries of a ledger
 PROGRESS = 50  # entries that each ledger gets while a bookie is down
 PATIENCE_S = 200.0  # of which a busy machine's Java takes the most
 QUORUMS = (2, 3)
+LEDGERS_READ = 8  # by one run of Java's client, which has a few minutes
 
 
 @dataclass
@@ -71,6 +73,8 @@ class Writer:
         """Take down what it says, up to its end: what it has said before a kill is acknowledged."""
         assert self.process.stdout is not None
         async for line in self.process.stdout:
+            if not line.endswith(b"\n"):
+                break  # it was killed in the middle of a line, and half of a number is another number
             for word, ledger_id, *rest in said(line):
                 if word == "writing":
                     self.ledgers[int(ledger_id)] = Ledger(int(ledger_id), self.digest)
@@ -203,7 +207,9 @@ class MixedCluster:
     async def account(self) -> None:
         """Each ledger is closed, has what was acknowledged, and both clients read the same."""
         pairs = [(ledger.id, ledger.digest) for ledger in self.ledgers]
-        read_by_java = await asyncio.to_thread(as_java_reads, self._client, pairs)
+        read_by_java: dict[int, list[str]] = {}
+        for some in batched(pairs, LEDGERS_READ):
+            read_by_java |= await asyncio.to_thread(as_java_reads, self._client, some)
         async with bkpy.connect(self.uri) as client:
             for ledger in self.ledgers:
                 reader = await client.open_ledger(ledger.id, password=PASSWORD)

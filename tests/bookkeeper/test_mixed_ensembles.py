@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.bookkeeper.ledgers import closed, entries_of
-from tests.bookkeeper.mixed import Ledger, MixedCluster, compare, run
+from tests.bookkeeper.mixed import Ledger, MixedCluster, Writer, compare, run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +38,15 @@ def test_what_is_right_is_accepted() -> None:
 def test_what_is_wrong_is_noticed(ours: Sequence[bytes], javas: Sequence[bytes], what: str) -> None:
     with pytest.raises(AssertionError, match=what):
         compare(Ledger(7, "MAC", acknowledged=3), ours, closed(javas))
+
+
+async def test_half_a_line_of_a_killed_writer_is_not_taken_for_a_whole_one() -> None:
+    says = r"print('SAID writing 7\nSAID acknowledged 7 15\nSAID acknowledged 7 2', end='')"
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", says, stdout=asyncio.subprocess.PIPE)
+    writer = Writer("ours", process, "MAC")
+    await writer.follow()
+    await process.wait()
+    assert writer.ledgers == {7: Ledger(7, "MAC", acknowledged=15)}
 
 
 async def test_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
