@@ -309,9 +309,9 @@ async def test_what_changes_in_place_is_seen_after_a_while(
     registration = await registered(harness, B1)
     refresh, looking = mine.refresh, asyncio.Event()
 
-    async def refreshing() -> None:
+    async def refreshing(*, whole: bool = True) -> None:
         looking.set()
-        await refresh()
+        await refresh(whole=whole)
         looking.clear()
 
     monkeypatch.setattr(mine, "refresh", refreshing)

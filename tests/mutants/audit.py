@@ -8,8 +8,23 @@ _MARKS = "tests/unit/metadata/replication/test_underreplication.py"
 _ELECTION = "tests/unit/metadata/replication/test_election.py"
 _DECISIONS = "tests/unit/protocol/repair/test_lost_bookies.py"
 _AUDITOR = "tests/unit/replication/auditor/test_auditor.py"
+_DIRECTORY = "tests/unit/metadata/bookies/test_directory.py"
 
 MUTANTS: list[Mutant] = [
+    Mutant(
+        "all registrations read again for each bookie that comes or goes",
+        "the start of a thousand bookies, or the loss of a rack, keeps ZooKeeper busy for minutes",
+        "await self.refresh(whole=False)",
+        "await self.refresh(whole=True)",
+        (f"{_DIRECTORY}::test_of_bookies_that_come_and_go_only_the_new_ones_are_read",),
+    ),
+    Mutant(
+        "a bookie that was away between two lists is not read again",
+        "clients look for it at its former address for minutes",
+        "if whole or made - before.made != len(wanted):",
+        "if whole:",
+        (f"{_DIRECTORY}::test_a_bookie_that_was_away_between_two_lists_is_read_again",),
+    ),
     Mutant(
         "an auditor writes marks without a check of its term",
         "an auditor that was paused for long marks what is not lost any more",

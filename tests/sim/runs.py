@@ -47,7 +47,7 @@ RUNS: Mapping[str, Callable[[int], tuple[Cluster | StorageRun | BookKeeperRun, C
 # Seeds that together go through all that is expected of their run (`EXPECTED`), and that take little time to.
 FEW: Mapping[str, tuple[int, ...]] = {
     "standard": (98, 189),
-    "quick": (28, 45, 95),
+    "quick": (28, 70, 123),
     "failover": (1, 8, 32, 49, 77, 118),
     "crowd": (13, 27, 67, 84),
     "everything": (

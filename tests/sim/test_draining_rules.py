@@ -80,7 +80,7 @@ class Scene:
         """A client whose list of bookies stays as it is now."""
         client = await self.cluster.connect(self.cluster.client_host)
 
-        async def nothing() -> None:
+        async def nothing(*, whole: bool = True) -> None:
             pass
 
         replication_context(client).directory.refresh = nothing  # type: ignore[method-assign]

@@ -46,7 +46,7 @@ FOUND: Final[Mapping[str, Found]] = {
         "everything", 8, "liveness: every copy there: bookie-3 misses"
     ),
     "53 an opener does not read unsealed numbers": Found("logs", 4, ", and a repetition"),
-    "53 a forgotten producer begins again": Found("logs", 6, ", and a repetition", cheap=True),
+    "53 a forgotten producer begins again": Found("logs", 8, ", and a repetition", cheap=True),
     "S1 frames are acknowledged without a sync": Found("storage", 1, "are unknown, and were not lost", cheap=True),
     "S3 damage is cut like a torn tail": Found("storage", 56, "are unknown, and were not lost", cheap=True),
     "S4 the directory of a new journal file is not synced": Found(

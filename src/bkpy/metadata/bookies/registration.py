@@ -52,7 +52,7 @@ from bkpy.metadata.store.resolve import (
     read_certainly,
     read_if_there,
 )
-from bkpy.metadata.store.store import Check, Create, MetadataStore, Watch
+from bkpy.metadata.store.store import Check, Create, MetadataStore, NoNode, Watch
 from bkpy.metadata.stored_record import StoredRecord, fields_of
 
 if TYPE_CHECKING:
@@ -416,6 +416,13 @@ class AbsentBookie(NamedTuple):
     instance: str
 
 
+class _Listing(NamedTuple):
+    """Registrations below one node, None for an unreadable one, and how many it had had before they were listed."""
+
+    made: int
+    infos: Mapping[str, BookieInfo | None]
+
+
 class BookieDirectory:
     """The bookies as a client sees them: `bookies` are writable, `read_only` aren't. Both are replaced, never changed.
 
@@ -423,6 +430,9 @@ class BookieDirectory:
     created a ledger without, and that aren't registered, each with the monotonic time of that.
 
     The directory remembers addresses of absent bookies, since a reader must still find a bookie that is restarting.
+
+    Every client is notified of every bookie that comes or goes, so it must not read all registrations then: with a
+    thousand of each, the loss of a rack would cost a hundred million reads.
     """
 
     def __init__(
@@ -441,6 +451,7 @@ class BookieDirectory:
         self._root = root
         self._runtime = runtime
         self._stored_as = stored_as
+        self._listings = {read_only: _Listing(0, {}) for read_only in (False, True)}
         self._addresses: dict[str, str] = {}
         self._last_seen: dict[str, BookieInfo] = {}  # of registered bookies, and the ones that were
         self._drains = Drains(store, root, runtime, settings)
@@ -478,11 +489,11 @@ class BookieDirectory:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def refresh(self) -> None:
-        """Read the list now."""
+    async def refresh(self, *, whole: bool = True) -> None:
+        """Read the list and all registrations now; without `whole`, of registrations only new ones."""
         async with self._refreshing:  # a slow reading must not replace a later one
             writable, read_only, draining = await asyncio.gather(
-                self._read(False), self._read(True), self._drains.bookies()
+                self._read(False, whole=whole), self._read(True, whole=whole), self._drains.bookies()
             )
             # A bookie that is moving may be in both lists, and then counts as read-only.
             refusing = {name: _leaving(info) for name, info in writable.items() if name in draining} | read_only
@@ -562,7 +573,7 @@ class BookieDirectory:
         async for _ in watch:
             while not watch.closed:
                 try:
-                    await self.refresh()
+                    await self.refresh(whole=False)
                     break
                 except ClientClosedError:
                     return
@@ -579,11 +590,27 @@ class BookieDirectory:
                 with contextlib.suppress(MetadataUnavailableError):
                     await self.refresh()
 
-    async def _read(self, read_only: bool) -> dict[str, BookieInfo]:
-        parent = f"{self._root}/{paths.READ_ONLY if read_only else paths.AVAILABLE}"
+    async def _read(self, read_only: bool, *, whole: bool) -> dict[str, BookieInfo]:
+        """The registrations of one kind; without `whole`, only new ones are read, unless that may miss a change."""
+        parent, before = f"{self._root}/{paths.READ_ONLY if read_only else paths.AVAILABLE}", self._listings[read_only]
+        made = await self._made(parent)  # before the list: what is created in between counts as new the next time, too
         names = [name for name in await children_if_there(self._store, parent) if name != "readonly"]
-        infos = await asyncio.gather(*(self._read_one(f"{parent}/{name}", name, read_only) for name in names))
-        return {info.bookie_id: info for info in infos if info is not None}
+        wanted = [name for name in names if name not in before.infos]
+        # With more creations than new names, one that was there before has a new registration, perhaps an address.
+        if whole or made - before.made != len(wanted):
+            wanted = names
+        read = await asyncio.gather(*(self._read_one(f"{parent}/{name}", name, read_only) for name in wanted))
+        known = {**before.infos, **dict(zip(wanted, read, strict=True))}
+        listing = _Listing(made, {name: known[name] for name in names})
+        self._listings[read_only] = listing
+        return {info.bookie_id: info for info in listing.infos.values() if info is not None}
+
+    async def _made(self, parent: str) -> int:
+        """How many nodes it has had below it."""
+        try:
+            return await self._store.children_made(parent)
+        except NoNode:
+            return 0
 
     async def _read_one(self, path: str, bookie_id: str, read_only: bool) -> BookieInfo | None:
         async with self._reads:

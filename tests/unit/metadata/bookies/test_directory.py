@@ -1,0 +1,106 @@
+"""What a client reads when bookies come and go: with many of both, the calls of all clients are many."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.in_process import runtime_here
+from tests.waiting import eventually, turns
+
+from bkpy.metadata import paths
+from bkpy.metadata.bookies.registration import BookieDirectory
+from bkpy.metadata.cluster import init_cluster
+from bkpy.metadata.store.memory import MemoryStore
+from bkpy.metadata.store.store import Create, Delete
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+ROOT = "/ledgers"
+BOOKIES = 20
+
+
+def path_of(name: str, *, read_only: bool = False) -> str:
+    return paths.available(ROOT, name, read_only=read_only)
+
+
+def registered(tree: MemoryStore, name: str, port: int, *, read_only: bool = False) -> None:
+    value = {"version": 1, "bookie_id": name, "address": f"127.0.0.1:{port}"}
+    tree.apply(Create(path_of(name, read_only=read_only), json.dumps(value).encode()), 0)
+
+
+class Watched:
+    """A directory, and the registrations that it has read since it was last asked."""
+
+    def __init__(self, tree: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        session = tree.session()
+        self.directory = BookieDirectory(session, ROOT, runtime_here())
+        self._read: list[str] = []
+        get = session.get
+
+        async def noted(path: str) -> tuple[bytes, int]:
+            self._read.append(path.rpartition("/")[2])
+            return await get(path)
+
+        monkeypatch.setattr(session, "get", noted)
+
+    async def read(self) -> list[str]:
+        """By all that there was to do until now."""
+        await turns(1000)
+        read, self._read = self._read, []
+        return sorted(read)
+
+
+@pytest.fixture
+async def tree() -> MemoryStore:
+    tree = MemoryStore(runtime_here())
+    await init_cluster(tree.session(), ROOT)
+    for number in range(BOOKIES):
+        registered(tree, f"b{number}", 3181 + number)
+    return tree
+
+
+@pytest.fixture
+async def watched(tree: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Watched]:
+    watched = Watched(tree, monkeypatch)
+    await watched.directory.start()
+    yield watched
+    await watched.directory.close()
+
+
+async def test_a_start_reads_each_registration_once(watched: Watched) -> None:
+    assert len(await watched.read()) == BOOKIES
+    assert len(watched.directory.bookies) == BOOKIES
+
+
+async def test_of_bookies_that_come_and_go_only_the_new_ones_are_read(tree: MemoryStore, watched: Watched) -> None:
+    await watched.read()
+    tree.apply(Delete(path_of("b3")), 0)
+    assert await watched.read() == []
+    assert "b3" not in watched.directory.bookies
+    registered(tree, "b3", 4000)
+    assert await watched.read() == ["b3"]
+    assert watched.directory.bookies["b3"].address == "127.0.0.1:4000"
+    registered(tree, "b4", 3185, read_only=True)
+    tree.apply(Delete(path_of("b4")), 0)
+    assert await watched.read() == ["b4"]
+    assert set(watched.directory.read_only) == {"b4"}
+
+
+async def test_a_bookie_that_was_away_between_two_lists_is_read_again(tree: MemoryStore, watched: Watched) -> None:
+    await watched.read()
+    tree.apply(Delete(path_of("b3")), 0)
+    registered(tree, "b3", 4000)
+    await eventually(lambda: watched.directory.bookies["b3"].address == "127.0.0.1:4000", "its new address is read")
+
+
+async def test_one_that_was_away_is_read_again_though_another_one_comes(tree: MemoryStore, watched: Watched) -> None:
+    await watched.read()
+    tree.apply(Delete(path_of("b3")), 0)
+    registered(tree, "b3", 4000)
+    registered(tree, "new", 5000)
+    await watched.read()
+    assert watched.directory.bookies["b3"].address == "127.0.0.1:4000"
+    assert watched.directory.bookies["new"].address == "127.0.0.1:5000"
