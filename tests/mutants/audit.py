@@ -9,6 +9,7 @@ _ELECTION = "tests/unit/metadata/replication/test_election.py"
 _DECISIONS = "tests/unit/protocol/repair/test_lost_bookies.py"
 _AUDITOR = "tests/unit/replication/auditor/test_auditor.py"
 _DIRECTORY = "tests/unit/metadata/bookies/test_directory.py"
+_SHARES = "tests/unit/replication/worker/test_shares.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(
@@ -24,6 +25,41 @@ MUTANTS: list[Mutant] = [
         "if whole or made - before.made != len(wanted):",
         "if whole:",
         (f"{_DIRECTORY}::test_a_bookie_that_was_away_between_two_lists_is_read_again",),
+    ),
+    Mutant(
+        "every worker looks at every ledger",
+        "the reads of a thousand workers, which grow with the square of the cluster, keep ZooKeeper from healing it",
+        "return (crc32(ledger_id.to_bytes(8)) - place) % workers < lookers",
+        "return True",
+        (f"{_SHARES}::test_each_record_is_read_by_its_lookers_and_by_no_other_worker",),
+    ),
+    Mutant(
+        "a worker with nothing left does not look further",
+        "ledgers wait for the workers that they are a share of, while others have nothing to do",
+        "if self._enabled and self._leaves_some:\n    self._further.set()",
+        "pass",
+        (f"{_SHARES}::test_a_worker_with_nothing_left_looks_at_what_others_do_not_repair",),
+    ),
+    Mutant(
+        "ledgers that nobody can repair are read by all workers again and again",
+        "a thousand workers read ten thousand stuck ledgers every minute",
+        "self._leaves_some = bool(left) and not self._found_nothing",
+        "self._leaves_some = bool(left)",
+        (f"{_SHARES}::test_what_nobody_can_repair_is_read_again_by_its_lookers_alone",),
+    ),
+    Mutant(
+        "news of records is no reason to look further again",
+        "after the first loss that left stuck ledgers, a worker never helps others any more",
+        "self._lookers, self._found_nothing = self._settings.repair_lookers, False",
+        "pass",
+        (f"{_SHARES}::test_what_nobody_can_repair_is_read_again_by_its_lookers_alone",),
+    ),
+    Mutant(
+        "a failed ledger of another worker's share is not tried again while there is news",
+        "a ledger whose copy failed once stays without it as long as others are recorded",
+        " or self._is_due(ledger_id):",
+        ":",
+        (f"{_SHARES}::test_a_failed_ledger_is_tried_again_whatever_news_there_is",),
     ),
     Mutant(
         "an auditor writes marks without a check of its term",

@@ -460,7 +460,10 @@ CONSTANTS = {
     "replication/worker/worker_report.py": {"_REASON_CHARACTERS_MAX": OF_A_TEXT},
     "replication/auditor/remembered_ledgers.py": {"_IN_A_SET": OF_MEMORY},
     "replication/worker/pacing.py": {"_FORGOTTEN": "only lets what is known of a bookie grow old"},
-    "replication/worker/worker.py": {"_SHOWN_MAX": OF_A_TEXT},
+    "replication/worker/worker.py": {
+        "_FURTHER": "bounds nothing: it is how fast a worker comes to look at all ledgers",
+        "_SHOWN_MAX": OF_A_TEXT,
+    },
     "runtime/lmdb_pages.py": {
         "DAMAGED": "is an exit status, between a parent and its child",
         "_BIG": ON_DISK,

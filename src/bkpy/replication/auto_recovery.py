@@ -19,6 +19,7 @@ from bkpy.log.keeper import LogKeeper
 from bkpy.metadata.replication.election import Election
 from bkpy.metadata.replication.locks import LedgerLocks
 from bkpy.metadata.replication.underreplication import UnderreplicationQueue
+from bkpy.metadata.replication.worker_nodes import WorkerNode
 from bkpy.replication.auditor.auditor import Auditor
 from bkpy.replication.auditor.auditor_metrics import AuditorMetrics
 from bkpy.replication.auditor.checks import PLACEMENT, REPLICAS, CheckMetrics, PeriodicChecks
@@ -111,11 +112,12 @@ class AutoRecovery:
 
         self._records = UnderreplicationQueue(self._store, self._root, self._runtime, settings)
         locks = LedgerLocks(self._store, self._root, self._name, self._runtime, settings)
+        node = WorkerNode(self._store, self._root, settings)
         worker = ReplicationWorker(
-            context, self._records, locks, self._runtime, settings, self._name, appended=self._appended
+            context, self._records, locks, self._runtime, settings, self._name, node=node, appended=self._appended
         )
         self._worker_metrics.watch(worker)
-        report = WorkerReport(worker, self._store, self._root, self._runtime, settings, self._name)
+        report = WorkerReport(worker, node, self._runtime, settings, self._name)
         tasks = [
             self._runtime.spawn(
                 self._kept_up("the election failed", lambda: self._election.stand(lead)), name="election"

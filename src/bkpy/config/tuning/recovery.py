@@ -143,6 +143,11 @@ class RecoveryTuning(Settings):
         default=16,
         description="under-replicated ledgers whose metadata a worker reads concurrently, to order them by urgency",
     )
+    repair_lookers: Size = Field(
+        default=8,
+        description="workers that look at each under-replicated ledger first. Others look at it only when nothing is "
+        "left of theirs, so that a thousand workers don't all read a hundred thousand ledgers",
+    )
     repair_queue_max: Size = Field(
         default=100_000,
         description="under-replicated ledgers that one worker keeps in order of urgency; the others wait",

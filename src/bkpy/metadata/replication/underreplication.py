@@ -441,8 +441,8 @@ class UnderreplicationQueue:
             for ledger_id in partition:
                 yield ledger_id
 
-    async def changed(self) -> None:
-        """Return when there may be new records: they were announced since the last call, or an interval has passed.
+    async def changed(self) -> bool:
+        """Return when there may be new records: true if they were announced, false if an interval has passed.
 
         The first call returns at once. For one caller at a time. Raises `ClientClosedError` when the store is closed.
         """
@@ -452,8 +452,10 @@ class UnderreplicationQueue:
             async with asyncio.timeout(self._settings.marks_look_interval_s):
                 try:
                     await anext(self._news)
+                    return True
                 except StopAsyncIteration:
                     raise ClientClosedError("the metadata store was closed") from None
+        return False
 
     def close(self) -> None:
         """End the watch of `changed`."""

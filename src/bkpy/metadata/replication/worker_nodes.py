@@ -29,10 +29,10 @@ class WorkerNode:
     """The node of one worker under `root`."""
 
     def __init__(self, store: MetadataStore, root: str, settings: RecoverySettings) -> None:
-        token = store.runtime.rng.randbytes(_TOKEN_BYTES).hex()
+        self._name = store.runtime.rng.randbytes(_TOKEN_BYTES).hex()
         self._store = store
         self._folder = f"{root}/{paths.WORKERS}"
-        self._path = f"{self._folder}/{token}"
+        self._path = f"{self._folder}/{self._name}"
         self._attempts_max = settings.metadata_write_attempts_max
         self._version: int | None = None
         self._stored = b""
@@ -59,6 +59,15 @@ class WorkerNode:
                 self._version, self._stored = (None, b"") if found is None else (found[1], found[0])
             case _:
                 assert_never(outcome)
+
+    async def place(self) -> tuple[int, int]:
+        """The worker's place among all workers, in the order of their nodes, and how many there are.
+
+        As the server knows them, which may lag behind. A worker that has not reported yet is missing, and a bookie that
+        copies back what it lost counts as a worker.
+        """
+        names = {*await children_if_there(self._store, self._folder), self._name}
+        return sorted(names).index(self._name), len(names)
 
     async def _create(self, value: bytes) -> CreateOutcome:
         create = Create(self._path, value, ephemeral=True)

@@ -25,6 +25,7 @@ from __future__ import annotations
 import enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
+from zlib import crc32
 
 from bkpy.protocol.ledger.ledger_metadata import LedgerState
 from bkpy.protocol.ledger.quorum import write_set
@@ -295,6 +296,14 @@ def endangered(metadata: LedgerMetadata, leaving: Collection[str]) -> frozenset[
 def copies_left(sets: Collection[tuple[str, ...]], readable: Collection[str]) -> int | None:
     """How many copies there are on readable bookies, of the write set that has the fewest; None for no write set."""
     return min((sum(name in readable for name in members) for members in sets), default=None)
+
+
+def looks_first(ledger_id: int, place: int, workers: int, lookers: int) -> bool:
+    """Whether the worker at `place` among so many is one of the `lookers` that look at the ledger before others.
+
+    Each ledger has that many of them, if there are as many, and each worker about as many ledgers as others.
+    """
+    return (crc32(ledger_id.to_bytes(8)) - place) % workers < lookers
 
 
 def backoff_s(failures: int, first_s: float, most_s: float) -> float:

@@ -65,10 +65,11 @@ class ManualQueue:
         for ledger_id in list(self._left):
             yield ledger_id
 
-    async def changed(self) -> None:
+    async def changed(self) -> bool:
         """The first call returns at once; another one when there are more."""
         await self._news.wait()
         self._news.clear()
+        return True
 
     async def switched(self) -> AsyncGenerator[bool, None]:
         yield True

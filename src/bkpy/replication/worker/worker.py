@@ -4,7 +4,10 @@
                         ^                                 |--------------------> WAITING, LATER: back in a while
                         '-------------------------------- '--------------------> STUCK: when bookies or record change
 
-Any number of workers may run: the holder of a ledger's lock repairs it (`record_repair.py`).
+Any number of workers may run: the holder of a ledger's lock repairs it (`record_repair.py`). Each ledger is in the
+shares of `repair_lookers` of them, which look at it first: if every worker looked at every ledger, the reads would grow
+with the square of the cluster. A worker whose queue is empty looks further, at more and more of the others' ledgers,
+until a scan of all of them finds nothing to do; then it keeps to its share until new records are announced.
 
 The scan of records, the hands and the watch of the switch are tasks of their own. The worker logs, counts and replaces
 a task that ends by an error.
@@ -19,14 +22,14 @@ import asyncio
 import logging
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bkpy.batching import batched, batched_async
 from bkpy.client.iteration import raised_where_awaited
 from bkpy.errors import BookKeeperError, ClientClosedError, NoSuchLedgerError
 from bkpy.metadata.bookies.draining import Drains
 from bkpy.metadata.ledgers.all_ledgers import UNREADABLE
-from bkpy.protocol.repair.rereplication import backoff_s, endangered
+from bkpy.protocol.repair.rereplication import backoff_s, endangered, looks_first
 from bkpy.replication.worker.backlog import Backlog
 from bkpy.replication.worker.fragment_copy import CopyCount
 from bkpy.replication.worker.ledger_repair import BACK, LOCKED, LedgerRepair, Repaired, RepairOutcome
@@ -35,11 +38,12 @@ from bkpy.replication.worker.record_repair import AWAY, NEWER_RECORD, RecordRepa
 from bkpy.replication.worker.repair_queue import QueuedLedger, RepairQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine
+    from collections.abc import AsyncGenerator, Callable, Collection, Coroutine
 
     from bkpy.config.recovery import RecoverySettings
     from bkpy.metadata.replication.locks import LedgerLocks
     from bkpy.metadata.replication.underreplication import UnderreplicationQueue, UnderreplicationRecord
+    from bkpy.metadata.replication.worker_nodes import WorkerNode
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
     from bkpy.protocol.repair.rereplication import Bookies
     from bkpy.replication.context import ReplicationContext
@@ -49,6 +53,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("bkpy.recovery")
 
 _SHOWN_MAX = 100
+_FURTHER: Final = 8  # times as many lookers of each ledger, when a worker has nothing left to do
 
 
 class _Signature(NamedTuple):
@@ -82,6 +87,7 @@ class _Postponed:
 class ReplicationWorker:
     """Works until it is cancelled. `holder` names its locks; `target`: copy to this bookie alone.
 
+    `node`: that of its reports, by which it shares the ledgers with other workers; without one it looks at all of them.
     `appended` counts what clients have appended to the bookie that it runs in.
     """
 
@@ -95,6 +101,7 @@ class ReplicationWorker:
         holder: str,
         *,
         target: str | None = None,
+        node: WorkerNode | None = None,
         appended: Callable[[], int] = no_clients,
     ) -> None:
         self.count = CopyCount()
@@ -109,10 +116,16 @@ class ReplicationWorker:
         self._now = runtime.clock.monotonic
         self._rate = CopyRate(settings, runtime)
         self._turns = CopyTurns(settings, runtime, appended)
+        self._node = node
+        self._lookers = settings.repair_lookers  # of each ledger, at the next scan
+        self._found_nothing = False  # by a scan of all ledgers, since there was news of records
+        self._leaves_some = False  # whether the last scan left ledgers to others that it may look at as well
+        self._further = asyncio.Event()  # look at them: the queue is empty
         self._repair = LedgerRepair(self._context, locks, settings, self._rate, self.count, target=target)
         drains = Drains(context.cluster.store, context.cluster.root, runtime, settings)
         self._record_repair = RecordRepair(self._context, self._repair, records, drains, settings)
         self._queue = RepairQueue(holder, settings.copies_at_once)
+        self._queued = 0  # ledgers that were ever put into it
         self._backlog = Backlog()
         self._working: dict[int, float] = {}  # since when
         self._failed_in_hand = 0  # of these, how many had failed when they were tried before
@@ -201,10 +214,13 @@ class ReplicationWorker:
                     self.looked = True
                     self._filled.set()
                     await self._wait(news)
-                    everything = news.done()
-                    if everything:
+                    everything = news.done() or self._further.is_set()
+                    if news.done():
                         said, news = news, self._listen()
-                        said.result()
+                        if said.result():
+                            self._lookers, self._found_nothing = self._settings.repair_lookers, False
+                    elif everything:
+                        self._lookers *= _FURTHER
                 except ClientClosedError:
                     return
                 except BookKeeperError as error:
@@ -214,13 +230,13 @@ class ReplicationWorker:
         finally:
             news.cancel()
 
-    def _listen(self) -> asyncio.Task[None]:
+    def _listen(self) -> asyncio.Task[bool]:
         return self._runtime.spawn(
             self._records.changed(), name="news of under-replication records", on_death=raised_where_awaited
         )
 
-    async def _wait(self, news: asyncio.Future[None]) -> None:
-        """Until there is news of records or of bookies, or a ledger is due."""
+    async def _wait(self, news: asyncio.Future[bool]) -> None:
+        """Until there is news of records or of bookies, a ledger is due, or there is cause to look further."""
         due = min((one.due for i, one in self._postponed.items() if not self._in_hand(i)), default=float("inf"))
         timeout_s = min(max(0.0, due - self._now()), self._settings.marks_look_interval_s)
         self._wakes_at = self._now() + timeout_s
@@ -228,6 +244,7 @@ class ReplicationWorker:
         others = [
             self._runtime.spawn(self._context.directory.changed(), name="news of bookies"),
             self._runtime.spawn(_set(self._due_sooner), name="news of postponed ledgers"),
+            self._runtime.spawn(_set(self._further), name="news of an empty queue"),
         ]
         try:
             await asyncio.wait((news, *others), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
@@ -236,12 +253,36 @@ class ReplicationWorker:
                 other.cancel()
 
     async def _look_at_all(self) -> None:
+        """Look at all ledgers of this worker's share."""
+        self._leaves_some = False
+        self._further.clear()
+        place, workers = (0, 1) if self._node is None else await self._node.place()
+        left, queued = 0, self._queued
+
+        async def own() -> AsyncGenerator[int, None]:
+            nonlocal left
+            async for ledger_id in self._records.list():
+                self._backlog.saw(ledger_id)
+                if looks_first(ledger_id, place, workers, self._lookers) or self._is_due(ledger_id):
+                    yield ledger_id
+                else:
+                    left += 1
+
         self._backlog.begin_look()
-        async for some in batched_async(self._records.list(), self._settings.repair_looks_at_once):
-            await self._look_at(some)
+        async with aclosing(own()) as ledger_ids:
+            async for some in batched_async(ledger_ids, self._settings.repair_looks_at_once):
+                await self._look_at(some)
+        if not left and queued == self._queued:
+            self._lookers, self._found_nothing = self._settings.repair_lookers, True
+        self._leaves_some = bool(left) and not self._found_nothing
         for ledger_id in self._backlog.end_look():
             if (postponed := self._postponed.get(ledger_id)) is not None and postponed.stuck:
                 del self._postponed[ledger_id]  # others could do it, or it was deleted
+
+    def _is_due(self, ledger_id: int) -> bool:
+        """Whether this worker tries it again now, in its share or not."""
+        postponed = self._postponed.get(ledger_id)
+        return postponed is not None and postponed.due <= self._now()
 
     async def _look_at_due(self) -> None:
         """Look at ledgers that are due, and at stuck ones if bookies have come or gone."""
@@ -269,7 +310,6 @@ class ReplicationWorker:
 
     async def _look(self, ledger_id: int) -> None:
         """Queue the ledger, unless it is to be tried later."""
-        self._backlog.saw(ledger_id)
         postponed = self._postponed.get(ledger_id)
         if ledger_id in self._working or (
             postponed is not None and not postponed.stuck and postponed.due > self._now()
@@ -309,6 +349,7 @@ class ReplicationWorker:
         if ledger_id in self._working or self._postponed.get(ledger_id) is not postponed:
             return  # a hand has tried it meanwhile
         self._queue.put(ledger_id, since_ms, sets, failed=failed)
+        self._queued += 1
         self._filled.set()
 
     # --- the hands --------------------------------------------------------------------------------------------------
@@ -318,6 +359,8 @@ class ReplicationWorker:
         while True:
             if not (self._enabled and self._queue):
                 self._filled.clear()
+                if self._enabled and self._leaves_some:
+                    self._further.set()
                 await self._records.tidy()
                 await self._filled.wait()
                 continue

@@ -10,11 +10,10 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from bkpy.errors import BookKeeperError
-from bkpy.metadata.replication.worker_nodes import WorkerNode
 
 if TYPE_CHECKING:
     from bkpy.config.recovery import RecoverySettings
-    from bkpy.metadata.store.store import MetadataStore
+    from bkpy.metadata.replication.worker_nodes import WorkerNode
     from bkpy.replication.worker.worker import ReplicationWorker
     from bkpy.runtime.interfaces import Runtime
 
@@ -25,19 +24,18 @@ _BY_LEDGER = ("working_on", "postponed_ledgers", "stuck_ledgers")
 
 
 class WorkerReport:
-    """The reports of `worker`, as `name`. Rates are those since the report before."""
+    """The reports of `worker`, as `name`, in its node. Rates are those since the report before."""
 
     def __init__(
         self,
         worker: ReplicationWorker,
-        store: MetadataStore,
-        root: str,
+        node: WorkerNode,
         runtime: Runtime,
         settings: RecoverySettings,
         name: str,
     ) -> None:
         self._worker = worker
-        self._node = WorkerNode(store, root, settings)
+        self._node = node
         self._now = runtime.clock.monotonic
         self._settings = settings
         self._name = name

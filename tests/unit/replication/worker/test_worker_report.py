@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 def report_of(of: Healer, **given: Any) -> WorkerReport:
     cluster = cluster_of(of.client)
     settings = RecoverySettings(**{**QUICK, "worker_report_interval_s": 0.02, **given})
-    return WorkerReport(
-        of.worker, cluster.store, cluster.root, cluster.store.runtime, settings, of.worker.status()["holder"]
-    )
+    node = WorkerNode(cluster.store, cluster.root, settings)
+    return WorkerReport(of.worker, node, cluster.store.runtime, settings, of.worker.status()["holder"])
 
 
 async def told_when(of: Healer, **expected: Any) -> dict[str, Any]:

@@ -1,0 +1,173 @@
+"""Many workers share the look at under-replicated ledgers: none is left out, and few workers read each of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.hooks import cluster_of
+from tests.unit.replication.worker.test_ledger_repair import closed, lose
+from tests.unit.replication.worker.test_worker import Healer
+from tests.waiting import eventually, turns
+
+from bkpy.client.client import replication_context
+from bkpy.config.recovery import RecoverySettings
+from bkpy.metadata.replication.worker_nodes import WorkerNode
+from bkpy.protocol.repair.rereplication import looks_first
+from bkpy.replication.worker.fragment_copy import Failed
+from bkpy.replication.worker.ledger_repair import LedgerRepair
+from bkpy.replication.worker.worker import ReplicationWorker
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.in_process import InProcess
+
+    from bkpy.client.client import Client
+    from bkpy.metadata.replication.underreplication import UnderreplicationQueue, UnderreplicationRecord
+    from bkpy.replication.worker.manual_queue import ManualQueue
+
+LEDGERS = 24
+LOOK_S = 0.2  # between two scans without news
+
+
+@pytest.mark.parametrize("lookers", [1, 3, 8])
+@pytest.mark.parametrize("workers", [1, 2, 7, 8, 9, 100])
+def test_each_ledger_has_its_lookers_and_each_worker_about_as_many_ledgers(workers: int, lookers: int) -> None:
+    ledgers = range(50 * workers)
+    shares = Counter[int]()
+    for ledger_id in ledgers:
+        looking = [place for place in range(workers) if looks_first(ledger_id, place, workers, lookers)]
+        assert len(looking) == min(lookers, workers)
+        shares.update(looking)
+    mean = len(ledgers) * min(lookers, workers) / workers
+    assert all(0.3 * mean < shares[place] < 2 * mean for place in range(workers))
+
+
+class Sharer(Healer):
+    """A worker that shares its ledgers with others, and counts the records that it reads."""
+
+    def worker_of(self, marks: UnderreplicationQueue | ManualQueue) -> ReplicationWorker:
+        self.reads: list[int] = []
+        read = marks.read
+
+        async def noted(ledger_id: int) -> UnderreplicationRecord | None:
+            self.reads.append(ledger_id)
+            return await read(ledger_id)
+
+        marks.read = noted  # type: ignore[method-assign]
+        return ReplicationWorker(
+            replication_context(self.client), marks, self.locks, self.runtime, self.settings, self.name, node=self.node
+        )
+
+    @property
+    def node(self) -> WorkerNode:
+        if not hasattr(self, "own_node"):
+            self.own_node = node_of(self.client)
+        return self.own_node
+
+
+def node_of(client: Client) -> WorkerNode:
+    cluster = cluster_of(client)
+    return WorkerNode(cluster.store, cluster.root, RecoverySettings())
+
+
+@contextlib.asynccontextmanager
+async def sharers(cluster: InProcess, working: int, others: int = 0, **settings: Any) -> AsyncIterator[list[Sharer]]:
+    """So many workers, and nodes of others that do nothing."""
+    given = {"repair_lookers": 2, "marks_look_interval_s": LOOK_S, **settings}
+    found = [Sharer(await cluster.client(), f"worker-{i}", **given) for i in range(working)]
+    for one in found:
+        await one.node.tell({"name": one.name})
+    for number in range(others):
+        await node_of(found[0].client).tell({"name": f"other-{number}"})
+    try:
+        yield found
+    finally:
+        for one in found:
+            await one.stop()
+
+
+async def marked(cluster: InProcess, one: Sharer, *, ensemble_size: int = 3) -> list[int]:
+    """Ledgers that miss bookie b, with their records."""
+    client = await cluster.client()
+    sizes = {"ensemble_size": ensemble_size, "write_quorum": ensemble_size}
+    writers = [await closed(client, 2, **sizes) for _ in range(LEDGERS)]
+    await lose(cluster, client, "b")
+    ids = [writer.ledger_id for writer in writers]
+    for ledger_id in ids:
+        await one.mark(ledger_id, "b")
+    return ids
+
+
+async def test_each_record_is_read_by_its_lookers_and_by_no_other_worker(four: InProcess) -> None:
+    async with sharers(four, 6) as all_of_them:
+        ids = await marked(four, all_of_them[0])
+        await all_of_them[0].marks.set_enabled(False)  # then there is nothing else to do for a hand
+        for one in all_of_them:
+            one.start()
+
+        def readers() -> list[int]:
+            return [sum(ledger_id in one.reads for one in all_of_them) for ledger_id in ids]
+
+        await eventually(lambda: min(readers()) == 2, "all of them are looked at")
+        await asyncio.sleep(3 * LOOK_S)
+        assert readers() == [2] * LEDGERS
+        assert sum(one.worker.status()["queued"] for one in all_of_them) == 2 * LEDGERS
+
+
+async def test_a_worker_with_nothing_left_looks_at_what_others_do_not_repair(four: InProcess) -> None:
+    async with sharers(four, 1, others=30, repair_lookers=1, marks_look_interval_s=1e6) as (one,):
+        await marked(four, one)
+        one.start()
+        await one.unmarked()
+        assert one.worker.ledgers_done == LEDGERS
+
+
+async def test_a_failed_ledger_is_tried_again_whatever_news_there_is(
+    four: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = True
+    copy = LedgerRepair.copy
+
+    async def at_times(repair: LedgerRepair, *args: Any) -> Any:
+        return Failed("not yet") if failing else await copy(repair, *args)
+
+    async def keep_announcing(one: Sharer) -> None:
+        while True:
+            await one.marks.announce()
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(LedgerRepair, "copy", at_times)
+    async with sharers(four, 1, others=30, repair_lookers=1, repair_pause_min_s=0.1, repair_pause_max_s=0.1) as (one,):
+        await marked(four, one)
+        one.start()
+        await eventually(
+            lambda: one.worker.status()["postponed"] + one.worker.ledgers_done == LEDGERS,
+            "all that name b have failed",
+        )
+        announcing = asyncio.create_task(keep_announcing(one))
+        failing = False
+        async with asyncio.timeout(1.0):  # of virtual time, in which each turn takes a little
+            await one.unmarked()
+        announcing.cancel()
+        assert one.worker.ledgers_done == LEDGERS
+
+
+async def test_what_nobody_can_repair_is_read_again_by_its_lookers_alone(four: InProcess) -> None:
+    """All bookies but the lost one are in each ensemble: there is none to copy to."""
+    async with sharers(four, 1, others=30, repair_lookers=1) as (one,):
+        await marked(four, one, ensemble_size=4)
+        one.start()
+        await eventually(lambda: one.worker.status()["stuck"] == LEDGERS, "it has looked at all of them")
+        await asyncio.sleep(2 * LOOK_S)
+        await turns()
+        one.reads.clear()
+        await asyncio.sleep(10 * LOOK_S)
+        assert len(one.reads) < 10 * LEDGERS / 4
+        one.reads.clear()
+        await one.marks.announce()
+        await eventually(lambda: len(set(one.reads)) == LEDGERS, "news of records is a reason to look at all of them")
