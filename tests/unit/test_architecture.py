@@ -459,7 +459,10 @@ CONSTANTS = {
     "replication/overview.py": {"_FRAGMENTS_SHOWN_MAX": OF_A_TEXT, "_SHOWN_MAX": OF_A_TEXT},
     "replication/worker/worker_report.py": {"_REASON_CHARACTERS_MAX": OF_A_TEXT},
     "replication/auditor/remembered_ledgers.py": {"_IN_A_SET": OF_MEMORY},
-    "replication/worker/pacing.py": {"_FORGOTTEN": "only lets what is known of a bookie grow old"},
+    "replication/worker/pacing.py": {
+        "_FORGOTTEN": "only lets what is known of a bookie grow old",
+        "_LATELY_S": "only lets what is known of a bookie grow old",
+    },
     "replication/worker/worker.py": {
         "_FURTHER": "bounds nothing: it is how fast a worker comes to look at all ledgers",
         "_SHOWN_MAX": OF_A_TEXT,

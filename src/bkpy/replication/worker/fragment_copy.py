@@ -177,7 +177,7 @@ class FragmentCopy:
         error = await add.answered
         if error is not None:
             raise error
-        self._rate.answered(self._target, add.seconds)
+        self._rate.answered(self._target, add.body_bytes, add.seconds)
         self._count.entries += add.entries
         self._count.bytes += add.body_bytes
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bkpy.runtime.pacer import Pacer
 
@@ -20,6 +20,14 @@ if TYPE_CHECKING:
     from bkpy.runtime.interfaces import Runtime
 
 _FORGOTTEN: Final = 1.01
+_LATELY_S: Final = 10.0  # in which a copy of large parts sends several, at the least rate too
+
+
+class _Quickest(NamedTuple):
+    """The quickest answer to parts of about one size, and when the last of them came."""
+
+    seconds: float
+    at: float
 
 
 class CopyRate:
@@ -27,14 +35,15 @@ class CopyRate:
 
     A busy bookie answers appends late, those of copies like those of clients. So a late answer halves the rate, and
     each one in time raises it a little. What is late follows the bookie's own quickest answers, of which each later one
-    lets a little be forgotten: disks differ.
+    lets a little be forgotten: disks differ. A large part takes long on an idle bookie, too, and so do small ones
+    behind it: the quickest answers are those to parts of about the largest size that it has got lately.
     """
 
     def __init__(self, settings: RecoverySettings, runtime: Runtime) -> None:
         self._settings = settings
         self._now = runtime.clock.monotonic
         self._halved = -math.inf
-        self._quickest: dict[str, float] = {}  # seconds of an answer, by bookie
+        self._quickest: dict[str, dict[int, _Quickest]] = {}  # by bookie, and about how many bytes
         self._pacer = Pacer(runtime.clock, float(settings.copy_bytes_per_s_max))
 
     @property
@@ -46,15 +55,18 @@ class CopyRate:
         """Return when `count` bytes more may be sent."""
         await self._pacer.take_turn(count)
 
-    def answered(self, bookie_id: str, seconds: float) -> None:
-        """Adapt the rate to the time that the bookie took to store a part of a copy."""
-        settings, pacer = self._settings, self._pacer
-        quickest = self._quickest[bookie_id] = min(seconds, self._quickest.get(bookie_id, math.inf) * _FORGOTTEN)
+    def answered(self, bookie_id: str, count: int, seconds: float) -> None:
+        """Adapt the rate to the time that the bookie took to store a part of a copy, of `count` bytes."""
+        settings, pacer, now = self._settings, self._pacer, self._now()
+        by_size = self._quickest.setdefault(bookie_id, {})
+        size = count.bit_length()
+        former = by_size.get(size, _Quickest(math.inf, now))
+        by_size[size] = _Quickest(min(seconds, former.seconds * _FORGOTTEN), now)
+        quickest = max(one.seconds for one in by_size.values() if now - one.at < _LATELY_S)
         late_s = max(settings.copy_late_s, settings.copy_late_factor * quickest)
         if seconds <= late_s:
             pacer.per_s = min(pacer.per_s * (1 + settings.copy_rate_growth), settings.copy_bytes_per_s_max)
             return
-        now = self._now()
         if now - self._halved >= late_s:  # answers that are late together have one cause
             self._halved = now
             least = min(settings.copy_bytes_per_s_min, settings.copy_bytes_per_s_max)
