@@ -46,6 +46,7 @@ class Ledger:
     digest: str  # as Java names it
     acknowledged: int = -1
     failed: str = ""
+    recovered_by_java: bool = False
 
     def grown(self, entry_id: int) -> bool:
         """Whether this entry is acknowledged, or never will be."""
@@ -57,7 +58,12 @@ def compare(ledger: Ledger, ours: Sequence[bytes], javas: Sequence[str]) -> None
     assert len(ours) > ledger.acknowledged, f"{ledger} ends at {len(ours) - 1}"
     different = [n for n, entry in enumerate(ours) if entry != entry_of(ledger.id, n)]
     assert not different, f"{ledger} has other bytes at {different[:10]}"
-    assert javas == closed(ours), f"{ledger}: both clients read {len(ours)} entries, and {javas}"
+    expected = closed(ours)
+    if ledger.recovered_by_java and int(javas[2]) > int(expected[2]):
+        # It may close a ledger with the length of the entry that told it the last add confirmed, though it has not
+        # recovered that entry: test_our_client.py has the case.
+        expected[2] = javas[2]
+    assert javas == expected, f"{ledger}: both clients read {len(ours)} entries, and {javas}"
 
 
 @dataclass
@@ -194,6 +200,8 @@ class MixedCluster:
         if ours:
             pairs = [(ledger.id, ledger.digest) for ledger in ours]
             await asyncio.to_thread(as_java_reads, self._client, pairs, recover=True)
+        for ledger in ours:
+            ledger.recovered_by_java = True
         for writer in writers:  # a fenced one ends by itself
             async with asyncio.timeout(PATIENCE_S):
                 await self._following[self._writers.index(writer)]

@@ -25,6 +25,13 @@ def test_what_is_right_is_accepted() -> None:
     compare(Ledger(7, "MAC", acknowledged=3), ENTRIES, closed(ENTRIES))
 
 
+def test_only_a_recovery_by_java_may_have_counted_too_much() -> None:
+    counted = [*closed(ENTRIES)[:2], "1000", closed(ENTRIES)[3]]
+    compare(Ledger(7, "MAC", acknowledged=3, recovered_by_java=True), ENTRIES, counted)
+    with pytest.raises(AssertionError, match="both clients read"):
+        compare(Ledger(7, "MAC", acknowledged=3), ENTRIES, counted)
+
+
 @pytest.mark.parametrize(
     ("ours", "javas", "what"),
     [

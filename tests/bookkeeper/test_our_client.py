@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import bkpy
+from bkpy.protocol.bookkeeper import packets
+from bkpy.protocol.bookkeeper.entries import DigestType, EntryCodec, master_key
 from tests.bookkeeper.java_cluster import said
 from tests.bookkeeper.ledgers import PASSWORD, as_java_reads, check_what_java_makes, closed, entries_of, written_by_us
 
@@ -54,3 +56,27 @@ async def test_java_reads_what_is_written(java: JavaBookies) -> None:
         assert deleted.ledger_id not in {ledger_id async for ledger_id in client.list_ledgers()}
     read = await asyncio.to_thread(as_java_reads, java.client, written)
     assert read == {ledger_id: closed(payloads) for ledger_id, _ in written}
+
+
+async def test_a_ledger_whose_recovery_by_java_counts_bytes_of_an_entry_that_is_not_there(java: JavaBookies) -> None:
+    """Of an entry that one bookie has, with none of those before it: it is not recovered, its length is."""
+    there = [b"one", b"two"]
+    async with bkpy.connect(java.uri) as client:
+        writer = await client.create_ledger(ensemble_size=3, write_quorum=2, ack_quorum=2, password=PASSWORD)
+        for payload in there:
+            await writer.append(payload)
+        bookie, ledger_id, last = writer.metadata.fragments[0].bookies[2], writer.ledger_id, len(there) - 1
+        writer.abandon()
+        entry = EntryCodec(ledger_id, DigestType.CRC32C, PASSWORD).encode(5, last, 1000, b"five")
+        host, port = bookie.rsplit(":", 1)
+        reading, writing = await asyncio.open_connection(host, int(port))
+        writing.writelines(packets.encode_add(master_key(PASSWORD), entry))
+        async with asyncio.timeout(60):
+            size = int.from_bytes(await reading.readexactly(4), "big")
+            assert packets.decode_reply(memoryview(await reading.readexactly(size))).code == 0
+        writing.close()
+        ((found_id, *found),) = await asyncio.to_thread(java.client.run, "recover", "v3", ledger_id, "CRC32C")
+        assert (int(found_id), found[:3]) == (ledger_id, ["true", str(last), "1000"])
+        reader = await client.open_ledger(ledger_id, password=PASSWORD)
+        assert (reader.closed, reader.last_add_confirmed, reader.length) == (True, last, 1000)
+        assert [read.data async for read in reader.read()] == there

@@ -9,9 +9,10 @@ An import holds the *lock* of each original that it copies (`imports/` in the ta
 share the work. The lock of a process that was killed goes with its session.
 
 Invariants: an entry is copied only after its digest was verified, and keeps its id. A copy is closed only after all of
-it was read back and is what was read from the original: a CLOSED copy with the original's last entry and length is
-complete, and is never made twice. An unfinished copy is deleted only under the original's lock, at the version that was
-read: the import that made it has lost the lock, and can't close it any more.
+it was read back and is what was read from the original: a CLOSED copy with the original's last entry is complete, and
+is never made twice. An unfinished copy is deleted only under the original's lock, at the version that was read: the
+import that made it has lost the lock, and can't close it any more. The original's length is not compared: a recovery by
+Java may have counted bytes of entries that it could not recover.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from bkpy.admin.client import AdminClient
     from bkpy.client.write.writer import LedgerWriter
     from bkpy.metadata.replication.locks import LedgerLock
+    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
 
 _MARK: Final = "bookkeeper.ledger"
 _TOKEN: Final = "bookkeeper.token"
@@ -156,11 +158,11 @@ class LedgerImport:
         ledger_id, entries = metadata.ledger_id, metadata.last_entry + 1
         mark = f"{self._source.instance_id}/{ledger_id}".encode()
         await self._look()  # others may have made copies
-        complete = [copy_id for copy_id in self._copies.get(mark, ()) if await self._is_kept(copy_id, metadata, lock)]
-        new = not complete
-        copy_id = await self._copy(metadata, mark, lock, lambda done: on_copied(done, entries)) if new else complete[0]
-        self._copies[mark] = complete or [copy_id]
-        return CopiedLedger(ledger_id, copy_id, entries, metadata.length, new)
+        found = [await self._kept(copy_id, metadata, lock) for copy_id in self._copies.get(mark, ())]
+        complete = [copy for copy in found if copy is not None]
+        copy = complete[0] if complete else await self._copy(metadata, mark, lock, lambda n: on_copied(n, entries))
+        self._copies[mark] = [each.ledger_id for each in complete] or [copy.ledger_id]
+        return CopiedLedger(ledger_id, copy.ledger_id, entries, copy.length, not complete)
 
     # --- the copies that are there ----------------------------------------------------------------------------------
 
@@ -184,23 +186,23 @@ class LedgerImport:
         if mark is not None and ledger_id not in self._copies.setdefault(mark, []):
             self._copies[mark].append(ledger_id)
 
-    async def _is_kept(self, copy_id: int, original: BookKeeperLedgerMetadata, lock: LedgerLock) -> bool:
-        """Whether the copy is complete. Otherwise it is deleted, unless it is that of an earlier ledger of this id."""
+    async def _kept(self, copy_id: int, original: BookKeeperLedgerMetadata, lock: LedgerLock) -> LedgerMetadata | None:
+        """The copy, if it is complete. Otherwise it is deleted, unless it is that of an earlier ledger of this id."""
         while True:
             try:
                 copy, version = await self._catalog.read(copy_id, fresh=True)
             except NoSuchLedgerError:
-                return False
+                return None
             of_this = copy.custom_metadata.get(_TOKEN, b"") == original.owner_token.encode()
             if copy.state is LedgerState.CLOSED:
-                whole = (copy.last_entry, copy.length) == (original.last_entry, original.length)
+                whole = copy.last_entry == original.last_entry
                 if whole or not of_this:
-                    return whole and of_this
+                    return copy if whole and of_this else None
             audit = await audit_trail(self._target).entry(ActKind.DELETE_LEDGER, copy_id, "an unfinished import")
             outcome = await self._catalog.delete_locked(copy_id, version, lock, *audit)
             match outcome:
                 case Gone():
-                    return False
+                    return None
                 case Missing() if outcome.node == lock.proof:
                     raise _lock_lost(original.ledger_id)
                 case Missing() | Changed() | Superseded():
@@ -214,7 +216,7 @@ class LedgerImport:
 
     async def _copy(
         self, metadata: BookKeeperLedgerMetadata, mark: bytes, lock: LedgerLock, on_copied: Callable[[int], None]
-    ) -> int:
+    ) -> LedgerMetadata:
         for name in (_MARK, _TOKEN):
             if name in metadata.custom_metadata:
                 raise ConfigError(f"the ledger has custom metadata {name!r} already", ledger_id=metadata.ledger_id)
@@ -241,12 +243,6 @@ class LedgerImport:
                     contents.add(payloads)
                     await writer.append_batch(payloads)
                     on_copied(block.last_entry + 1)
-            if (writer.last_add_confirmed, writer.length) != (metadata.last_entry, metadata.length):
-                raise CorruptDataError(
-                    f"the ledger has {metadata.length} bytes up to entry {metadata.last_entry} by its metadata, and "
-                    f"{writer.length} up to entry {writer.last_add_confirmed} as it was read",
-                    ledger_id=metadata.ledger_id,
-                )
             await self._verify(writer, password, contents)
             await self._store.sync(lock.proof)
             if not await self._store.exists(lock.proof):
@@ -254,11 +250,11 @@ class LedgerImport:
             await writer.close()
         except BookKeeperError:
             with contextlib.suppress(BookKeeperError):  # else the next import deletes it
-                await self._is_kept(writer.ledger_id, metadata, lock)
+                await self._kept(writer.ledger_id, metadata, lock)
             raise
         finally:
             writer.abandon()
-        return writer.ledger_id
+        return writer.metadata
 
     async def _verify(self, writer: LedgerWriter, password: bytes, contents: _Contents) -> None:
         """Read back what was written. Raises `CorruptDataError` if it is anything else."""
