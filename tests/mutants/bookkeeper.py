@@ -156,10 +156,24 @@ MUTANTS: list[Mutant] = [
         (f"{_STORED}::test_a_bookie_that_has_lost_entries_denies_none",),
     ),
     Mutant(
+        "a batch read of BookKeeper that is longer than its client takes",
+        "a client closes the connection instead of reading on",
+        "if entry_id != wanted or (used > bytes_max and buffers):",
+        "if entry_id != wanted:",
+        (f"{_STORED}::test_a_batch_ends_at_its_limits_and_at_the_first_gap",),
+    ),
+    Mutant(
+        "a batch read of BookKeeper with what is left of a record",
+        "a bookie crashes on a block, or sends a part of an entry",
+        'if offset > end:\n    raise CorruptDataError("the record runs',
+        'if False:\n    raise CorruptDataError("the record runs',
+        (f"{_ENTRIES}::test_records_that_do_not_fill_their_block_have_no_entries",),
+    ),
+    Mutant(
         "a batch read that goes on behind a gap",
         "a reader gets entries under wrong ids",
-        "if entry.entry_id != wanted or (wanted > first and used > bytes_max):",
-        "if wanted > first and used > bytes_max:",
+        "if entry_id != wanted or (used > bytes_max and buffers):",
+        "if used > bytes_max and buffers:",
         (f"{_STORED}::test_a_batch_ends_at_its_limits_and_at_the_first_gap",),
     ),
     Mutant(

@@ -1,8 +1,8 @@
 """The reads of one connection, of v2 and v3: single entries, the last one, batches; fencing ones first fence.
 
 Clients read entry by entry. All reads that one call of the socket brought are taken together by ledger, and one read of
-the storage answers reads of neighbouring entries. An entry is answered as the storage holds it: its bytes are not
-copied, and no digest is looked at.
+the storage answers reads of neighbouring entries. An entry is answered as the storage holds it: no digest is looked at,
+and its bytes are not copied, but for a batch of small ones.
 
 Invariants: a fence is durable before any answer to its read, also to one whose entry isn't here; an entry is denied
 only where the storage promises that it never acknowledged it; the answers in memory are bounded, for each connection
@@ -19,7 +19,7 @@ from bkpy.bookie.bookkeeper.ledger_keys import fence
 from bkpy.bookie.bookkeeper.replies import FoundEntry
 from bkpy.bookie.bookkeeper.tasks import RequestGroup
 from bkpy.protocol.bookkeeper import packets as p
-from bkpy.protocol.bookkeeper.entries import ENTRY_ID_MAX
+from bkpy.protocol.bookkeeper.entries import ENTRY_ID_MAX, sized_entries
 from bkpy.protocol.bookkeeper.statuses import PACKET_CODES, StatusCode
 from bkpy.protocol.wire.messages import Op, Status
 from bkpy.protocol.wire.records import HEADER_BYTES, walk
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from bkpy.storage.engine import ReadResult
 
 LAST: Final = -1  # the id by which clients ask for the last entry
+_COPIED_BYTES: Final = 8 << 10  # smaller buffers are copied into one: the kernel takes longer for many
 _GAP_MAX: Final = 4  # ids between two reads that one read of the storage still spans
 
 
@@ -81,7 +82,8 @@ class EntryReads:
         async with self._tasks.answers.place(limit) as place:
             result = await self._storage.read(ledger_id, entry_id, entry_id, limit)
             place.holds(result.segments)
-            found = next(_consecutive(result, entry_id, limit), None)
+            entries = (entry for segment in result.segments for entry in _entries(memoryview(segment)))
+            found = next((entry for entry in entries if entry.entry_id == entry_id), None)
             answered = LAST if found is None else entry_id
             self._tasks.connection.send(replies.read(header, ledger_id, answered, StatusCode.EOK, found, lac))
 
@@ -177,35 +179,26 @@ class EntryReads:
         limit = max(1, min(packet.bytes_max, self._settings.read_bytes_max))
         async with self._tasks.answers.place(max(limit, self._settings.block_bytes)) as place:
             result = await self._storage.read(ledger_id, first, last, limit)
-            entries = list(_consecutive(result, first, limit))
+            entries, size = sized_entries(ledger_id, result.segments, first, limit - p.BATCH_REPLY_BYTES - 4)
             if not entries:
                 unknown = _is_unknown(result, first) or result.examined_to < first
                 code = StatusCode.EUNKNOWNLEDGERSTATE if unknown else await self._code_of_missing(ledger_id, result)
                 self._refuse_batch(packet, code)
                 return
-            place.holds(result.segments)
-            self._service.metrics.read_done(sum(HEADER_BYTES + len(entry.rest) for entry in entries))
-            parts = [entry.entry(ledger_id) for entry in entries]
+            self._service.metrics.read_done(size)
+            if size < _COPIED_BYTES * len(entries):
+                entries = [b"".join(entries)]
+                place.takes(size)
+            else:
+                place.holds(result.segments)
             ok = PACKET_CODES[StatusCode.EOK]
-            self._tasks.connection.send(p.encode_batch_read_reply(ok, ledger_id, first, packet.request_id, parts))
+            self._tasks.connection.send(p.encode_batch_read_reply(ok, ledger_id, first, packet.request_id, entries))
 
 
 def _entries(segment: memoryview) -> Iterator[FoundEntry]:
     for header in walk(segment):
         rest = segment[header.offset + HEADER_BYTES : header.end]
         yield FoundEntry(header.entry_id, header.last_add_confirmed, header.length, rest)
-
-
-def _consecutive(result: ReadResult, first: int, bytes_max: int) -> Iterator[FoundEntry]:
-    """The entries from `first` on up to the first gap, as many as fit; at least one if it is there."""
-    wanted, used = first, p.BATCH_REPLY_BYTES + 4
-    for segment in result.segments:
-        for entry in _entries(memoryview(segment)):
-            used += p.SIZE_BYTES + HEADER_BYTES + len(entry.rest)
-            if entry.entry_id != wanted or (wanted > first and used > bytes_max):
-                return
-            yield entry
-            wanted += 1
 
 
 def _is_unknown(result: ReadResult, entry_id: int) -> bool:

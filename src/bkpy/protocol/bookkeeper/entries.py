@@ -39,6 +39,8 @@ from bkpy.errors import ConfigError, CorruptDataError, DigestMismatchError, Prot
 from bkpy.protocol.wire.records import EXPLICIT_LAC_ENTRY, HEADER_BYTES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from bkpy.buffers import Bytes
 
 ENTRY_HEADER_BYTES: Final = 32
@@ -47,6 +49,7 @@ MASTER_KEY_BYTES: Final = 20
 ENTRY_ID_MAX: Final = 1 << 62  # far above any, so that columns of records never leave the range of i64
 
 _ENTRY = struct.Struct(">qqqq")
+_SIZED_ENTRY = struct.Struct(">Iqqqq")
 _LAC = struct.Struct(">qq")
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
@@ -211,6 +214,34 @@ def to_entry(ledger_id: int, record: Bytes) -> bytes:
     """The entry of a record, byte for byte as it was before."""
     _, _, entry_id, last_add_confirmed, length = _RECORD.unpack_from(record)
     return b"".join((_ENTRY.pack(ledger_id, entry_id, last_add_confirmed, length), record[HEADER_BYTES:]))
+
+
+def sized_entries(ledger_id: int, segments: Iterable[Bytes], first: int, bytes_max: int) -> tuple[list[Bytes], int]:
+    """(buffers, their bytes): the entries of records from `first` on, each behind its size, a u32.
+
+    Up to the first gap, and no more than fit into `bytes_max`, but at least one if it is there. `CorruptDataError` if
+    the records don't fill a segment exactly, as far as they were looked at. Payloads are not copied.
+    """
+    buffers: list[Bytes] = []
+    add, unpack, pack = buffers.append, _RECORD.unpack_from, _SIZED_ENTRY.pack
+    wanted, used = first, 0
+    for segment in segments:
+        records, offset = memoryview(segment), 0
+        end = len(records)
+        while offset < end:
+            if end - offset < HEADER_BYTES:
+                raise CorruptDataError(f"{end - offset} bytes are too few for a record", ledger_id=ledger_id)
+            size, _, entry_id, last_add_confirmed, length = unpack(records, offset)
+            payload, offset = offset + HEADER_BYTES, offset + HEADER_BYTES + size
+            if offset > end:
+                raise CorruptDataError("the record runs past its block", ledger_id=ledger_id, entry_id=entry_id)
+            used += _SIZED_ENTRY.size + size
+            if entry_id != wanted or (used > bytes_max and buffers):
+                return buffers, used - _SIZED_ENTRY.size - size
+            add(pack(ENTRY_HEADER_BYTES + size, ledger_id, entry_id, last_add_confirmed, length))
+            add(records[payload:offset])
+            wanted += 1
+    return buffers, used
 
 
 def lac_to_record(body: Bytes) -> bytes:

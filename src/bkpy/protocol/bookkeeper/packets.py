@@ -32,7 +32,7 @@ from bkpy.protocol.bookkeeper import frames
 from bkpy.protocol.bookkeeper.entries import ENTRY_ID_MAX, MASTER_KEY_BYTES, check_entry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from bkpy.buffers import Bytes
 
@@ -215,14 +215,11 @@ def encode_read_reply(code: int, ledger_id: int, entry_id: int, *entry: Bytes) -
 
 
 def encode_batch_read_reply(
-    code: int, ledger_id: int, first: int, request_id: int, entries: Iterable[Sequence[Bytes]] = ()
+    code: int, ledger_id: int, first: int, request_id: int, entries: Sequence[Bytes] = ()
 ) -> list[Bytes]:
-    """The frame that answers a BATCH_READ with consecutive entries from `first` on, each in parts."""
+    """The frame that answers a BATCH_READ. `entries`: `sized_entries` from `first` on."""
     head = _REPLY.pack(frames.PACKET_VERSION, PacketOp.BATCH_READ, 0, code, ledger_id, first)
-    parts: list[Bytes] = [head + _REQUEST_ID.pack(request_id)]
-    for entry in entries:
-        parts += (_SIZE.pack(sum(map(len, entry))), *entry)
-    return frames.encode(*parts)
+    return frames.encode(head + _REQUEST_ID.pack(request_id), *entries)
 
 
 def decode_reply(packet: memoryview) -> ReplyPacket:

@@ -20,6 +20,7 @@ from bkpy.protocol.bookkeeper.entries import (
     lac_to_record,
     master_key,
     record_to_lac,
+    sized_entries,
     to_entry,
     to_record,
 )
@@ -184,3 +185,49 @@ def test_what_is_no_explicit_last_add_confirmed_is_refused(body: bytes) -> None:
 def test_a_record_that_is_cut_off_is_no_last_add_confirmed() -> None:
     with pytest.raises(CorruptDataError, match="31 bytes"):
         record_to_lac(3, bytes(31))
+
+
+# --- entries of many records ------------------------------------------------------------------------------------------
+
+
+def records(*entry_ids: int) -> bytes:
+    """The records of these entries, of 36 bytes and as many more as their id."""
+    codec = EntryCodec(LEDGER, DigestType.CRC32C)
+    return b"".join(to_record(codec.encode(i, i - 1, 10 * i, data(i))) for i in entry_ids)
+
+
+def sized(*entry_ids: int) -> bytes:
+    entries = [to_entry(LEDGER, records(i)) for i in entry_ids]
+    return b"".join(struct.pack(">I", len(found)) + found for found in entries)
+
+
+@pytest.mark.parametrize(
+    ("segments", "first", "bytes_max", "expected"),
+    [
+        ([], 0, 1000, ()),
+        ([(0, 1), (2,)], 0, 1000, (0, 1, 2)),
+        ([(), (0,), (), (1,)], 0, 1000, (0, 1)),
+        ([(0, 1), (2,)], 1, 1000, ()),
+        ([(1, 2)], 0, 1000, ()),
+        ([(0, 1, 3), (4,)], 0, 1000, (0, 1)),
+        ([(0, 1), (3,)], 0, 1000, (0, 1)),
+        ([(0,), (1, 2)], 0, 40 + 41, (0, 1)),
+        ([(0,), (1, 2)], 0, 40 + 40, (0,)),
+        ([(7, 8)], 7, 1, (7,)),
+        ([(7, 8)], 7, -1, (7,)),
+    ],
+)
+def test_entries_of_records_end_at_a_gap_and_at_the_limit(
+    segments: list[tuple[int, ...]], first: int, bytes_max: int, expected: tuple[int, ...]
+) -> None:
+    buffers, size = sized_entries(LEDGER, [records(*ids) for ids in segments], first, bytes_max)
+    assert b"".join(buffers) == sized(*expected)
+    assert size == len(sized(*expected))
+
+
+@pytest.mark.parametrize(
+    ("found", "what"), [(records(0, 1)[:-1], "past its block"), (records(0) + b"x" * 31, "too few")]
+)
+def test_records_that_do_not_fill_their_block_have_no_entries(found: bytes, what: str) -> None:
+    with pytest.raises(CorruptDataError, match=what):
+        sized_entries(LEDGER, [records(), found], 0, 1000)

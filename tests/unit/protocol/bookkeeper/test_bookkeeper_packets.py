@@ -43,6 +43,11 @@ def joined(buffers: list[Bytes]) -> bytes:
     return b"".join(buffers)
 
 
+def sized(entries: list[bytes]) -> list[bytes]:
+    """Each entry behind its size."""
+    return [part for found in entries for part in (struct.pack(">I", len(found)), found)]
+
+
 FOUND = [entry(7, 5000, 20), entry(8, 5000, 0), entry(9, 8000, 3000)]
 READS = {
     "read": p.ReadPacket(0, LEDGER, 7, b""),
@@ -104,9 +109,7 @@ def test_a_reply_to_a_read_is_as_java_sends_it() -> None:
 
 
 def test_a_reply_to_a_batch_read_is_as_java_sends_it() -> None:
-    assert (
-        joined(p.encode_batch_read_reply(0, LEDGER, 7, 99, [(e[:32], e[32:]) for e in FOUND])) == GOLDEN["batch found"]
-    )
+    assert joined(p.encode_batch_read_reply(0, LEDGER, 7, 99, sized(FOUND))) == GOLDEN["batch found"]
     assert joined(p.encode_batch_read_reply(1, LEDGER, 7, 99)) == GOLDEN["batch denied"]
     reply = p.decode_reply(body(GOLDEN["batch found"]))
     assert reply[:5] == (PacketOp.BATCH_READ, 0, LEDGER, 7, 99)
@@ -212,7 +215,7 @@ def test_any_bytes_are_a_packet_or_are_refused(found: bytes, begin: bytes) -> No
 
 @given(st.integers(0, 1 << 40), st.integers(0, 1 << 40), st.lists(st.binary(max_size=50), max_size=5))
 def test_batches_come_back(ledger_id: int, first: int, entries: list[bytes]) -> None:
-    reply = p.decode_reply(body(joined(p.encode_batch_read_reply(0, ledger_id, first, -5, [(e,) for e in entries]))))
+    reply = p.decode_reply(body(joined(p.encode_batch_read_reply(0, ledger_id, first, -5, sized(entries)))))
     assert reply[:5] == (PacketOp.BATCH_READ, 0, ledger_id, first, -5)
     assert p.batch_entries(reply.body) == entries
 
