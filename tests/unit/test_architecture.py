@@ -294,7 +294,7 @@ CONSTANTS = {
         "_COPY_BYTES_MAX": OF_THE_CPU,
         "_STRIDE_MAX": OF_THE_CPU,
     },
-    "bookie/bookkeeper/reads.py": {"LAST": ON_THE_WIRE, "_GAP_MAX": OF_THE_CPU},
+    "bookie/bookkeeper/reads.py": {"LAST": ON_THE_WIRE, "_COPIED_BYTES": OF_THE_CPU, "_GAP_MAX": OF_THE_CPU},
     "bookie/process.py": {"SWITCH_INTERVAL_S": "is the interpreter's, of the whole process"},
     "bookie/state_manager.py": {"_FREE_CHANGE_MIN": "is a share of a value that only weights choices"},
     "client/arguments.py": {"LEDGERS_MAX": "bounds what a command or a query names, and no setting of a client"},
