@@ -58,14 +58,18 @@ async def test_java_reads_what_is_written(java: JavaBookies) -> None:
     assert read == {ledger_id: closed(payloads) for ledger_id, _ in written}
 
 
-async def test_a_ledger_whose_recovery_by_java_counts_bytes_of_an_entry_that_is_not_there(java: JavaBookies) -> None:
-    """Of an entry that one bookie has, with none of those before it: it is not recovered, its length is."""
+@pytest.mark.parametrize("by_java", [True, False])
+async def test_a_recovery_by_java_counts_bytes_of_an_entry_that_it_leaves_out_and_ours_does_not(
+    java: JavaBookies, by_java: bool
+) -> None:
+    """The entry is on one bookie, and none of those before it is anywhere: it says how far they were acknowledged."""
     there = [b"one", b"two"]
+    last, length = len(there) - 1, sum(map(len, there))
     async with bkpy.connect(java.uri) as client:
         writer = await client.create_ledger(ensemble_size=3, write_quorum=2, ack_quorum=2, password=PASSWORD)
         for payload in there:
             await writer.append(payload)
-        bookie, ledger_id, last = writer.metadata.fragments[0].bookies[2], writer.ledger_id, len(there) - 1
+        bookie, ledger_id = writer.metadata.fragments[0].bookies[2], writer.ledger_id
         writer.abandon()
         entry = EntryCodec(ledger_id, DigestType.CRC32C, PASSWORD).encode(5, last, 1000, b"five")
         host, port = bookie.rsplit(":", 1)
@@ -75,8 +79,12 @@ async def test_a_ledger_whose_recovery_by_java_counts_bytes_of_an_entry_that_is_
             size = int.from_bytes(await reading.readexactly(4), "big")
             assert packets.decode_reply(memoryview(await reading.readexactly(size))).code == 0
         writing.close()
-        ((found_id, *found),) = await asyncio.to_thread(java.client.run, "recover", "v3", ledger_id, "CRC32C")
-        assert (int(found_id), found[:3]) == (ledger_id, ["true", str(last), "1000"])
+        if by_java:
+            ((found_id, *found),) = await asyncio.to_thread(java.client.run, "recover", "v3", ledger_id, "CRC32C")
+            assert (int(found_id), found[:3]) == (ledger_id, ["true", str(last), "1000"])
+        else:
+            await client.recover_ledger(ledger_id, password=PASSWORD)
         reader = await client.open_ledger(ledger_id, password=PASSWORD)
-        assert (reader.closed, reader.last_add_confirmed, reader.length) == (True, last, 1000)
+        assert (reader.closed, reader.last_add_confirmed) == (True, last)
+        assert reader.length == (1000 if by_java else length)
         assert [read.data async for read in reader.read()] == there

@@ -121,8 +121,8 @@ class RecoveryTuning(Settings):
         default=5.0,
         gt=1,
         allow_inf_nan=False,
-        description="how many times as long as the same bookie's quickest ones to the largest parts of late a late "
-        "answer takes, too: on a slow disk each takes `copy_late_s`",
+        description="a late answer takes at least so many times as long as the quickest one that the same bookie gave "
+        "lately to parts of the largest size: on a slow disk each takes `copy_late_s`",
     )
     copy_rate_growth: float = Field(
         default=0.05, gt=0, allow_inf_nan=False, description="share by which each answer in time raises that rate again"
