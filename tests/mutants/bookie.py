@@ -320,4 +320,12 @@ MUTANTS: list[Mutant] = [
         "    except GeneratorExit:\n        await asyncio.wait(workers)  # the event loop has ended",
         ("tests/unit/runtime/test_worker_pool.py::test_the_end_of_the_event_loop_is_no_error",),
     ),
+    Mutant(
+        "a connection takes what its loop hands on while it is closed",
+        "adds behind a frame that ends the connection are stored, and nobody hears of it",
+        "        if self._closing:\n            return  # asyncio's TLS hands on what it has decrypted\n"
+        "        self.received_bytes += nbytes\n        try:",
+        "        self.received_bytes += nbytes\n        try:",
+        ("tests/unit/bookie/connection/test_tls.py::test_adds_behind_a_frame_that_ends_the_connection_are_not_stored",),
+    ),
 ]

@@ -561,4 +561,12 @@ MUTANTS: list[Mutant] = [
             "test_what_follows_a_bad_frame_is_not_received_over_what_came_before_it",
         ),
     ),
+    Mutant(
+        "a connection of BookKeeper's takes what its loop hands on while it is closed",
+        "adds behind a bad frame are stored, and nobody hears of it",
+        "        if self._closing:\n            return  # asyncio's TLS hands on what it has decrypted\n"
+        "        self.received_bytes += nbytes\n        if self._early",
+        "        self.received_bytes += nbytes\n        if self._early",
+        ("tests/unit/bookie/bookkeeper/test_start_tls.py::test_adds_behind_a_bad_frame_are_not_stored",),
+    ),
 ]

@@ -74,6 +74,8 @@ class BookKeeperConnection(ClientSocket):
     # --- the transport's calls --------------------------------------------------------------------------------------
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self._closing:
+            return  # asyncio's TLS hands on what it has decrypted
         self.received_bytes += nbytes
         if self._early is not None:
             self._hold(nbytes, self._early)

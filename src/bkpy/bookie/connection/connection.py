@@ -43,6 +43,8 @@ class Connection(ClientSocket):
     # --- the transport's calls --------------------------------------------------------------------------------------
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self._closing:
+            return  # asyncio's TLS hands on what it has decrypted
         self.received_bytes += nbytes
         try:
             for frame in self._receive.received(nbytes):

@@ -109,6 +109,22 @@ async def test_what_follows_a_bad_frame_is_not_received_over_what_came_before_it
     again.close()
 
 
+async def test_adds_behind_a_bad_frame_are_not_stored(secure: Secure) -> None:
+    """The same, of bytes that make sense: nobody hears of what becomes of them."""
+    raw = await RawBookKeeper.connect(secure.cluster, speaks=V2)
+    await start_tls(raw, secure.context())
+    assert await raw.add(0) == OK
+    room = len(raw.near.get_buffer(-1))
+    unknown = frames.LENGTH.pack(8) + bytes([2, 99, 0, 0, 0, 0, 0, 0])
+    large = entry(1, bytes(room - len(unknown) - len(b"".join(p.encode_add(KEY, entry(1, b""))))))
+    raw.send(p.encode_add(KEY, large), [unknown], p.encode_add(KEY, entry(2)), p.encode_add(KEY, entry(3)))
+    assert await raw.hung_up()
+    again = await RawBookKeeper.connect(secure.cluster, speaks=V2)
+    await start_tls(again, secure.context())
+    assert [(await again.read(i)).code for i in range(4)] == [OK, OK, StatusCode.ENOENTRY, StatusCode.ENOENTRY]
+    again.close()
+
+
 async def test_a_client_may_have_no_newer_tls_than_1_2(secure: Secure) -> None:
     """As Java's with `tlsEnabledProtocols=TLSv1.2`, or with an older JDK. It shows its certificate each time."""
     context = secure.context()

@@ -22,14 +22,15 @@ from tests.hooks import (
     transport_of,
 )
 from tests.in_process import DEADLINE_S, InProcess, contents
-from tests.unit.bookie.connection.raw import Raw, frame
+from tests.unit.bookie.connection.raw import Raw, add, frame
+from tests.unit.storage.support import found_ids
 from tests.waiting import eventually
 
 import bkpy
 from bkpy.config.client import client_settings
 from bkpy.errors import ConfigError, TlsError
 from bkpy.protocol.wire import frame as wire
-from bkpy.protocol.wire.messages import Op
+from bkpy.protocol.wire.messages import Op, Status
 from bkpy.runtime.tls import Certificates, Failure, Side, TlsFiles, explained
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.real("TLS needs sockets of the kernel")
 
+KEY = bytes(32)
 PAST = -datetime.timedelta(hours=1)
 # A busy machine may need longer for what nothing waits for: no timeout of these tests is as short.
 PATIENT = {"no_bookies_timeout_s": 2.0 * DEADLINE_S, "read_timeout_s": 2.0 * DEADLINE_S}
@@ -344,6 +346,21 @@ async def test_a_client_that_reads_none_of_its_answers_is_held_back(secure: Secu
 
 
 @pytest.mark.thorough
+async def test_adds_behind_a_frame_that_ends_the_connection_are_not_stored(secure: Secure) -> None:
+    """A loop may hand on what it has already decrypted while a connection is closed; asyncio's own does."""
+    await secure.start()
+    raw = await Raw.connect(secure.cluster, tls=secure.context())
+    raw.send(frame(Op.PRESENT, [[1], [KEY]]), add(1))
+    assert (await raw.reply(7))[1] == Status.OK
+    room = len(raw.near.get_buffer(-1))
+    first, answer = add(1, 1, correlation_id=8), frame(Op.ADD | wire.REPLY, 0)
+    padding = bytes(room - len(first + answer + frame(Op.PRESENT, [[], []])))
+    raw.send(first, frame(Op.PRESENT, [[], []], padding), answer, add(1, 2), add(1, 3))
+    await raw.rest()
+    found = await secure.cluster.storage("a").read(1, 0, 9, 1 << 20)
+    assert found_ids(found.segments) == [0, 1]
+
+
 async def test_what_is_not_read_from_a_client_waits_in_its_own_socket(secure: Secure) -> None:
     most = 16 << 10
     await secure.start(tls_buffer_bytes_max=most)
