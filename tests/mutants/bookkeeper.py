@@ -569,4 +569,14 @@ MUTANTS: list[Mutant] = [
         "        self.received_bytes += nbytes\n        if self._early",
         ("tests/unit/bookie/bookkeeper/test_start_tls.py::test_adds_behind_a_bad_frame_are_not_stored",),
     ),
+    Mutant(
+        "a client sends BookKeeper's bookies frames that are larger than they take",
+        "the recovery of a ledger ends the connections of all others, again and again",
+        "if isinstance(request, AddEntryRequest) and (size := sum(map(len, frame))) > limit:",
+        "if isinstance(request, AddEntryRequest) and (size := sum(map(len, frame))) > limit + 100:",
+        (
+            "tests/unit/client/bookkeeper/test_bookkeeper_client.py::"
+            "test_an_entry_that_v2_alone_has_a_frame_for_ends_no_connection",
+        ),
+    ),
 ]

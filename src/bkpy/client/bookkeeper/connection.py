@@ -16,9 +16,10 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from bkpy.client.bookkeeper.translator import Translator
-from bkpy.errors import BookKeeperError, ProtocolError, TlsError
+from bkpy.errors import BookKeeperError, FrameTooLargeError, ProtocolError, TlsError
 from bkpy.protocol.bookkeeper import frames
 from bkpy.protocol.bookkeeper.messages import (
+    AddEntryRequest,
     Operation,
     StartTlsRequest,
     decode_response,
@@ -154,20 +155,27 @@ class TranslatingConnection(asyncio.Protocol):
         priority: int = 0,
         wait_s: float = 0.0,
     ) -> None:
-        """Send a request, which the bookie may hold for `wait_s`; `answered` follows, unless its time is up before."""
+        """Send a request, which the bookie may hold for `wait_s`; `answered` follows, unless its time is up before.
+
+        `FrameTooLargeError`, and nothing is sent: the bookie takes no such frame, and would end the connection.
+        """
+        transaction_id = self._next_id()
+        frame = encode_request(request, transaction_id, priority)
+        limit = self._settings.bookkeeper_frame_bytes_max
+        if isinstance(request, AddEntryRequest) and (size := sum(map(len, frame))) > limit:
+            raise FrameTooLargeError(f"the bookie takes frames of {limit} bytes, and this append needs {size}")
         now = self._now()
         while self._sent:  # the oldest first; one that waits on purpose may keep others a little longer
             oldest, sent = next(iter(self._sent.items()))
             if sent.expires_at > now:
                 break
             del self._sent[oldest]
-        transaction_id = self._next_id()
         patience_s = max(self._settings.read_timeout_s, self._settings.add_timeout_s) + wait_s
         ledger_id, entry_id = getattr(request, "ledger_id", None), getattr(request, "entry_id", None)
         self._sent[transaction_id] = _Sent(operation_of(request), ledger_id, entry_id, answered, now + patience_s)
         if not self._unsent:
             asyncio.get_running_loop().call_soon(self._write)
-        self._unsent += encode_request(request, transaction_id, priority)
+        self._unsent += frame
 
     def _write(self) -> None:
         """Send the requests of this turn together."""

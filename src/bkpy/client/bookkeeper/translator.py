@@ -19,7 +19,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from bkpy.errors import CorruptDataError, DigestMismatchError
+from bkpy.errors import CorruptDataError, DigestMismatchError, FrameTooLargeError
 from bkpy.protocol.bookkeeper.entries import ENTRY_HEADER_BYTES, check_entry
 from bkpy.protocol.bookkeeper.messages import (
     HIGH_PRIORITY,
@@ -212,7 +212,11 @@ class Translator:
                 data = records[header.offset + HEADER_BYTES : header.end]
                 entry = codecs.entries.encode(header.entry_id, header.last_add_confirmed, header.length, data)
                 request = AddEntryRequest(ledger_id, header.entry_id, codecs.key, entry, recovery, deferred)
-                self._send(request, adding.sent(batch), priority=priority)
+                try:
+                    self._send(request, adding.sent(batch), priority=priority)
+                except FrameTooLargeError:
+                    adding.refused(batch, Status.TOO_LARGE)
+                    adding.all_sent()
         adding.all_sent()
 
     def _write_lac(self, correlation_id: int, ledger_id: int, record: bytes) -> None:

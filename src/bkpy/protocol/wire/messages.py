@@ -136,6 +136,7 @@ ENDS_WRITER: Final = frozenset((Status.FENCED, Status.FORBIDDEN))
 _MESSAGES = {
     Status.KEY_REQUIRED: "the bookie has forgotten the ledger's key each time that it was presented",
     Status.UNAUTHORIZED: "the bookie refuses the ledger's key, and takes another one for that of the metadata",
+    Status.TOO_LARGE: "the entry needs a larger frame than the bookie takes",
     Status.UNAVAILABLE: "the bookie is stopping or starting, or can't read the ledger's metadata now",
     Status.FENCED: "fenced: another client is recovering the ledger, or has closed it; go on in a new one",
     Status.FORBIDDEN: "the bookie's file of rights does not allow this to the names in this client's certificate",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.in_process import ROOT, contents, runtime_here
+from tests.unit.client.bookkeeper.their_bookies import TheirLedger
 
 import bkpy
 from bkpy.client.bookkeeper import dialect
@@ -26,7 +27,8 @@ from bkpy.errors import (
 )
 from bkpy.protocol.bookkeeper import frames
 from bkpy.protocol.bookkeeper import messages as b
-from bkpy.protocol.bookkeeper.entries import DigestType, EntryCodec
+from bkpy.protocol.bookkeeper import packets as p
+from bkpy.protocol.bookkeeper.entries import DigestType, EntryCodec, master_key
 from bkpy.protocol.bookkeeper.statuses import StatusCode
 from bkpy.protocol.ledger.ledger_metadata import LedgerState
 
@@ -99,6 +101,34 @@ async def test_a_recovery_has_its_time_for_few_requests_too(
         bookie.seconds_each = 0.01
     client = await theirs.client(read_timeout_s=1)
     assert (await client.recover_ledger(7)).last_add_confirmed == 399
+
+
+@pytest.mark.parametrize("digest_type", [DigestType.CRC32C, DigestType.HMAC])
+async def test_an_entry_that_v2_alone_has_a_frame_for_ends_no_connection(
+    theirs: TheirCluster, digest_type: DigestType
+) -> None:
+    """A recovery can't write it back, but nothing else that the client does on these bookies may fail with it."""
+    limit, codec = 10_000, EntryCodec(7, digest_type)
+    client = await theirs.client(bookkeeper_frame_bytes_max=limit)
+    for bookie in theirs.bookies.values():
+        bookie.frame_bytes_max = limit
+    theirs.write(8, 1, closed=False)
+    await client.recover_ledger(8)  # now there is a connection to each
+    connections = [set(bookie.connections) for bookie in theirs.bookies.values()]
+    largest = limit - len(b"".join(p.encode_add(bytes(20), codec.encode(0, -1, 0, b""))))
+    fits = []
+    for less in range(0, 150, 3):
+        theirs.write(1000 + less, 0, closed=False, digest_type=digest_type)
+        entry = EntryCodec(1000 + less, digest_type).encode(0, -1, largest - less, bytes(largest - less))
+        for bookie in theirs.bookies.values():
+            bookie.ledgers[1000 + less] = TheirLedger(master_key(b""), {0: entry})
+        try:
+            fits.append((await client.recover_ledger(1000 + less)).last_add_confirmed == 0)
+        except LedgerRecoveryError:
+            fits.append(False)
+    assert fits == sorted(fits)
+    assert set(fits) == {False, True}
+    assert [set(bookie.connections) for bookie in theirs.bookies.values()] == connections
 
 
 async def test_a_client_forgets_a_ledger_with_its_last_reader(theirs: TheirCluster) -> None:

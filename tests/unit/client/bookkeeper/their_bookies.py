@@ -55,6 +55,7 @@ class TheirBookie:
     def __init__(self, bookie_id: str, port: int, tls: ssl.SSLContext | None = None) -> None:
         self.bookie_id = bookie_id
         self.port = port
+        self.frame_bytes_max = 5 << 20
         self.ledgers: dict[int, TheirLedger] = {}
         self.asked: list[Any] = []
         self.answer_by: Callable[[Any], StatusCode | None] = lambda request: StatusCode.EOK
@@ -163,7 +164,7 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         received = self._received + data
         while len(received) >= frames.PREFIX_BYTES:
-            size = frames.frame_bytes(received, 0, 5 << 20)
+            size = frames.frame_bytes(received, 0, self._bookie.frame_bytes_max)
             if len(received) < size:
                 break
             task = asyncio.get_running_loop().create_task(self._answer(received[frames.PREFIX_BYTES : size]))
