@@ -579,4 +579,24 @@ MUTANTS: list[Mutant] = [
             "test_an_entry_that_v2_alone_has_a_frame_for_ends_no_connection",
         ),
     ),
+    Mutant(
+        "all requests that come at once to a bookie for BookKeeper's clients are taken at once",
+        "a client makes the bookie use many times the memory of the bytes that it sends",
+        'if "backlog" in self._pauses or self.tasks.have_enough(self.reads.taken):',
+        "if False:",
+        (
+            "tests/unit/bookie/bookkeeper/test_bookkeeper_connections.py::"
+            "test_what_a_client_sends_at_once_is_taken_as_it_is_served",
+        ),
+    ),
+    Mutant(
+        "frames that waited in the receive buffer are forgotten",
+        "a client that sends many requests at once has no answer to some",
+        '        if self._pauses == {"frames"}:\n            asyncio',
+        "        if False:\n            asyncio",
+        (
+            "tests/unit/bookie/bookkeeper/test_bookkeeper_connections.py::"
+            "test_what_a_client_sends_at_once_is_taken_as_it_is_served",
+        ),
+    ),
 ]

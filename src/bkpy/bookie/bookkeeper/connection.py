@@ -80,20 +80,37 @@ class BookKeeperConnection(ClientSocket):
         if self._early is not None:
             self._hold(nbytes, self._early)
             return
+        self._take_received(nbytes)
+
+    def _take_received(self, nbytes: int) -> None:
         self._take_all(self._received(nbytes))
         if not self._closing and not self._receive.ready():
             self.pause("receiving")
 
     def _received(self, nbytes: int) -> Iterator[memoryview]:
-        """The whole frames, without most adds of v2: these are taken at once."""
+        """The whole frames, without most adds of v2: these are taken at once. It ends where too many requests wait."""
         receive = self._receive
         frames_left = receive.received(nbytes)
         while True:
             if self.greeted and self._secure and not self.forbidden:
                 receive.skip_to(self.adds.packets(*receive.unread))
             if (frame := next(frames_left, None)) is None:
+                self.resume("frames")
                 return
             yield frame
+            if "backlog" in self._pauses or self.tasks.have_enough(self.reads.taken):
+                self.pause("frames")
+                return
+
+    def resume(self, reason: str) -> None:
+        super().resume(reason)
+        if self._pauses == {"frames"}:
+            asyncio.get_running_loop().call_soon(self._take_rest)
+
+    def _take_rest(self) -> None:
+        """Take frames that were received before, when too many requests waited."""
+        if self._pauses == {"frames"} and not self._closing:
+            self._take_received(0)
 
     def _take_all(self, received: Iterable[memoryview]) -> None:
         try:

@@ -45,18 +45,20 @@ class EntryRead(NamedTuple):
 
 
 class EntryReads:
-    """Takes reads as they come, and starts them at the end of a turn."""
+    """Takes reads as they come, and starts them at the end of a turn. `taken`: how many wait for that."""
 
     def __init__(self, service: BookieService, tasks: RequestTasks) -> None:
         self._service = service
         self._storage = service.storage
         self._settings = service.settings
         self._tasks = tasks
+        self.taken = 0
         self._turn: dict[tuple[int, bytes | None], list[EntryRead]] = {}  # by ledger, and key where they fence
 
     def read(self, ledger_id: int, entry_id: int, key: bytes | None, header: RequestHeader | None) -> None:
         """Take a read of one entry. With a key it fences the ledger."""
         self._turn.setdefault((ledger_id, key), []).append(EntryRead(entry_id, header))
+        self.taken += 1
 
     def batch(self, packet: p.BatchReadPacket) -> None:
         """Serve a BATCH_READ."""
@@ -66,6 +68,7 @@ class EntryReads:
     def end_turn(self) -> None:
         """Serve what has come since the last call."""
         turn, self._turn = self._turn, {}
+        self.taken = 0
         for (ledger_id, key), reads in turn.items():
             unanswered = sorted(reads, key=lambda read: read.entry_id, reverse=True)
             serving = partial(self._serve, ledger_id, key, unanswered)

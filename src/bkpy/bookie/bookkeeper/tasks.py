@@ -73,11 +73,15 @@ class RequestTasks:
         """Whether the bookie has as many requests in flight, of all connections, as it may."""
         return self._service.requests_in_flight >= self._total_max
 
+    def have_enough(self, more: int = 0) -> bool:
+        """Whether as many requests are in flight, with so many `more`, as may be. Long polls don't count."""
+        return self.in_flight - self.long_polls + more >= self._waiting_max
+
     def start(self, serving: RequestGroup) -> None:
         """Serve these requests, in their turn."""
         self.in_flight += serving.requests
         self.long_polls += serving.op == Op.WAIT_LAC
-        if self.in_flight - self.long_polls >= self._waiting_max:
+        if self.have_enough():
             self.connection.pause("requests")
         if serving.op != Op.WAIT_LAC and self._running and (self._running >= self._waiting_max or self.crowded):
             self._queue.append(serving)

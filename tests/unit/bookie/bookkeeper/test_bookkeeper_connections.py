@@ -200,8 +200,56 @@ async def test_reads_of_many_ledgers_at_once_become_few_tasks(
     await eventually(lambda: service.requests_in_flight == 0)
 
 
+@pytest.mark.parametrize("speaks", [V2, V3])
+@pytest.mark.parametrize("adds_first", [True, False])
+async def test_what_a_client_sends_at_once_is_taken_as_it_is_served(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch, speaks: str, adds_first: bool
+) -> None:
+    """A request that waits takes many times the memory of its bytes, and nothing counts it."""
+    cluster.settings["requests_in_flight_max"] = 4
+    await cluster.restart("a")
+    raw = await RawBookKeeper.connect(cluster, speaks=speaks)
+    storage, held, decided = cluster.storage("a"), asyncio.Event(), []
+    read, states = storage.read, storage.states
+
+    async def hold(*args: int) -> object:
+        await held.wait()
+        return await read(*args)
+
+    async def hold_states(ledger_ids: set[int]) -> object:
+        decided.append(len(ledger_ids))
+        await held.wait()
+        return await states(ledger_ids)
+
+    monkeypatch.setattr(storage, "read", hold)
+    monkeypatch.setattr(storage, "states", hold_states)
+    reads, adds = range(100, 200), range(200, 300)
+    if speaks == V2:
+        sent = [p.encode_read(ledger, 0) for ledger in reads]
+        sent += [p.encode_add(KEY, entry(0, ledger_id=ledger)) for ledger in adds]
+    else:
+        requests = [m.ReadEntryRequest(ledger, 0) for ledger in reads]
+        requests += [m.AddEntryRequest(ledger, 0, KEY, entry(0, ledger_id=ledger)) for ledger in adds]
+        sent = [raw.message(request)[1] for request in requests]
+    raw.send(*(reversed(sent) if adds_first else sent))
+    near = raw.near
+    await eventually(lambda: near.tasks.in_flight > 0 or bool(decided))
+    await asyncio.sleep(1)
+    assert near.tasks.in_flight <= 4
+    held.set()
+    if speaks == V2:
+        found = [await raw.packet() for _ in range(200)]
+        assert {(reply.ledger_id, reply.code) for reply in found} == {(i, 1) for i in reads} | {(i, 0) for i in adds}
+    else:
+        codes = [(await raw.response(1 + i)).status for i in range(200)]
+        assert codes == [StatusCode.ENOLEDGER] * 100 + [OK] * 100
+    assert max(decided) <= 4
+    await eventually(lambda: not pauses_of(near))
+    raw.close()
+
+
 async def test_a_client_that_goes_takes_what_waits_along(cluster: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster.settings["requests_in_flight_max"] = 2
+    cluster.settings.update(requests_in_flight_max=100, requests_in_flight_total_max=2)
     await cluster.restart("a")
     raw = await RawBookKeeper.connect(cluster, speaks=V2)
     held = asyncio.Event()
