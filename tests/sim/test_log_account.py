@@ -1,4 +1,4 @@
-"""What the account of a log takes for right, where its begin was truncated before anybody had read it."""
+"""What the account of a log takes for right: a begin that was truncated before anybody had read it, and losses."""
 
 from __future__ import annotations
 
@@ -31,3 +31,17 @@ def test_a_number_behind_the_begin_may_not() -> None:
         account(3).check({position: FOUND[position] for position in (3, 4)}, 3)
     with pytest.raises(AssertionError, match="b'shop-2' was acknowledged at 2"):
         account(2).check(FOUND, 2)
+
+
+def test_a_former_writer_may_repeat_where_an_entry_was_before_its_loss_and_nobody_else() -> None:
+    of_log = Account(retention=False)
+    shop = of_log.numbered("shop")
+    shop.next()
+    of_log.told(shop, 0, 7)
+    of_log.lose(range(5, 100))
+    of_log.told(shop, 0, 100)  # appended again
+    of_log.told(shop, 0, 7)
+    assert shop.acknowledged == {shop.appended[0]: 100}
+    for position in (4, 101):
+        with pytest.raises(AssertionError, match=f"at 100, and a repetition was told that it is at {position}"):
+            of_log.told(shop, 0, position)
