@@ -55,7 +55,7 @@ class Played(NamedTuple):
     seed: int
     error: str | None
     seconds: float
-    plays: bool = True  # its plan has the feature that was asked for
+    plays: bool = True  # its plan has what was asked for
 
 
 @dataclass
@@ -68,17 +68,17 @@ class Search:
 
 
 def search(
-    defect: Defect, run: str, *, first: int = 0, seeds: int, finds: int = 0, seconds: float = 1e9, feature: str = ""
+    defect: Defect, run: str, *, first: int = 0, seeds: int, finds: int = 0, seconds: float = 1e9, needs: str = ""
 ) -> Search:
     """Play seeds from the first on, until so many notice, or until so much processor time has gone.
 
-    `feature`: what a plan of "everything" needs to reach the defect, "one + another" if it needs both; other seeds are
-    not played.
+    `needs`: the parts that a plan of "everything" needs to reach the defect, "one + another" if it needs both; other
+    seeds are not played.
     """
     result = Search()
     spent = 0.0
     while result.passed < seeds:
-        for played in play_seeds(defect, run, first + result.passed, seeds - result.passed, feature):
+        for played in play_seeds(defect, run, first + result.passed, seeds - result.passed, needs):
             result.passed += 1
             result.played += played.plays
             spent += played.seconds
@@ -97,14 +97,14 @@ def passes_without(run: str, seed: int) -> bool:
     return all(played.error is None for played in play_seeds(Defect("none"), run, seed, 1))
 
 
-def features_of(feature: str) -> set[str]:
-    """The features of which "one + another" are the names."""
-    return set(filter(None, feature.split(" + ")))
+def parts_of(needs: str) -> set[str]:
+    """The parts of a plan of which "one + another" are the names."""
+    return set(filter(None, needs.split(" + ")))
 
 
-def play_seeds(defect: Defect, run: str, first: int, count: int, feature: str = "") -> Iterator[Played]:
+def play_seeds(defect: Defect, run: str, first: int, count: int, needs: str = "") -> Iterator[Played]:
     """What one process says of its seeds; with one that hangs it is over."""
-    command = [sys.executable, "-m", "tests.sim.search", *defect, run, str(first), str(count), feature]
+    command = [sys.executable, "-m", "tests.sim.search", *defect, run, str(first), str(count), needs]
     seed = first
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
         try:
@@ -120,7 +120,7 @@ def play_seeds(defect: Defect, run: str, first: int, count: int, feature: str = 
             child.kill()
 
 
-def main(defect: Defect, run: str, first: int, count: int, feature: str) -> None:
+def main(defect: Defect, run: str, first: int, count: int, needs: str) -> None:
     from .ablations.playing import first_line, play_with
     from .everything.plan import Plan
 
@@ -128,7 +128,7 @@ def main(defect: Defect, run: str, first: int, count: int, feature: str) -> None
     for seed in range(first, first + count):
         began = time.process_time()
         resource.setrlimit(resource.RLIMIT_CPU, (int(began) + HANGS_S, resource.RLIM_INFINITY))
-        plays = not feature or features_of(feature) <= Plan.draw(seed).features
+        plays = not needs or parts_of(needs) <= Plan.draw(seed).parts
         error = play_with(defect.switch(), run, seed) if plays else None
         line = first_line(error)[:200] if error is not None else None
         played = Played(seed, line, time.process_time() - began, plays)
@@ -136,5 +136,5 @@ def main(defect: Defect, run: str, first: int, count: int, feature: str) -> None
 
 
 if __name__ == "__main__":
-    _, kind, name, run, first, count, feature = sys.argv
-    main(Defect(kind, name), run, int(first), int(count), feature)  # type: ignore[arg-type]
+    _, kind, name, run, first, count, needs = sys.argv
+    main(Defect(kind, name), run, int(first), int(count), needs)  # type: ignore[arg-type]

@@ -59,6 +59,11 @@ class Plan:
 
         return draw_plan(seed, size)
 
+    @property
+    def parts(self) -> frozenset[str]:
+        """What it is made of: features, kinds of actors and of faults, names of extreme settings."""
+        return self.features.union((one.kind for one in (*self.actors, *self.faults)), self.bounds)
+
     def without(self, keys: Set[str]) -> Plan:
         """The same plan without these actors and faults."""
         return dataclasses.replace(

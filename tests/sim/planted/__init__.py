@@ -8,11 +8,11 @@ from typing import NamedTuple
 class Planted(NamedTuple):
     """One defect. `mutant`: its name in tests/mutants.
 
-    `feature`: what a plan of "everything" needs to reach the defect, "one + another" if it needs both; other seeds are
-    not played.
+    `needs`: the parts that a plan of "everything" needs to reach the defect, "one + another" if it needs both; other
+    seeds are not played.
     """
 
     defect: str
     mutant: str
     run: str = "everything"  # whose seeds play what the defect needs
-    feature: str = ""
+    needs: str = ""

@@ -31,14 +31,14 @@ def main() -> int:
     print("| defect | run | first seed | how many |\n| --- | --- | --- | --- |")
     for planted in chosen:
         if arguments.run:
-            planted = planted._replace(run=arguments.run, feature="")
+            planted = planted._replace(run=arguments.run, needs="")
         result = search(
             Defect("mutant", planted.mutant),
             planted.run,
             seeds=arguments.seeds,
             finds=arguments.finds,
             seconds=arguments.seconds,
-            feature=planted.feature,
+            needs=planted.needs,
         )
         first = str(min(result.found)) if result.found else "none"
         counts = f"{len(result.found)} of {result.played}"

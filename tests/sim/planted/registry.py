@@ -10,8 +10,12 @@ from . import Planted
 
 PLANTED = (
     Planted("Evicted state forgot entries and fence", "a request's own ledgers evicted", "crowd"),
-    Planted("State loaded during checkpoint missed rows", "marks taken after the seal"),
-    Planted("Lookup of several ledgers missed deletion", "ledger deleted while others are looked up"),
+    Planted("State loaded during checkpoint missed rows", "marks taken after the seal", "crowd"),
+    Planted(
+        "Lookup of several ledgers missed deletion",
+        "ledger deleted while others are looked up",
+        needs="deletes + bookie.ledger_states_max",
+    ),
     Planted(
         "Late directory undid deletion", "a deletion forgotten that only a late directory's replay meets", "standard"
     ),
@@ -23,18 +27,19 @@ PLANTED = (
         "storage",
     ),
     Planted("Recycling left gap that counted as damage", "newer journal names gone before older ones", "storage"),
-    Planted("Limbo stored as fence ended writer", "limbo is a fence to writers", feature="loss of disks"),
+    Planted("Limbo stored as fence ended writer", "limbo is a fence to writers", needs="loss of disks"),
     Planted("Stranger's fence hit later ledger", "a fence is set whatever key the ledger has by now", "failover"),
-    Planted("Later key decided earlier append", "keys count from their arrival", feature="strangers"),
+    Planted("Later key decided earlier append", "keys count from their arrival", needs="strangers"),
     Planted(
         "Stranger's early key locked owner out",
         "the first key that is presented for a ledger stays",
-        feature="strangers",
+        needs="strangers",
     ),
     Planted("Collection fenced id drawn and not created", "a drawn id counts as one whose ledger was deleted", "logs"),
     Planted(
         "Recovery with right key failed as unauthorised",
         "a key that a bookie asks for isn't presented right before the request",
+        needs="duels + bookie.presented_ledgers_max",
     ),
     Planted(
         "Failed ensemble change acknowledged",
@@ -43,14 +48,17 @@ PLANTED = (
     Planted(
         "Change with lost reply counted as not stored",
         "a writer takes a change of its ensemble with an unknown outcome for one that was not stored",
+        "failover",
     ),
     Planted(
         "Other writes with lost replies counted as not done",
         "a read-back that fails ends a write as an error, which says that nothing was written",
+        needs="logs + replies lost",
     ),
     Planted(
         "Writer acknowledged during unknown outcome",
         "a writer that can't send its change again forgets that the first attempt may have been stored",
+        needs="reply lost, then away",
     ),
     Planted(
         "Second `close` made unknown outcome failure", "a second close that sends nothing makes the first one certain"
@@ -59,32 +67,50 @@ PLANTED = (
     Planted("Unknown or cancelled creation left unnamed ledger", "a ledger whose creation is cancelled stays"),
     Planted("Refused append counted as certainly absent", "an append's outcome is what the error's class says"),
     Planted(
-        "Cancelled append kept its place in window", "an append that was cancelled while it waited stays in the queue"
+        "Cancelled append kept its place in window",
+        "an append that was cancelled while it waited stays in the queue",
+        needs="cancelled calls + client.write_window_entries",
     ),
-    Planted("Cancelled append lost wakeup", "an append that is cancelled when it is given room keeps it"),
-    Planted("Failed writer hung caller-id appends", "appends that wait are not told of a failure"),
+    Planted(
+        "Cancelled append lost wakeup",
+        "an append that is cancelled when it is given room keeps it",
+        needs="cancelled calls + client.write_window_entries",
+    ),
+    Planted(
+        "Failed writer hung caller-id appends",
+        "appends that wait are not told of a failure",
+        needs="duels + client.write_window_entries",
+    ),
     Planted("Old connection attempt counted as new one", "an attempt to connect that had begun before counts"),
-    Planted("Resent batches exceeded frame limit", "what is sent once more is not cut"),
-    Planted("Frames exceeded limit in HELLO", "a batch that is sent in pieces is accepted with the first"),
+    Planted("Resent batches exceeded frame limit", "what is sent once more is not cut", needs="bookie.frame_bytes_max"),
+    Planted(
+        "Frames exceeded limit in HELLO",
+        "a batch that is sent in pieces is accepted with the first",
+        needs="bookie.frame_bytes_max",
+    ),
     Planted(
         "Read's deadline was missed by rounding",
         "the time of a read is compared with another sum than the one that was waited for",
     ),
-    Planted("Under-replication at `close` went unreported", "a bookie that takes entries again lacks nothing"),
+    Planted(
+        "Under-replication at `close` went unreported",
+        "a bookie that takes entries again lacks nothing",
+        needs="healing + creation while a bookie is away",
+    ),
     Planted(
         "Rebuilding bookie counted as lost",
         "a bookie that rebuilds itself is worked off at once",
-        feature="loss of disks",
+        needs="loss of disks",
     ),
     Planted(
         "Returned bookie's records went too early",
         "a bookie's return ends the marks of all of its ledgers",
-        feature="healing",
+        needs="healing",
     ),
     Planted(
         "Stuck ledger hid second lost bookie",
         "a ledger that has a mark is not looked at before that has gone",
-        feature="healing",
+        needs="healing",
     ),
     Planted(
         "Auditor's memory outlived manual recovery",
@@ -94,72 +120,76 @@ PLANTED = (
     Planted(
         "Ledger created behind higher id got no record",
         "an id that a client still holds is settled by a listing",
-        feature="healing",
+        needs="healing",
     ),
-    Planted("Moving registration hid limbo", "a bookie whose registration is gone counts as back", feature="healing"),
+    Planted("Moving registration hid limbo", "a bookie whose registration is gone counts as back", needs="healing"),
     Planted("Second irreplaceable bookie left record", "of two places that have nowhere to go one is stuck", "healing"),
-    Planted("Decommissioned bookie's ledger got no copies", "bookies that nobody knows are nobody's", feature="drain"),
-    Planted("Failed worker kept its locks", "the lock of a cancelled hand stays", feature="healing"),
+    Planted("Decommissioned bookie's ledger got no copies", "bookies that nobody knows are nobody's", needs="drain"),
+    Planted("Failed worker kept its locks", "the lock of a cancelled hand stays", needs="healing"),
     Planted(
         "Cancelled drain voided other record",
         "the mark of a bookie that is away is void when it isn't draining any more",
-        feature="drain",
+        needs="drain",
     ),
-    Planted("Cancelled drain dropped records", "a bookie that stays after all is not verified", feature="drain"),
+    Planted("Cancelled drain dropped records", "a bookie that stays after all is not verified", needs="drain"),
     Planted(
         "Late records ended writers of returned bookie",
         "a recovery doesn't look whether the bookie is back",
-        feature="healing",
+        needs="healing",
     ),
     Planted(
         "One loss of three ended writers",
         "an open ledger is closed though no bookie could take the place",
-        feature="healing",
+        "healing",
     ),
     Planted(
         "Small cluster never copied in place",
         "a bookie that lacks entries has to be replaced, whatever bookies there are",
-        feature="healing",
+        needs="healing + creation while a bookie is away",
     ),
     Planted("Thirty failing ledgers starved all others", "ledgers that fail take all hands", "healing"),
     Planted(
         "Failed integrity attempt ended writer",
         "one failed attempt of the integrity check ends a writer",
-        feature="healing",
+        needs="healing",
     ),
-    Planted("Worker slept past postponed ledger", "a worker sleeps past what it has postponed", feature="healing"),
+    Planted("Worker slept past postponed ledger", "a worker sleeps past what it has postponed", needs="healing"),
     Planted("`format` freed id about to be named", "those who move copies are not waited for", "healing"),
     Planted(
         "`integrity --now` on sound bookie ended writers",
         "a look through a bookie recovers what is open",
-        feature="healing",
+        needs="healing",
     ),
     Planted("Accepted loss reused positions", "a log goes on where a ledger ends of which a part was given up", "logs"),
     Planted("Two accepted losses made log unopenable", "gaps of a log that touch stay two", "logs"),
-    Planted("Times fell behind empty ledger", "times go back with the next writer's clock", feature="logs"),
+    Planted("Times fell behind empty ledger", "times go back with the next writer's clock", needs="logs + clock jump"),
     Planted(
-        "Opening full log fenced, then failed", "an opener of a log doesn't look for room in its list", feature="logs"
+        "Opening full log fenced, then failed", "an opener of a log doesn't look for room in its list", needs="logs"
     ),
     Planted(
         "Truncation ended tail with `ClientClosedError`",
         "a tail's position stays at what its consumer works on",
-        feature="logs",
+        needs="logs",
     ),
     Planted(
         "Resolved doubt still ended roll's writer",
         "a log goes back to its former ledger after a write that may have been made",
-        feature="logs",
+        needs="logs + reply lost, then away",
     ),
-    Planted("Failed next ledger left appends pending", "a next ledger is used though it has failed", feature="logs"),
+    Planted(
+        "Failed next ledger left appends pending",
+        "a next ledger is used though it has failed",
+        needs="logs + client.log_roll_entries",
+    ),
     Planted(
         "Late flush of log reported certainty",
         "a flush doesn't wait for the ledger before the present one",
-        feature="logs",
+        needs="logs",
     ),
     Planted(
         "Commit's unknown outcome locked consumer out",
         "a consumer doesn't know again what it has written",
-        feature="logs",
+        needs="logs + replies lost",
     ),
     Planted(
         "Consumer at gap got `TruncatedError`",
@@ -172,27 +202,27 @@ IMAGINED = (
     Planted(
         "Upgrade passes over the earlier version's journal",
         "kinds of journal records numbered anew, and what has none of them passed over",
-        feature="earlier version",
+        needs="earlier version",
     ),
-    Planted("Upgrade forgets fences", "the flag of a fence at another place in the index", feature="earlier version"),
+    Planted("Upgrade forgets fences", "the flag of a fence at another place in the index", needs="earlier version"),
     Planted(
         "Upgrade forgets losses",
         "the flag of a loss at another place in the index",
-        feature="earlier version + loss of disks",
+        needs="earlier version + loss of disks",
     ),
     Planted(
         "BookKeeper's bookie answers a fence that a power cut takes",
         "a fence for BookKeeper's clients answered before it is durable",
-        feature="BookKeeper's protocol",
+        needs="BookKeeper's protocol",
     ),
     Planted(
         "BookKeeper's bookie denies what it can't tell",
         "an entry that may be lost denied to BookKeeper's clients",
-        feature="BookKeeper's protocol",
+        needs="BookKeeper's protocol",
     ),
     Planted(
         "BookKeeper's bookie counts as denying whatever it answers",
         "an entry denied by whatever a BookKeeper bookie answers",
-        feature="BookKeeper's protocol",
+        needs="BookKeeper's protocol",
     ),
 )

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.mutants.planting import all_mutants
-from tests.sim.everything.features import FEATURES
+from tests.sim.everything.plan import Plan
 from tests.sim.runs import RUNS
-from tests.sim.search import Defect, features_of, play_seeds
+from tests.sim.search import Defect, parts_of, play_seeds
 
 from .registry import IMAGINED, PLANTED
 
@@ -22,12 +22,13 @@ def test_each_is_a_row_of_the_track_record() -> None:
     assert len(PLANTED) >= 40
 
 
-def test_each_is_a_mutant_and_has_a_run_and_features() -> None:
+def test_each_is_a_mutant_and_has_a_run_and_parts_of_plans() -> None:
+    parts = frozenset[str]().union(*(Plan.draw(seed).parts for seed in range(200)))
     mutants = {mutant.name for mutant in all_mutants()}
     defects = (*PLANTED, *IMAGINED)
     assert [one.mutant for one in defects if one.mutant not in mutants] == []
     assert [one.run for one in defects if one.run not in RUNS] == []
-    assert [one.feature for one in defects if not features_of(one.feature) <= set(FEATURES)] == []
+    assert [one.needs for one in defects if not parts_of(one.needs) <= parts] == []
     assert len({one.defect for one in defects}) == len(defects)
 
 
@@ -35,7 +36,11 @@ def test_each_is_a_mutant_and_has_a_run_and_features() -> None:
 @pytest.mark.parametrize(
     ("defect", "seed", "says"),
     [
+        ("State loaded during checkpoint missed rows", 23, "on fewer than 2 of their bookies"),
         ("Stranger's early key locked owner out", 12, "liveness: recovery"),
+        ("Change with lost reply counted as not stored", 2, "I7: entry 234 was acknowledged when of bookie-1,"),
+        ("Small cluster never copied in place", 5, "liveness: ledgers re-replicated"),
+        ("Times fell behind empty ledger", 998, "logs dense: the time fell"),
         ("Upgrade forgets fences", 42, "I8: bookie-2 would take appends to [1], which it had fenced"),
         ("Upgrade forgets losses", 319, "I9: bookie-3 acknowledged [0, 1] of ledger 0, and denies that it had them"),
         ("BookKeeper's bookie answers a fence that a power cut takes", 36, "I8: bk-1 would take appends to [0]"),
