@@ -92,17 +92,22 @@ async def test_a_client_goes_on_with_tls(secure: Secure, speaks: str) -> None:
     await eventually(lambda: not secure.cluster.connections("a"))
 
 
-async def test_what_follows_a_bad_frame_is_not_received_over_what_came_before_it(secure: Secure) -> None:
-    """A loop may hand on what it has already decrypted while a connection is closed; asyncio's own does."""
+async def sent_with_a_bad_frame(secure: Secure, *behind: bytes) -> bytes:
+    """The entry that is sent, before a bad frame which ends where the bookie's room for receiving does, and these."""
     raw = await RawBookKeeper.connect(secure.cluster, speaks=V2)
     await start_tls(raw, secure.context())
     assert await raw.add(0) == OK
     room = len(raw.near.get_buffer(-1))
     unknown = frames.LENGTH.pack(8) + bytes([2, 99, 0, 0, 0, 0, 0, 0])
-    rest = room - len(unknown) - len(b"".join(p.encode_add(KEY, entry(1, b""))))
-    large = entry(1, bytes(rest))
-    raw.send(p.encode_add(KEY, large), [unknown, b"\xff" * room])
+    large = entry(1, bytes(room - len(unknown) - len(b"".join(p.encode_add(KEY, entry(1, b""))))))
+    raw.send(p.encode_add(KEY, large), [unknown, *(behind or (b"\xff" * room,))])
     assert await raw.hung_up()
+    return large
+
+
+async def test_what_follows_a_bad_frame_is_not_received_over_what_came_before_it(secure: Secure) -> None:
+    """A loop may hand on what it has already decrypted while a connection is closed; asyncio's own does."""
+    large = await sent_with_a_bad_frame(secure)
     again = await RawBookKeeper.connect(secure.cluster, speaks=V2)
     await start_tls(again, secure.context())
     assert (await again.read(1)).entry == large
@@ -111,14 +116,7 @@ async def test_what_follows_a_bad_frame_is_not_received_over_what_came_before_it
 
 async def test_adds_behind_a_bad_frame_are_not_stored(secure: Secure) -> None:
     """The same, of bytes that make sense: nobody hears of what becomes of them."""
-    raw = await RawBookKeeper.connect(secure.cluster, speaks=V2)
-    await start_tls(raw, secure.context())
-    assert await raw.add(0) == OK
-    room = len(raw.near.get_buffer(-1))
-    unknown = frames.LENGTH.pack(8) + bytes([2, 99, 0, 0, 0, 0, 0, 0])
-    large = entry(1, bytes(room - len(unknown) - len(b"".join(p.encode_add(KEY, entry(1, b""))))))
-    raw.send(p.encode_add(KEY, large), [unknown], p.encode_add(KEY, entry(2)), p.encode_add(KEY, entry(3)))
-    assert await raw.hung_up()
+    await sent_with_a_bad_frame(secure, *(b"".join(p.encode_add(KEY, entry(i))) for i in (2, 3)))
     again = await RawBookKeeper.connect(secure.cluster, speaks=V2)
     await start_tls(again, secure.context())
     assert [(await again.read(i)).code for i in range(4)] == [OK, OK, StatusCode.ENOENTRY, StatusCode.ENOENTRY]
