@@ -31,6 +31,7 @@ def local(tmp_path: Path) -> Iterator[LocalCluster]:
         run_elsewhere(cluster.stop())
 
 
+@pytest.mark.exhaustive
 async def test_a_ledger_two_of_whose_bookies_are_gone_is_closed_when_its_id_is_typed(local: LocalCluster) -> None:
     uri = local.connect_string
     async with api.connect(uri) as client:

@@ -107,6 +107,7 @@ def test_numbers_that_are_too_large_are_refused_by_name(stopped: Path) -> None:
     assert f"{large} is not in the range" in inspect("journal", file, "--from", large, status=2).stderr.decode()
 
 
+@pytest.mark.exhaustive
 async def test_nothing_goes_on_when_the_command_was_killed(cluster: LocalCluster) -> None:
     async with bkpy_library.connect(cluster.connect_string) as client, await client.create_ledger() as writer:
         for _ in range(1000):  # a frame each, so more lines than a pipe holds

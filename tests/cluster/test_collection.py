@@ -189,6 +189,7 @@ def disk_usage(directory: Path) -> int:
     return used
 
 
+@pytest.mark.exhaustive
 @pytest.mark.scenario(51)
 async def test_ledgers_are_deleted_and_the_disk_falls(local: LocalCluster) -> None:
     uri = local.connect_string

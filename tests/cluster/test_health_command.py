@@ -50,6 +50,7 @@ def test_a_look_that_fails_is_no_finding(words: tuple[str, ...], variables: dict
     assert said in bkpy("cluster", "health", *words, uri="zk://127.0.0.1:1/l", status=3, **variables).stderr.decode()
 
 
+@pytest.mark.exhaustive
 async def test_health_and_check_see_a_killed_bookie_and_a_lost_zookeeper(tmp_path: Path) -> None:
     async with LocalCluster(tmp_path, 4, SETTINGS) as cluster:
         uri = cluster.connect_string

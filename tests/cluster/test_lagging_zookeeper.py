@@ -132,6 +132,7 @@ async def lagging(tmp_path: Path) -> AsyncIterator[Lagging]:
             await link.stop()
 
 
+@pytest.mark.exhaustive
 async def test_a_server_that_lags_behind_denies_a_ledger_only_when_it_has_caught_up(lagging: Lagging) -> None:
     async with session(lagging.ensemble.servers[2]) as ahead, session(lagging.follower) as behind:
         catalog = (await init_cluster(ahead, "/ledgers")).catalog

@@ -211,6 +211,7 @@ def test_the_children_die_with_their_parent_and_the_directory_is_free(tmp_path: 
     assert not any(alive(pid) for pid in pids)
 
 
+@pytest.mark.exhaustive
 async def test_it_grows_and_its_bookies_are_the_same_objects_after_stop_and_start(tmp_path: Path) -> None:
     """Nothing listens in between. Another object finds everything, and chooses another port for one that was taken."""
     cluster = LocalCluster(tmp_path, bookies=1)

@@ -53,7 +53,7 @@ from bkpy.cli import main
 main(sys.argv[2:])
 """
 ONE_BY_ONE = ("--set", "restore_nodes_max=1")
-STEPS = [pytest.param(range(8, 9), id="one"), pytest.param(range(1, 60), id="all", marks=pytest.mark.exhaustive)]
+STEPS = range(1, 60)
 
 
 class Moved(LocalCluster):
@@ -79,8 +79,8 @@ def killed(script: Path, step: int, *words: str, uri: str) -> subprocess.Complet
     return done
 
 
-@pytest.mark.parametrize("steps", STEPS)
-async def test_a_wiped_tree_is_restored_though_commands_are_killed(tmp_path: Path, steps: range) -> None:
+@pytest.mark.exhaustive
+async def test_a_wiped_tree_is_restored_though_commands_are_killed(tmp_path: Path) -> None:
     file, script = str(tmp_path / "backup"), tmp_path / "killed.py"
     async with Moved(tmp_path / "cluster", 4, SETTINGS) as cluster:
         uri = cluster.connect_string
@@ -109,7 +109,7 @@ async def test_a_wiped_tree_is_restored_though_commands_are_killed(tmp_path: Pat
             words = ("inspect", "salvage", *folders, "--to", str(tmp_path / "out"), "--backup", file)
             salvaged = await asyncio.to_thread(as_json, *words, uri=uri)
             assert (salvaged["ledgers"], salvaged["entries"], salvaged["damages"]) == (4, 123, 0)
-            for step in steps:
+            for step in STEPS:
                 done = await asyncio.to_thread(
                     killed, script, step, *ONE_BY_ONE, "cluster", "restore", file, uri=restored
                 )

@@ -27,6 +27,7 @@ async def local(tmp_path: Path) -> AsyncIterator[LocalCluster]:
         yield cluster
 
 
+@pytest.mark.exhaustive
 async def test_damage_on_the_disk_is_told_by_the_command(local: LocalCluster) -> None:
     uri, bookie = local.connect_string, local.bookies[0]
     which = ("--bookie", bookie.id)

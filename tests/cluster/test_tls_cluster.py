@@ -79,6 +79,7 @@ async def test_bookies_show_each_other_their_certificates_when_they_heal(secured
     await victim.start()
 
 
+@pytest.mark.exhaustive
 async def test_commands_show_certificates(secured: LocalCluster, ca: Authority) -> None:
     variables = {
         name: {f"BKPY_{setting.upper()}": value for setting, value in ca.settings(ca.issue(name)).items()}

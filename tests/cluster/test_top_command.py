@@ -78,6 +78,7 @@ def only(shown: str, busy: str, bookies: tuple[str, ...]) -> bool:
     return busy in screen and not any(name in screen for name in bookies)
 
 
+@pytest.mark.exhaustive
 async def test_a_terminal_without_a_cursor_gets_one_look(local: LocalCluster) -> None:
     lines = await asyncio.to_thread(
         on_terminal, 80, "cluster", "top", "--interval", "0.5", uri=local.connect_string, term="dumb"

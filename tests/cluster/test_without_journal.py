@@ -60,6 +60,7 @@ async def asked(client: bkpy.Client, bookie: LocalBookie, ledger_id: int) -> tup
     return Status.OK, found, unknown - found  # a range may cover what is known all the same
 
 
+@pytest.mark.exhaustive
 @pytest.mark.scenario(55)
 async def test_without_a_journal_kill_9_puts_everything_in_limbo(tmp_path: Path) -> None:
     async with cluster_with(tmp_path, "journal_write_data") as cluster:

@@ -241,6 +241,7 @@ async def test_what_is_created_with_a_password_is_for_those_who_have_it(
     assert b"zookeeper_auth" in done.stderr
 
 
+@pytest.mark.exhaustive
 async def test_a_tree_that_is_there_is_protected_by_a_command(zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
     uri = f"zk://{zookeeper.connect_string}/protected"
     password = tmp_path / "password"

@@ -176,7 +176,9 @@ async def test_a_writer_that_died_is_followed_by_one_of_the_other_version(
         assert await other.do("state", ledger_id=ledger_id) == "CLOSED"
 
 
-@pytest.mark.parametrize(("writer_age", "other_age"), [("old", "today"), ("today", "old")])
+@pytest.mark.parametrize(
+    ("writer_age", "other_age"), [("old", "today"), pytest.param("today", "old", marks=pytest.mark.exhaustive)]
+)
 async def test_bookies_are_upgraded_and_downgraded_under_a_writer(
     mixed: Mixed, writer_age: str, other_age: str
 ) -> None:

@@ -20,7 +20,7 @@ def test_nothing_acknowledged_is_lost_or_denied(seeds: Sequence[int]) -> None:
     play_all("bookkeeper", seeds)
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 def test_the_run_notices_a_fence_that_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     async def forget(*args: Any) -> Status:
         return Status.OK

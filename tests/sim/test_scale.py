@@ -33,6 +33,7 @@ def test_a_lost_rack_is_healed_and_every_call_counted(light: bool) -> None:
     assert (lost["ledger_writes_of_clients"] > 0) == (not light)
 
 
+@pytest.mark.exhaustive
 def test_a_copy_takes_the_time_of_its_bytes() -> None:
     """Three and a third ledgers for each of four workers, of 100 KB at 10 KB a second."""
     slow = replace(SIZE, light=True, ledgers=10, entry_bytes=50_000, copy_rate=10_000)

@@ -77,7 +77,7 @@ def test_it_ends_when_its_time_is_over() -> None:
     assert soak.seeds >= 1
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 def test_an_interrupt_ends_it_with_what_was_counted() -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "tests.sim.soak", "storage", "--minutes", "10", "--jobs", "1"],

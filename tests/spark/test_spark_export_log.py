@@ -66,6 +66,7 @@ def test_each_run_adds_what_was_appended_since(spark: SparkSession, log: TestLog
     assert {row["log"] for row in rows(to)} == {log.name}
 
 
+@pytest.mark.exhaustive
 def test_by_the_day_of_each_entry(spark: SparkSession, log: TestLog, tmp_path: Path) -> None:
     log.append(500)
     before = spark.conf.get("spark.sql.session.timeZone")
@@ -108,12 +109,13 @@ def test_what_was_truncated_before_it_was_exported_is_not_passed_over_in_silence
         assert sorted(row["position"] for row in rows(to)) == [*range(120, 300), *range(350, 600)]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("form", "payload"),
     [
         ("parquet", None),
-        pytest.param("csv", "utf8", marks=pytest.mark.exhaustive),
-        pytest.param("json", "base64", marks=pytest.mark.exhaustive),
+        ("csv", "utf8"),
+        ("json", "base64"),
     ],
 )
 def test_truncation_while_a_batch_is_written_leaves_out_what_was_truncated_and_no_more(

@@ -47,6 +47,7 @@ def explained(scenario: str, seeds: Sequence[int], directory: Path, *, brief: bo
     return len(traces), {kind for trace in traces for kind in trace.kinds}
 
 
+@pytest.mark.exhaustive
 def test_the_model_explains_what_some_runs_do(tmp_path: Path) -> None:
     _, kinds = explained("healing", (0, 1), tmp_path, brief=True)
     assert kinds == {CHANGE, RECOVERY, SWAP}

@@ -185,7 +185,7 @@ def test_bytecode_of_what_was_there_before_does_not_hide_a_mutant(tiny: Path) ->
     assert result.outcome is Outcome.NOTICED
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 def test_processes_of_tests_have_the_mutant_too(tiny: Path) -> None:
     (tiny / "tests" / "test_processes.py").write_text(PROCESSES)
     tests = ["test_started", *(f"test_of_multiprocessing[{way}]" for way in ("fork", "spawn", "forkserver"))]
@@ -227,7 +227,7 @@ def test_what_is_loaded_before_has_nothing_of_the_sources_or_the_tests_and_no_th
     assert threads == "threads: 1"
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 def test_tests_that_never_end_count_as_noticed(tiny: Path) -> None:
     """Those that pytest can end fail; where it is stuck itself, it is killed."""
     (ended,) = tried(tiny, [mutant("endless")], test_timeout_s=1.0)

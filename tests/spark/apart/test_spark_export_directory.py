@@ -213,7 +213,8 @@ def test_each_run_adds_what_is_new(tmp_path: Path) -> None:
     assert len(names) == len(set(names))
 
 
-@pytest.mark.parametrize("torn", [pytest.param(False, marks=pytest.mark.exhaustive), True], ids=["killed", "torn"])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("torn", [False, True], ids=["killed", "torn"])
 def test_killed_at_any_step_it_goes_on(tmp_path: Path, torn: bool) -> None:
     path = tmp_path / "out"
     for before, ids in growing():

@@ -97,16 +97,10 @@ def moment(program: Program, target: Path, name: str) -> Callable[[], bool]:
 
 
 slow = pytest.mark.exhaustive
-MOMENTS = [
-    pytest.param("launcher", marks=slow),
-    "java",
-    pytest.param("guard", marks=slow),
-    pytest.param("workers", marks=slow),
-    pytest.param("writing", marks=slow),
-]
 
 
-@pytest.mark.parametrize("name", MOMENTS)
+@slow
+@pytest.mark.parametrize("name", ["launcher", "java", "guard", "workers", "writing"])
 def test_ctrl_c_leaves_no_process(export: Program, tmp_path: Path, name: str) -> None:
     export.wait_for(moment(export, tmp_path / "out", name))
     os.killpg(export.process.pid, signal.SIGINT)

@@ -601,7 +601,7 @@ async def test_bookies_restart_one_after_the_other_during_recovery(tmp_path: Pat
     await five.stop()
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 async def test_ten_thousand_unconfirmed_entries(cluster: InProcess) -> None:
     client, other = await cluster.client(), await cluster.client()
     writer = await client.create_ledger()

@@ -130,7 +130,7 @@ def test_what_was_written_is_sound(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize("learned", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
 def test_flips_are_noticed_or_harmless(tmp_path: Path, learned: bool) -> None:
     rng = random.Random(2)
     # The heads of pages, where damage does most harm, and anywhere.

@@ -460,7 +460,7 @@ async def compact_all(host: Host) -> LedgerStorage:
 @pytest.mark.thorough
 @pytest.mark.scenario(50)
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.exhaustive) for part in (1, 2))])
-@pytest.mark.parametrize("fault", ["crash", "EIO"])
+@pytest.mark.parametrize("fault", ["crash", pytest.param("EIO", marks=pytest.mark.exhaustive)])
 def test_a_fault_at_every_operation_of_it_loses_and_revives_nothing(fault: str, part: int) -> None:
     before = asyncio.run(fragmented(compaction_commit_bytes=30_000))
     whole = copy_of(before)

@@ -823,7 +823,7 @@ async def survive(fault: str, nth: int) -> bool:
 
 @pytest.mark.thorough
 @pytest.mark.scenario(46)
-@pytest.mark.parametrize("fault", ["crash", "EIO"])
+@pytest.mark.parametrize("fault", ["crash", pytest.param("EIO", marks=pytest.mark.exhaustive)])
 def test_a_fault_at_every_operation_revives_nothing_and_loses_nothing(fault: str) -> None:
     host = small_host()
     asyncio.run(Deleted().live(host))
