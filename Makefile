@@ -63,7 +63,7 @@ compiled: export PYTHONDONTWRITEBYTECODE :=
 compiled: $(VENV)/.dev
 	@$(BIN)/python -m compileall -q -j 2 -x '/(test_\w+|conftest)\.py$$' src tests
 
-test-full: $(VENV)/.dev $(VENV)/zookeeper.jsa compiled
+test-full: $(VENV)/.dev $(VENV)/zookeeper.jsa $(VENV)/spark.jsa compiled
 	$(PYTEST) -m "not long" --durations=40
 	$(BIN)/python -m tests.mutants --jobs $(WORKERS)
 
@@ -91,7 +91,7 @@ test-bookkeeper: $(VENV)/.dev $(VENV)/zookeeper.jsa compiled
 test-browser: $(VENV)/.dev
 	$(BIN)/python -m pytest -m browser
 
-test-long: $(VENV)/.dev $(VENV)/zookeeper.jsa compiled
+test-long: $(VENV)/.dev $(VENV)/zookeeper.jsa $(VENV)/spark.jsa compiled
 	$(PYTEST) -m long --durations=20
 
 test-pythons: $(VENV)/.dev
@@ -181,6 +181,9 @@ $(VENV)/.demo: pyproject.toml $(VENV)/.made
 # Java ignores one that it can't use, and where there is no Java there is none.
 $(VENV)/zookeeper.jsa: $(VENV)/.dev tests/zookeeper_classes.py
 	$(BIN)/python -m tests.zookeeper_classes
+
+$(VENV)/spark.jsa: $(VENV)/.dev tests/spark_classes.py
+	$(BIN)/python -m tests.spark_classes
 
 $(VENV)/.dev: pyproject.toml $(VENV)/.made
 	@echo "Installing bkpy and its development tools into $(VENV): about 1 GB, once."

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.spark_classes import VARIABLES
 
 import bkpy
 from bkpy.local import LocalCluster
@@ -19,14 +20,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-# Java compiles what runs for seconds only as quickly as it can, and takes Spark's classes for sound, here and in the
-# commands that tests start: that is more than half of the processor time of these tests. Nothing else is different.
-_QUICKLY = (
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    " -XX:+IgnoreUnrecognizedVMOptions -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
-)
-for variable in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
-    os.environ.setdefault(variable, _QUICKLY)
+for variable, options in VARIABLES.items():
+    os.environ.setdefault(variable, options)
 
 # What text formats get wrong: separators, quotes, line breaks, blanks at the ends, nothing at all.
 AWKWARD = ["plain", "", " blanks around ", 'a "quoted", word', "two\nlines", "tab\tand \\ backslash", "naïve 日本語 🙂"]

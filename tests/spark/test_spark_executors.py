@@ -109,6 +109,7 @@ def kill_executors(begin: Begin, job: Job, seed: int, kills: int) -> None:
 
 
 @OFTEN
+@pytest.mark.long  # what kills of workers do to readers, `test_spark_kills.py` tells sooner
 @pytest.mark.usefixtures("workers_directories")
 def test_what_is_read_is_exactly_the_log(
     spark: SparkSession, begin: Begin, ledgers: Ledgers, tmp_path: Path, kills: int, entries: int
