@@ -1,7 +1,7 @@
 """The standard table: every row is one run of `bkpy bench --json` on a cluster of its own.
 
 First appends and reads, with the ceiling of bare sockets (*share*: ours of it; *store*: of what is left when the bytes
-are also checksummed, kept and written to a second file); then what failures cost.
+are also checksummed, kept and written to a second file); then the processor time of each, and what failures cost.
 
     python benchmarks/table.py [NAME ...] [--seconds S] [--rounds N] [--json FILE]
 
@@ -27,11 +27,21 @@ from rich.console import Console
 from rich.table import Table
 
 from bkpy.bench.machine import machine, versions
+from bkpy.bench.processor_time import REST
 from workloads import STANDARD, Failure, Workload, load
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+# What `bkpy bench` tells, by the column it is in.
+_PARTS = {
+    "client: event loop": "client",
+    "bookies: event loop": "event loops",
+    "bookies: journal": "journals",
+    "bookies: flush": "flushes",
+    "bookies: read": "reads",
+    REST: REST,
+}
 _ROUNDS = {"longest_gap": "longest_gaps_ms", "recovery": "recoveries_ms", "restart": "restarts_ms"}
 
 
@@ -53,7 +63,7 @@ def speed(rows: Sequence[Workload], seconds: float) -> tuple[Table, list[dict[st
     results = []
     for row in rows:
         print(f"{row.title} ...", file=sys.stderr)
-        result = measure(["--ceiling", "--seconds", str(seconds), *row.arguments])
+        result = measure(["--ceiling", "--processor-time", "--seconds", str(seconds), *row.arguments])
         results.append({"name": row.title, **result})
         table.add_row(
             row.title,
@@ -69,6 +79,22 @@ def speed(rows: Sequence[Workload], seconds: float) -> tuple[Table, list[dict[st
             ),
         )
     return table, results
+
+
+def processor_time(results: Sequence[dict[str, Any]]) -> Table:
+    """Microseconds of an entry, of all processes together; in brackets, how much of that was spent in the kernel."""
+    table = _table("client", "event loops", "journals", "flushes", "reads", "everything else", "together", "processors")
+    for result in results:
+        parts = dict.fromkeys(_PARTS.values(), (0.0, 0.0))
+        for row in result["processor_time"]:
+            part = _PARTS.get(row["of"], REST)
+            user, system = parts[part]
+            parts[part] = user + row["user_us"], system + row["system_us"]
+        all_us = sum(map(sum, parts.values()))
+        busy = all_us * result["entries_per_s"] / 1e6
+        shown = (f"{user + system:,.2f} ({system:,.2f})" for user, system in parts.values())
+        table.add_row(result["name"], *shown, f"{all_us:,.2f}", f"{busy:.2f}")
+    return table
 
 
 def failures(rows: Sequence[Failure], rounds: int) -> tuple[Table, list[dict[str, Any]]]:
@@ -110,7 +136,7 @@ def main() -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 140
-    for table in tables:
+    for table in (tables[0], processor_time(rows[0]), tables[1]):
         if table.row_count:
             console.print(table)
     if options.json:

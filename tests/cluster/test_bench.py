@@ -23,6 +23,7 @@ from tests.waiting import eventually
 from bkpy import connect
 from bkpy.bench import ceiling, memory
 from bkpy.bench.machine import machine, versions
+from bkpy.bench.processor_time import REST
 from bkpy.bench.workloads import Meter, Options
 from bkpy.local import LocalCluster
 
@@ -75,6 +76,7 @@ def test_a_workload_on_a_given_cluster(
     assert result["ratio_to_ceiling"] is None
     assert result["storage_ceiling_mb_per_s"] is None
     assert result["ratio_to_storage_ceiling"] is None
+    assert result["processor_time"] is None
     assert result["bookie_rss_anon_mb"] is None  # a cluster that it didn't start may be anywhere
 
 
@@ -105,7 +107,9 @@ def test_appends_to_logs_that_roll(cluster: LocalCluster) -> None:
 @pytest.mark.exhaustive
 def test_reads_after_a_restart_of_a_cluster_of_its_own_and_the_ceiling(tmp_path: Path) -> None:
     words = ("--workload", "read", "--restart", "--ceiling", "--size", "10000", "--dir", str(tmp_path))
-    done = bench(*words, "--seconds", "2")  # within which reads come back also where others keep the processors busy
+    done = bench(
+        *words, "--processor-time", "--seconds", "2"
+    )  # within which reads come back also where others keep the processors busy
     result = json.loads(done.stdout)
     assert result["restarted"] is True
     assert result["entries_per_s"] > 0
@@ -114,12 +118,14 @@ def test_reads_after_a_restart_of_a_cluster_of_its_own_and_the_ceiling(tmp_path:
         result["mb_per_s"] / result["ceiling_mb_per_s"], rel=0.02, abs=0.001
     )
     assert result["ratio_to_storage_ceiling"] is None
+    assert {"client: event loop", "bookies: event loop", REST} <= {row["of"] for row in result["processor_time"]}
     assert not list(tmp_path.iterdir())
 
 
-def test_restart_needs_a_cluster_of_its_own(cluster: LocalCluster) -> None:
-    done = bench("--connect", cluster.connect_string, "--workload", "read", "--restart", *SHORT, status=2)
-    assert "--restart" in done.stderr
+@pytest.mark.parametrize("option", ["--restart", "--memory", "--processor-time"])
+def test_what_needs_a_cluster_of_its_own_says_so(cluster: LocalCluster, option: str) -> None:
+    done = bench("--connect", cluster.connect_string, "--workload", "read", option, *SHORT, status=2)
+    assert option in done.stderr
     assert "without BKPY_CONNECT in the environment" in done.stderr
 
 
@@ -146,7 +152,7 @@ def test_recovery_of_entries_that_nobody_knows_to_be_confirmed(cluster: LocalClu
 
 
 def test_failures_go_without_what_they_do_not_heed(cluster: LocalCluster) -> None:
-    for option in (("--api", "append"), ("--ceiling",), ("--connect", cluster.connect_string)):
+    for option in (("--api", "append"), ("--ceiling",), ("--processor-time",), ("--connect", cluster.connect_string)):
         assert "--workload failover goes without" in bench("--workload", "failover", *option, status=2).stderr
 
 
@@ -160,6 +166,16 @@ def test_the_table_of_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     assert row["name"] == "recovery of 10,000 entries of 1 KB"
     assert (row["entries"], row["unconfirmed_entries"], row["size"]) == (10_000, 10_000, 1024)
     assert row["recoveries_ms"] == [row["recovery_ms"]]
+
+
+def test_the_table_of_processor_time_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = script(monkeypatch, "table")
+    kinds = ["client: event loop", "bookies: event loop", "bookies: flush", "bookies: scrub", REST]
+    rows = [{"of": kind, "user_us": 2.0, "system_us": 0.5, "waits": 1.0} for kind in kinds]
+    shown = table.processor_time([{"name": "a row", "entries_per_s": 100_000.0, "processor_time": rows}])
+    (cells,) = zip(*(column.cells for column in shown.columns), strict=True)
+    each, none = "2.50 (0.50)", "0.00 (0.00)"
+    assert cells == ("a row", each, each, none, each, none, "5.00 (1.00)", "12.50", "1.25")
 
 
 def forked(command: list[str], *, env: dict[str, str], **streams: object) -> subprocess.CompletedProcess[str]:

@@ -8,6 +8,7 @@ _METRICS = "tests/unit/client/test_metrics.py::"
 _SLOW = "tests/unit/client/test_slow_requests.py::"
 _LOGS = "tests/unit/runtime/test_process_logs.py::"
 _GRAFANA = "tests/unit/bookie/test_grafana.py::"
+_PROCESSOR_TIME = "tests/unit/bench/test_processor_time.py::"
 
 MUTANTS: list[Mutant] = [
     Mutant(
@@ -154,5 +155,26 @@ MUTANTS: list[Mutant] = [
             _GRAFANA + "test_each_metric_exists_with_the_labels_that_an_expression_names",
             _GRAFANA + "test_each_metric_of_an_alarm_exists",
         ),
+    ),
+    Mutant(
+        "processor time from before a run is counted",
+        "a table sends whoever makes bkpy faster to the wrong part",
+        "now.plus(self._first.threads.get(key, _Use()), -1)",
+        "now",
+        (_PROCESSOR_TIME + "test_what_was_used_before_counts_for_nothing",),
+    ),
+    Mutant(
+        "processor time is of a run, not of an entry",
+        "a faster run seems to cost more",
+        "round(value / operations, 3)",
+        "round(value, 3)",
+        (_PROCESSOR_TIME + "test_each_kind_of_thread_has_its_row_by_operation",),
+    ),
+    Mutant(
+        "the system doesn't show what a bookie's threads are for",
+        "a table of processor time has one row for all of them, and so has `top -H`",
+        "write_text(self._thread.name)",
+        'write_text("worker")',
+        ("tests/unit/runtime/test_runtime.py::test_the_system_shows_the_names_of_workers[journal-0]",),
     ),
 ]

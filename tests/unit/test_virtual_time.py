@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 UNIT = Path(__file__).parent
 REAL = {
+    "bench/test_processor_time.py": "threads",
     "bookie/admin/test_admin_pages.py": "HTTP needs sockets of the kernel",
     "bookie/bookkeeper/test_bookkeeper_connections.py::test_a_closed_connection_is_freed_without_the_cycle_collector": (
         "transports of the kernel's sockets are freed"

@@ -74,6 +74,12 @@ _OWN_CLUSTER = "with a cluster started for the run: without --connect, and witho
     help="Also report the bookies' memory during the run, and 10 s after it.",
 )
 @click.option(
+    "--processor-time",
+    "tell_processor_time",
+    is_flag=True,
+    help="Also report the processor time of an entry, by process and thread (Linux only).",
+)
+@click.option(
     "--connect",
     "uri",
     metavar="URI",
@@ -97,6 +103,7 @@ def bench(
     restart: bool,
     ceiling: bool,
     course: bool,
+    tell_processor_time: bool,
     uri: str | None,
     directory: str | None,
     as_json: bool,
@@ -120,11 +127,13 @@ def bench(
             or restart
             or ceiling
             or course
+            or tell_processor_time
             or (owns_ledgers and ledgers != 1)
         )
         if useless or (owns_cluster and uri is not None):
             raise click.UsageError(
-                f"--workload {workload} goes without --api, --log, --roll, --restart, --ceiling, --memory"
+                f"--workload {workload} goes without --api, --log, --roll, --restart, --ceiling, --memory, "
+                "--processor-time"
                 + (" and --ledgers" if owns_ledgers else "")
                 + (f", and {_OWN_CLUSTER}" if owns_cluster else "")
             )
@@ -150,10 +159,14 @@ def bench(
         raise click.UsageError(f"--restart goes with --workload read, and {_OWN_CLUSTER}")
     if course and uri is not None:
         raise click.UsageError(f"--memory goes {_OWN_CLUSTER}")
+    if tell_processor_time and uri is not None:
+        raise click.UsageError(f"--processor-time goes {_OWN_CLUSTER}")
+    if tell_processor_time and not os.path.exists("/proc/stat"):
+        raise click.UsageError("--processor-time reads Linux's /proc, which this system doesn't have")
     options = Options(workload, size, outstanding, ledgers, _sizes(ensemble), seconds, api, log, roll_s)
     with _scratch(directory) as scratch:
         gc.set_threshold(*_GC_THRESHOLDS)
-        result = run(_measure(options, uri, scratch, restart, course))
+        result = run(_measure(options, uri, scratch, restart, course, tell_processor_time))
         bare, stored = _ceilings(options, scratch) if ceiling else (None, None)
         for name, moved in (("ceiling", bare), ("storage_ceiling", stored)):
             result[f"{name}_mb_per_s"] = None if moved is None else round(moved, 2)
@@ -197,9 +210,12 @@ async def _cluster(
         yield cluster.connect_string, cluster
 
 
-async def _measure(options: Options, uri: str | None, scratch: str, restart: bool, tell_course: bool) -> dict[str, Any]:
+async def _measure(
+    options: Options, uri: str | None, scratch: str, restart: bool, tell_course: bool, tell_processor_time: bool
+) -> dict[str, Any]:
     """The workload's figures, and the peaks of memory: of bookies only if this run has started them."""
     from bkpy.bench import memory, workloads
+    from bkpy.bench.processor_time import ProcessorTime
 
     # With a certificate in the command's settings, the bookies of a new cluster have it as well.
     tls = {name: value for name, value in security_settings().items() if name.startswith("tls_")}
@@ -215,6 +231,7 @@ async def _measure(options: Options, uri: str | None, scratch: str, restart: boo
                 await bookie.start()
 
         course = memory.MemoryProfile(lambda: [b.pid for b in bookies])
+        used = ProcessorTime(lambda: {"client": [os.getpid()], "bookies": [b.pid for b in bookies]})
 
         with progress(unit="%") as bar:
             task = bar.add_task(f"{options.workload} of {options.size} B", total=100)
@@ -230,10 +247,16 @@ async def _measure(options: Options, uri: str | None, scratch: str, restart: boo
                     show,
                     before_reads=restart_bookies if restart else None,
                     after_load=course.rest if tell_course else None,
+                    counted=used if tell_processor_time else None,
                 )
     peaks = {"client_rss_anon_mb": own.mb, "bookie_rss_anon_mb": theirs.mb}
-    measured = {"bookie_memory_mb": course.mb, "bookie_files_mb": course.files_mb} if tell_course else {}
-    return {**result, "restarted": restart, **peaks, "bookie_memory_mb": None, "bookie_files_mb": None, **measured}
+    measured: dict[str, Any] = (
+        {"bookie_memory_mb": course.mb, "bookie_files_mb": course.files_mb} if tell_course else {}
+    )
+    if tell_processor_time:
+        measured["processor_time"] = used.rows(result["entries_per_s"] * result["seconds"])
+    unmeasured = {"bookie_memory_mb": None, "bookie_files_mb": None, "processor_time": None}
+    return {**result, "restarted": restart, **peaks, **unmeasured, **measured}
 
 
 async def _fail(
@@ -305,6 +328,10 @@ def _show(result: dict[str, Any]) -> None:
     rows = [(name, result[key]) for key, name in names.items() if result[key] is not None]
     rows += [(f"largest bookie's memory, MB: {when}", mb) for when, mb in (result["bookie_memory_mb"] or {}).items()]
     rows += [(f"its pages of files, MB: {when}", mb) for when, mb in (result["bookie_files_mb"] or {}).items()]
+    rows += [
+        (f"processor time of an entry, us: {row['of']}", f"{row['user_us']} + {row['system_us']} in the kernel")
+        for row in result["processor_time"] or []
+    ]
     print_table(("measure", "value"), rows, title)
 
 

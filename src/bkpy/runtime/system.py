@@ -13,6 +13,7 @@ import stat
 import threading
 import uuid
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bkpy.runtime.directories import sync_dir
@@ -133,6 +134,8 @@ class ThreadWorker:
         return future
 
     def _loop(self) -> None:
+        with contextlib.suppress(OSError):  # Linux only: `top -H` shows it, of which the kernel keeps 15 characters
+            Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(self._thread.name)
         while (item := self._queue.get()) is not None:
             loop, future, function, args = item
             try:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +15,6 @@ from bkpy.runtime.system import RealFiles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 
 def test_a_durable_write_takes_any_number_of_buffers(tmp_path: Path) -> None:
@@ -129,3 +130,9 @@ def test_space_that_cannot_be_reserved_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=f"{1 << 60} bytes were to be reserved") as caught:
         RealFiles().open(path, create=True).allocate(1 << 60)
     assert caught.value.filename == path
+
+
+@pytest.mark.parametrize("name", ["journal-0", "a name of more than fifteen characters"])
+async def test_the_system_shows_the_names_of_workers(name: str) -> None:
+    with contextlib.closing(RealFiles().worker(name)) as worker:
+        assert await worker.run(Path("/proc/thread-self/comm").read_text) == f"{name[:15]}\n"
