@@ -38,7 +38,7 @@ Copying = tuple[Job, Written, TestLog, Path]
 
 MASTER = "local-cluster[2,1,1024]"
 # How often executors of one run are killed, and how many entries are enough to do meanwhile.
-OFTEN = pytest.mark.parametrize(("kills", "entries"), [(1, 800), pytest.param(3, 3000, marks=pytest.mark.long)])
+OFTEN = pytest.mark.parametrize(("kills", "entries"), [(1, 800), (3, 3000)])
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def kill_executors(begin: Begin, job: Job, seed: int, kills: int) -> None:
 
 
 @OFTEN
-@pytest.mark.long  # what kills of workers do to readers, `test_spark_kills.py` tells sooner
+@pytest.mark.long  # kills of drivers and workers, in `test_spark_kills.py`, take less
 @pytest.mark.usefixtures("workers_directories")
 def test_what_is_read_is_exactly_the_log(
     spark: SparkSession, begin: Begin, ledgers: Ledgers, tmp_path: Path, kills: int, entries: int
@@ -123,6 +123,7 @@ def test_what_is_read_is_exactly_the_log(
 
 
 @OFTEN
+@pytest.mark.long  # kills of drivers and workers, in `test_spark_kills.py`, take less
 @pytest.mark.usefixtures("workers_directories")
 def test_what_is_written_is_exactly_what_was_read(
     begin: Begin, ledgers: Ledgers, tmp_path: Path, kills: int, entries: int

@@ -141,7 +141,7 @@ def test_an_export_whose_java_process_is_killed_says_so(export: Program, tmp_pat
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "name",
-    ["java", "stream", *(pytest.param(name, marks=pytest.mark.long) for name in ("launcher", "service", "picture"))],
+    ["java", *(pytest.param(name, marks=pytest.mark.long) for name in ("launcher", "service", "stream", "picture"))],
 )
 def test_ctrl_c_ends_the_demo_with_all_its_processes(tmp_path: Path, name: str) -> None:
     program = Program("demo", "--dir", tmp_path / "demo")
