@@ -16,6 +16,10 @@ _REFUSALS = "tests/cluster/test_zookeeper_refusals.py"
 _NOTHING_IS_ACKNOWLEDGED = f"{_IN_DOUBT}::test_nothing_is_acknowledged_on_bookies_that_the_stored_change_does_not_name"
 _RETIRED = "tests/unit/metadata/bookies/test_retired.py"
 _RARE = "tests/unit/metadata/replication/test_rare_answers.py"
+_ANOTHER_NODE = f"{_OUTCOMES}::test_what_another_node_keeps_from_being_deleted_is_still_there"
+_WATCHES = "tests/unit/metadata/store/zookeeper/test_watches.py"
+_DIRECTORY = "tests/unit/metadata/bookies/test_directory.py"
+_MEMBERSHIP = "tests/unit/metadata/bookies/test_membership.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(
@@ -61,6 +65,20 @@ MUTANTS: list[Mutant] = [
         (f"{_OUTCOMES}::test_a_put", f"{_OUTCOMES}::test_a_create", f"{_OUTCOMES}::test_a_delete"),
     ),
     Mutant(
+        "a deletion that another node kept from being done counts as done if a try before got no answer",
+        "`bkpy ledger delete` reports a ledger as deleted that is still there",
+        "return Missing(result.node, result.index or 0) if unknown is None or result.index else Gone()",
+        "return Missing(result.node, result.index or 0) if unknown is None else Gone()",
+        (f"{_ANOTHER_NODE}[it is gone]",),
+    ),
+    Mutant(
+        "a deletion that another node kept from being done is in doubt if a try before got no answer",
+        "a ledger that no log has can't be deleted: it is said to have nodes below it",
+        "return Changed() if unknown is None or result.index else Superseded()",
+        "return Changed() if unknown is None else Superseded()",
+        (f"{_ANOTHER_NODE}[it has changed]",),
+    ),
+    Mutant(
         "equal bytes found by a write that was refused at once count as its own",
         "of two who write from the same version, both believe that they were first",
         "return Changed() if unknown is None else await whose_value(store, path, data, expected_version)",
@@ -98,14 +116,14 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a deletion whose reply was lost finds nothing, and says that there was nothing",
         "who deletes a ledger is told that there is no such ledger",
-        "return Missing(result.node, result.index or 0) if unknown is None else Gone()",
+        "return Missing(result.node, result.index or 0) if unknown is None or result.index else Gone()",
         "return Missing(result.node, result.index or 0)",
         (f"{_OUTCOMES}::test_a_delete",),
     ),
     Mutant(
         "a deletion that is refused after one with an unknown outcome is certain",
         "a node that was deleted and has come back is said to have been there all the time",
-        "return Changed() if unknown is None else Superseded()",
+        "return Changed() if unknown is None or result.index else Superseded()",
         "return Changed()",
         (f"{_OUTCOMES}::test_a_delete", f"{_OUTCOMES}::test_a_node_with_nodes_below_is_not_deleted"),
     ),

@@ -199,7 +199,8 @@ async def delete_together(
 ) -> DeleteOutcome:
     """Remove several nodes in one transaction, and make others with them. `unique` has a name that no other gets.
 
-    So however often it is tried, the others are removed with this one or not at all. Missing: nothing was removed.
+    So however often it is tried, the others are removed with this one or not at all. `Missing` and `Changed`: nothing
+    was removed. They are certain where another node was refused: then `unique` was there, and no try has removed it.
     """
     return await _delete(lambda: store.multi([unique, *others]), attempts_max)
 
@@ -212,9 +213,9 @@ async def _delete(attempt_it: Callable[[], Awaitable[object]], attempts_max: int
             case Answer():
                 return Gone()
             case NoNode():
-                return Missing(result.node, result.index or 0) if unknown is None else Gone()
+                return Missing(result.node, result.index or 0) if unknown is None or result.index else Gone()
             case BadVersion() | NotEmpty():
-                return Changed() if unknown is None else Superseded()
+                return Changed() if unknown is None or result.index else Superseded()
             case Unknown():
                 unknown = result
             case NotDone():

@@ -348,6 +348,16 @@ async def test_a_ledger_that_a_log_has_is_not_deleted(world: LogWorld) -> None:
     world.check()
 
 
+async def test_one_that_no_log_has_is_deleted_though_a_request_is_lost_and_its_log_rolls_meanwhile(
+    world: LogWorld,
+) -> None:
+    ledger_id, another = await world.ledger(), await world.ledger()
+    maintenance = world.opened([None, None, REQUEST_LOST, lambda: world.rolls(another)])
+    assert await maintenance.delete_ledger(await world.metadata(ledger_id)) == Gone()
+    assert ledger_id not in world.ledgers()
+    world.check()
+
+
 async def test_nor_one_that_gets_into_it_at_that_moment(world: LogWorld) -> None:
     ledger_id = await world.ledger()
     metadata = await world.metadata(ledger_id)

@@ -13,6 +13,7 @@ from bkpy.errors import ClientClosedError, MetadataUnavailableError
 from bkpy.metadata.store.memory import MemoryStore
 from bkpy.metadata.store.outcome import (
     Changed,
+    DeleteOutcome,
     Done,
     Exists,
     Gone,
@@ -27,6 +28,7 @@ from bkpy.metadata.store.resolve import (
     attempt,
     create_certainly,
     delete_certainly,
+    delete_together,
     ensure_path,
     leave_line,
     put_certainly,
@@ -155,6 +157,23 @@ async def test_a_node_with_nodes_below_is_not_deleted() -> None:
     tree.apply(Create(f"{NODE}/below", b""), 0)
     assert await delete_certainly(Troubled(tree), NODE, attempts_max=1) == Changed()
     assert await delete_certainly(Troubled(tree, [REQUEST_LOST]), NODE, attempts_max=2) == Superseded()
+
+
+@pytest.mark.parametrize(
+    ("act", "expected"), [("deletes", Missing("/other", 1)), ("puts", Changed())], ids=["it is gone", "it has changed"]
+)
+async def test_what_another_node_keeps_from_being_deleted_is_still_there(act: str, expected: DeleteOutcome) -> None:
+    """Also after a try that nobody knows the end of: the node with the unique name was there once more."""
+    tree, _ = tree_with(BEFORE)
+    tree.apply(Create("/other", BEFORE), 0)
+    other = Somebody(tree, "/other")
+    store = Troubled(tree, [REQUEST_LOST, {"deletes": other.deletes, "puts": other.puts(THEIRS)}[act]])
+    assert await delete_together(store, Delete(NODE), Check("/other", 0), attempts_max=ATTEMPTS) == expected
+    assert NODE in tree.paths
+    tree.apply(Create("/another", BEFORE), 0)
+    lost = Troubled(tree, [REPLY_LOST, Somebody(tree, "/another").puts(THEIRS)])
+    assert await delete_together(lost, Delete(NODE), Check("/another", 0), attempts_max=ATTEMPTS) == Gone()
+    assert NODE not in tree.paths
 
 
 @pytest.mark.parametrize("lost", [REQUEST_LOST, REPLY_LOST])
