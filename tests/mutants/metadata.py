@@ -316,4 +316,11 @@ MUTANTS: list[Mutant] = [
         "                    return NotDone(outcome.error) if isinstance(outcome, Unknown) else outcome\n",
         (f"{_RARE}::test_a_bookie_that_was_taken_in_is_recorded_unless_the_answer_says_otherwise",),
     ),
+    Mutant(
+        "a watch on children is set on the node alone when that is made at the same moment",
+        "auditors and clients hear of no bookie that drains after the cluster's first one, until they look by themselves",
+        "if not await self._is_there(watch.path, watch=True):\n    return WatchKind.EXIST",
+        "return WatchKind.DATA if await self._is_there(watch.path, watch=True) else WatchKind.EXIST",
+        (f"{_WATCHES}::test_a_watch_on_children_misses_none_though_the_node_is_made_while_it_is_set",),
+    ),
 ]

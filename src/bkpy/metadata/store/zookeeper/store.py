@@ -220,13 +220,13 @@ class ZooKeeperStore(MetadataStore):
                 return
 
     async def _set(self, watch: Watch) -> WatchKind:
-        if watch.children:
+        while watch.children:
             try:
                 await self._call(protocol.GetChildrenRequest(path=watch.path, watch=True), watch.path, write=False)
-            except NoNode:
-                pass  # then its creation is what to wait for
-            else:
                 return WatchKind.CHILD
+            except NoNode:  # then its creation is what to wait for, unless it was made since
+                if not await self._is_there(watch.path, watch=True):
+                    return WatchKind.EXIST
         return WatchKind.DATA if await self._is_there(watch.path, watch=True) else WatchKind.EXIST
 
     async def close(self) -> None:
