@@ -223,7 +223,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a bookie whose registration is gone counts as back",
         "marks of a bookie that lost its data are dropped while it moves or stops",
-        "return Presence.ABSENT  # it has left meanwhile\n",
+        "return Presence.ABSENT  # it is in neither place, or has left meanwhile\n",
         "return Presence.HERE\n",
         (f"{_AUDITOR}::test_a_bookie_in_limbo_that_moves_or_leaves_while_it_is_looked_at_has_not_come_back",),
     ),

@@ -318,9 +318,25 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "a watch on children is set on the node alone when that is made at the same moment",
-        "auditors and clients hear of no bookie that drains after the cluster's first one, until they look by themselves",
+        "auditors and clients hear of further draining bookies only when they look by themselves",
         "if not await self._is_there(watch.path, watch=True):\n    return WatchKind.EXIST",
         "return WatchKind.DATA if await self._is_there(watch.path, watch=True) else WatchKind.EXIST",
         (f"{_WATCHES}::test_a_watch_on_children_misses_none_though_the_node_is_made_while_it_is_set",),
+    ),
+    Mutant(
+        "a bookie that becomes writable between two reads of the auditor counts as absent",
+        "many that become writable at once suspend re-replication, and the clocks of lost ones begin again",
+        "return BookieStatus(await _presence(store, root, bookie, read_only=places.get(bookie, False)), instance)",
+        "if bookie not in places:\n"
+        "    return BookieStatus(Presence.ABSENT, instance)\n"
+        "return BookieStatus(await _presence(store, root, bookie, read_only=places[bookie]), instance)",
+        (f"{_MEMBERSHIP}::test_a_bookie_that_moves_meanwhile_is_here",),
+    ),
+    Mutant(
+        "a bookie that becomes writable between two reads of a client counts as absent",
+        "a worker ends a writer because of a bookie that is there",
+        "if not self.readable <= registered[0].keys() | registered[1].keys():",
+        "if not self.readable:",
+        (f"{_DIRECTORY}::test_a_bookie_that_moves_between_two_lists_is_not_absent",),
     ),
 ]

@@ -47,9 +47,8 @@ async def look_at_bookies(
                 if cookie is None and bookie not in named:
                     return None  # it was removed meanwhile
                 instance = "" if cookie is None else instance_of(cookie[0])
-            if bookie not in places:
-                return BookieStatus(Presence.ABSENT, instance)
-            return BookieStatus(await _presence(store, root, bookie, read_only=places[bookie]), instance)
+            # One that is in neither list may have moved from the one to the other between the two reads.
+            return BookieStatus(await _presence(store, root, bookie, read_only=places.get(bookie, False)), instance)
 
     seen = await asyncio.gather(*(look(bookie) for bookie in bookies))
     if store.session_id != session:  # another session may have got another, older server
@@ -58,7 +57,7 @@ async def look_at_bookies(
 
 
 async def _presence(store: MetadataStore, root: str, bookie: str, *, read_only: bool) -> Presence:
-    """The presence of a bookie that was listed in that place. It may move to the other one, or leave, meanwhile.
+    """The presence of a bookie, looked for in that place first. It may move to the other one, or leave, meanwhile.
 
     A bookie whose registration is unreadable counts as absent, as it does for clients: nothing proves that it is there
     with its data.
@@ -71,4 +70,4 @@ async def _presence(store: MetadataStore, root: str, bookie: str, *, read_only: 
                 return Presence.LIMBO if info.in_limbo else Presence.HERE
         except (CorruptDataError, UnauthorizedError):
             return Presence.ABSENT
-    return Presence.ABSENT  # it has left meanwhile
+    return Presence.ABSENT  # it is in neither place, or has left meanwhile

@@ -492,9 +492,11 @@ class BookieDirectory:
     async def refresh(self, *, whole: bool = True) -> None:
         """Read the list and all registrations now; without `whole`, of registrations only new ones."""
         async with self._refreshing:  # a slow reading must not replace a later one
-            writable, read_only, draining = await asyncio.gather(
-                self._read(False, whole=whole), self._read(True, whole=whole), self._drains.bookies()
-            )
+            registered, draining = await asyncio.gather(self._read_both(whole=whole), self._drains.bookies())
+            if not self.readable <= registered[0].keys() | registered[1].keys():
+                # One that moved from one list to the other between the two reads was in neither of them.
+                registered = await self._read_both(whole=False)
+            writable, read_only = registered
             # A bookie that is moving may be in both lists, and then counts as read-only.
             refusing = {name: _leaving(info) for name, info in writable.items() if name in draining} | read_only
             self.bookies = {name: info for name, info in writable.items() if name not in refusing}
@@ -589,6 +591,10 @@ class BookieDirectory:
                 await asyncio.sleep(self._settings.bookie_refresh_interval_s)
                 with contextlib.suppress(MetadataUnavailableError):
                     await self.refresh()
+
+    async def _read_both(self, *, whole: bool) -> tuple[dict[str, BookieInfo], dict[str, BookieInfo]]:
+        """The writable and the read-only bookies."""
+        return await asyncio.gather(self._read(False, whole=whole), self._read(True, whole=whole))
 
     async def _read(self, read_only: bool, *, whole: bool) -> dict[str, BookieInfo]:
         """The registrations of one kind; without `whole`, only new ones are read, unless that may miss a change."""

@@ -104,3 +104,35 @@ async def test_one_that_was_away_is_read_again_though_another_one_comes(tree: Me
     await watched.read()
     assert watched.directory.bookies["b3"].address == "127.0.0.1:4000"
     assert watched.directory.bookies["new"].address == "127.0.0.1:5000"
+
+
+@pytest.mark.parametrize("lists", range(3))
+@pytest.mark.parametrize("read_only", [False, True], ids=["to the read-only ones", "to the writable ones"])
+async def test_a_bookie_that_moves_between_two_lists_is_not_absent(
+    tree: MemoryStore, monkeypatch: pytest.MonkeyPatch, lists: int, read_only: bool
+) -> None:
+    places = [path_of("b3", read_only=one) for one in (read_only, not read_only)]
+    if read_only:
+        tree.apply(Delete(path_of("b3")), 0)
+        registered(tree, "b3", 3184, read_only=True)
+    session = tree.session()
+    directory = BookieDirectory(session, ROOT, runtime_here())
+    await directory.refresh()
+    children, seen = session.children, 0
+
+    async def moved_behind(path: str) -> list[str]:
+        nonlocal seen
+        names = await children(path)
+        seen += 1
+        if seen == lists:  # as `Registration` moves it
+            registered(tree, "b3", 3184, read_only=not read_only)
+            tree.apply(Delete(places[0]), 0)
+        return names
+
+    monkeypatch.setattr(session, "children", moved_behind)
+    await directory.refresh(whole=False)
+    assert len(directory.readable) == BOOKIES
+    assert not directory.absent_since
+    tree.apply(Delete(next(place for place in places if place in tree.paths)), 0)
+    await directory.refresh(whole=False)
+    assert list(directory.absent_since) == ["b3"]
