@@ -70,8 +70,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a list is written over that of another log of the same name",
         "a log that was made anew has the ledgers of the deleted one, and none of its own",
-        "self.store, path, data, expected_version, same, *checks, *operations, attempts_max=self._attempts_max",
-        "self.store, path, data, expected_version, *checks, *operations, attempts_max=self._attempts_max",
+        "                same,\n                *checks,\n                *operations,\n",
+        "                *checks,\n                *operations,\n",
         (f"{_LISTS}::test_a_write_that_was_meant_for_another_log_of_that_name_is_refused",),
     ),
     Mutant(

@@ -277,4 +277,12 @@ MUTANTS: list[Mutant] = [
         "        if False:\n            self._failed(",
         (f"{_RARE}::test_a_writer_that_was_cut_off_hears_of_another_log_of_its_name",),
     ),
+    Mutant(
+        "the look for a page, after a write whose outcome is unknown, says that nothing was written",
+        "a writer goes on in a ledger behind which the list has the next one: nobody can open the log any more",
+        "        except BookKeeperError as error:  # of a read of pages: no write before it can take effect any more\n"
+        "            return NotDone(error)\n",
+        "        finally:\n            pass\n",
+        (f"{_ROLLING}::test_a_roll_in_doubt_that_moves_ledgers_into_a_page_appends_nothing_until_it_is_known",),
+    ),
 ]

@@ -29,6 +29,8 @@ from bkpy.errors import (
     WouldBlock,
 )
 from bkpy.log.appends import LogAppends
+from bkpy.metadata.store.store import Create, Put
+from bkpy.protocol.log.log_list import OPEN_MAX
 from bkpy.protocol.wire.records import STAMP_BYTES
 
 if TYPE_CHECKING:
@@ -376,6 +378,51 @@ async def test_a_roll_in_doubt_appends_nothing_until_it_is_known(cluster: InProc
     assert version > listed[1]
     assert positions_of(log_list) == [(0, 1), (1, 1)]
     assert await contents(client, "orders") == [b"0", b"1"]
+
+
+async def test_a_roll_in_doubt_that_moves_ledgers_into_a_page_appends_nothing_until_it_is_known(
+    cluster: InProcess,
+) -> None:
+    """The reply of the write is lost. Then the store is away when the writer looks whether the page is there."""
+    client, session = await faulty_client(cluster, log_page_rows=2, metadata_write_attempts_max=1)
+    log = await client.open_log("orders", create=True)
+    count = 0
+    while len(roller_of(log).log_list.segments) < 2 * 2 + OPEN_MAX:
+        assert await log.append(b"%d" % count) == count
+        await roller_of(log).roll()
+        count += 1
+    assert await log.append(b"%d" % count) == count
+    count += 1
+    await eventually(lambda: former_of(log) is None and len(roller_of(log).log_list.open_segments) == 1)
+    away = False
+
+    async def multi(operations: Any) -> Any:
+        nonlocal away
+        result = await whole(operations)
+        if isinstance(operations[0], Put) and any(isinstance(other, Create) for other in operations):
+            away = True
+            raise MetadataUnavailableError("the reply was lost", outcome_unknown=True)
+        return result
+
+    async def get(path: str) -> tuple[bytes, int]:
+        if away:
+            raise MetadataUnavailableError("the store is away")
+        return await found(path)
+
+    whole, found = session.multi, session.get
+    with patch.object(session, "multi", multi), patch.object(session, "get", get):
+        rolling = asyncio.create_task(roller_of(log).roll())
+        await eventually(lambda: away)
+        await asyncio.sleep(0.05)
+        assert not rolling.done()
+        with pytest.raises(WouldBlock):
+            log.append_nowait(b"too early")
+    await rolling
+    assert await log.append(b"%d" % count) == count
+    await log.close()
+    assert await contents(client, "orders") == [b"%d" % n for n in range(count + 1)]
+    async with await client.open_log("orders") as after:
+        assert after.next_position == count + 1
 
 
 async def test_closing_does_not_wait_for_a_roll_that_the_store_holds_up(cluster: InProcess) -> None:

@@ -21,7 +21,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, assert_never
 
 from bkpy.config.shared import MetadataSettings
-from bkpy.errors import ConfigError, CorruptDataError, MetadataConflictError, NoSuchLogError, UnauthorizedError
+from bkpy.errors import (
+    BookKeeperError,
+    ConfigError,
+    CorruptDataError,
+    MetadataConflictError,
+    NoSuchLogError,
+    UnauthorizedError,
+)
 from bkpy.metadata import paths
 from bkpy.metadata.logs.pages import LogPages, pages_path
 from bkpy.metadata.store.outcome import (
@@ -219,21 +226,37 @@ class LogStore:
             self._check_length(name, written, data)
         # Without this check, a delayed write could meet the same version of another log of that name.
         same = Check(f"{path}/{log_list.uid}", 0)
+        try:
+            return await self._put_with_pages(name, Put(path, data, expected_version), pages, same, checks)
+        except BookKeeperError as error:  # of a read of pages: no write before it can take effect any more
+            return NotDone(error)
+
+    async def _put_with_pages(
+        self, name: str, put: Put, pages: Sequence[Page], same: Check, checks: Sequence[Check]
+    ) -> PutOutcome:
+        """Raises the error of a read of pages that are there."""
         for _ in range(self.settings.log_conflicts_max):
             operations = await self._page_operations(name, pages)
-            room = self.settings.log_write_bytes_max - len(data)
+            room = self.settings.log_write_bytes_max - len(put.data)
             if sum(map(_size, operations)) > room:
-                refused = await self._write_ahead(operations, Check(path, expected_version))
+                refused = await self._write_ahead(operations, Check(put.path, put.expected_version))
                 if refused is not None:
                     return refused
                 operations = await self._page_operations(name, pages)
             outcome = await put_certainly(
-                self.store, path, data, expected_version, same, *checks, *operations, attempts_max=self._attempts_max
+                self.store,
+                put.path,
+                put.data,
+                put.expected_version,
+                same,
+                *checks,
+                *operations,
+                attempts_max=self._attempts_max,
             )
             if not isinstance(outcome, Missing) or not outcome.index:
                 return outcome
             if outcome.node == same.path:
-                return Missing(path)
+                return Missing(put.path)
             if any(outcome.node == check.path for check in checks):
                 return Missing(outcome.node, outcome.index)
             # Another client has written a page meanwhile, for a list of the same version.
