@@ -146,4 +146,26 @@ MUTANTS: list[Mutant] = [
         "        self._appends.check(largest)\n",
         (f"{_RARE}::test_a_writer_that_closes_adds_what_waits_and_nothing_more",),
     ),
+    Mutant(
+        "the end of a ledger is forgotten with the write of a list that doesn't have it yet",
+        "a log never rolls again, and no producer can open it once it is closed",
+        "in self._unsealed.items() if ledger_id in still_open}\n",
+        "in {}.items()}\n",
+        (f"{_WRITER}::test_a_ledger_that_is_closed_while_the_list_is_written_for_its_producer_is_sealed_later",),
+    ),
+    Mutant(
+        "a writer whose log has a ledger that can't be deleted stops renewing its lease and its producer",
+        "another client takes the log over unasked, and the producer is forgotten",
+        "        except (MetadataUnavailableError, NoSuchLogError):\n            raise\n"
+        "        except BookKeeperError as error:  # of one",
+        "        except BookKeeperError:\n            raise\n        except ValueError as error:  # of one",
+        (f"{_WRITER}::test_a_writer_keeps_its_lease_and_its_producer_though_a_ledger_can_not_be_deleted",),
+    ),
+    Mutant(
+        "a writer says only as often as it applies retention that its producer has the log open",
+        "a producer that has the log open is forgotten",
+        "            pause_s = min(pause_s, self._settings.log_producer_idle_s / _ACTIVE_WRITES)\n",
+        "            pass\n",
+        (f"{_WRITER}::test_a_writer_that_is_idle_keeps_its_producer_known",),
+    ),
 ]

@@ -215,7 +215,7 @@ class Roller:
             log_list, version = await self._logs.read(self._name, fresh=True)
             if version == self._version or log_list.writer != self._token:
                 raise
-            self.log_list, self._version = log_list, version  # perhaps it has been truncated
+            self._know(log_list, version)  # perhaps it has been truncated
             self._try_room()
 
     def _try_room(self) -> None:
@@ -275,12 +275,12 @@ class Roller:
                 act = AFTER_ROLLING[list_write_of(outcome), says]
             match act:
                 case OpeningStep.SERVE:
-                    self.log_list, self._version, self._unsealed = found, version, {}
+                    self._know(found, version)
                     if self.appends.error is not None:  # meanwhile
                         raise self.appends.error
                     return
                 case OpeningStep.AGAIN:
-                    self.log_list, self._version = found, version
+                    self._know(found, version)
                     doubt = False  # no write before can take effect any more
                 case OpeningStep.BACK:
                     if isinstance(outcome, NotDone):
@@ -346,6 +346,13 @@ class Roller:
             )
         return turns
 
+    def _know(self, log_list: LogList, version: int) -> None:
+        """The list is stored at this version."""
+        self.log_list, self._version = log_list, version
+        # A ledger may have been closed while the list was written: then it is there without that end.
+        still_open = {segment.ledger_id for segment in log_list.open_segments}
+        self._unsealed = {ledger_id: end for ledger_id, end in self._unsealed.items() if ledger_id in still_open}
+
     def _sealed(self, log_list: LogList) -> LogList:
         """With what is known of the ends of ledgers."""
         for ledger_id, end in self._unsealed.items():
@@ -368,7 +375,7 @@ class Roller:
                 log.log(level, "failed to close ledger %d of log %s, retrying: %s", former.ledger_id, self._name, error)
                 level = logging.INFO
                 await asyncio.sleep(self._settings.log_roll_retry_s)
-        if self.appends.error is None and not self._lock.locked():  # else its holder is about to write the list
+        if self.appends.error is None:
             async with self._lock:
                 await self._write(lambda log_list: log_list)
         self._rolled.set()
@@ -401,7 +408,7 @@ class Roller:
             outcome = await self._logs.write_anyway(self._name, wanted, self._version)
             match outcome:
                 case Done():
-                    self.log_list, self._version, self._unsealed = self._logs.stored_form(wanted), outcome.version, {}
+                    self._know(self._logs.stored_form(wanted), outcome.version)
                     return
                 case Missing():
                     raise self._failed(NoSuchLogError(f"log {self._name} was deleted"))
@@ -411,7 +418,7 @@ class Roller:
                     log_list, version = await self._logs.read(self._name, fresh=True)
                     if log_list.writer != self._token:
                         raise self._failed_by(log_list)
-                    self.log_list, self._version = log_list, version
+                    self._know(log_list, version)
                 case _:
                     assert_never(outcome)
 
@@ -438,13 +445,16 @@ class Roller:
 
     async def _keep(self) -> None:
         """Delete what retention doesn't keep, after each roll and periodically, and renew the lease."""
+        pause_s = self._settings.log_retention_interval_s
+        if self.producer:
+            pause_s = min(pause_s, self._settings.log_producer_idle_s / _ACTIVE_WRITES)
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._settings.log_retention_interval_s):
+                async with asyncio.timeout(pause_s):
                     await self._rolled.wait()
             self._rolled.clear()
             try:
-                if self._is_ended_by(await self._log_maintenance.retain(self._name)):
+                if self._is_ended_by(await self._retained()):
                     return
                 await self._logs.take_lease(self._name, self.log_list.uid, self._token, self._parts.label)
                 await self._stay_known()
@@ -453,6 +463,16 @@ class Roller:
                 return
             except BookKeeperError as error:
                 log.info("failed to maintain log %s, retrying later: %s", self._name, error)
+
+    async def _retained(self) -> LogList:
+        """The list, when what retention doesn't keep is deleted as far as that is possible."""
+        try:
+            return await self._log_maintenance.retain(self._name)
+        except (MetadataUnavailableError, NoSuchLogError):
+            raise
+        except BookKeeperError as error:  # of one ledger or page: the lease and the producer don't depend on it
+            log.info("failed to apply the retention of log %s, retrying later: %s", self._name, error)
+            return (await self._logs.read(self._name, fresh=True))[0]
 
     async def _stay_known(self) -> None:
         """Say in the list now and then that the producer has the log open: it isn't idle."""

@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 from contextlib import aclosing
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
-from tests.hooks import present_of, roller_of
-from tests.in_process import DEADLINE_S
+from tests.hooks import former_of, present_of, roller_of
+from tests.in_process import DEADLINE_S, ROOT
 from tests.stepping import naming, run_to
 from tests.unit.client.write.test_frame_limits import SMALL
 from tests.unit.log.stepwise_log import all_of
@@ -26,9 +27,12 @@ from bkpy.errors import (
     ForgottenProducerError,
     FrameTooLargeError,
     LogFencedError,
+    LogLockedError,
+    MetadataConflictError,
     SequenceError,
     WouldBlock,
 )
+from bkpy.metadata.store.store import Create
 from bkpy.protocol.wire.records import NUMBERED_STAMP_BYTES
 
 if TYPE_CHECKING:
@@ -212,14 +216,75 @@ async def test_a_producer_that_was_forgotten_fences_nobody(cluster: InProcess) -
         await client.open_log(NAME, new_producer=True)
 
 
-async def test_a_writer_that_is_idle_keeps_its_producer_known(cluster: InProcess) -> None:
-    client = await cluster.client(log_producer_idle_s=4.0, log_retention_interval_s=0.1)
+@pytest.mark.parametrize("retention_interval_s", [0.1, 60.0])
+async def test_a_writer_that_is_idle_keeps_its_producer_known(cluster: InProcess, retention_interval_s: float) -> None:
+    client = await cluster.client(log_producer_idle_s=4.0, log_retention_interval_s=retention_interval_s)
     log = await client.open_log(NAME, create=True, producer="shop")
     await log.append(b"0", sequence=0)
     await asyncio.sleep(10)
     log.abandon()
     async with await client.open_log(NAME, producer="shop") as log:
         assert log.last_sequence == 0
+
+
+async def test_a_writer_keeps_its_lease_and_its_producer_though_a_ledger_can_not_be_deleted(cluster: InProcess) -> None:
+    client = await cluster.client(**FAST, log_producer_idle_s=4.0, log_retention_interval_s=0.1)
+    log = await client.open_log(NAME, create=True, producer="shop")
+    await log.append(b"0", sequence=0)
+    ledger_id = log.ledger_id
+    await roller_of(log).roll()
+    await log.append(b"1", sequence=1)
+    logs = log_parts(client).logs
+    cluster.tree.apply(Create(f"{logs.ledger_check(ledger_id, 0).path}/stranger", b""), 0)
+    await eventually(lambda: former_of(log) is None)
+    with pytest.raises(MetadataConflictError, match="there are nodes below"):
+        await log.truncate(1)
+    log_list, _ = await logs.read(NAME)
+    await logs.drop_lease(NAME, log_list.uid, log_list.writer)
+    await asyncio.sleep(10)
+    with pytest.raises(LogLockedError):
+        await client.open_log(NAME, wait=False)
+    log.abandon()
+    async with await client.open_log(NAME, producer="shop") as log:
+        assert log.last_sequence == 1
+
+
+async def test_a_ledger_that_is_closed_while_the_list_is_written_for_its_producer_is_sealed_later(
+    cluster: InProcess,
+) -> None:
+    """The list that is being written doesn't say yet where the ledger ends."""
+    client, session = await faulty_client(cluster, log_producer_idle_s=4.0, log_retention_interval_s=0.1)
+    log = await client.open_log(NAME, create=True, producer="shop")
+    assert await log.append(b"0", sequence=0) == 0
+    writing = asyncio.Event()
+    put, multi = session.put, session.multi
+
+    async def put_while_the_list_is_written(path: str, data: bytes, version: int) -> int:
+        await writing.wait()
+        return await put(path, data, version)
+
+    async def multi_until_the_ledger_is_closed(operations: Any) -> Any:
+        result = await multi(operations)
+        if operations[0].path == f"{ROOT}/logs/{NAME}" and former_of(log) is not None:
+            writing.set()
+            await eventually(lambda: former_of(log) is None)
+        return result
+
+    with (
+        patch.object(session, "put", put_while_the_list_is_written),
+        patch.object(session, "multi", multi_until_the_ledger_is_closed),
+    ):
+        await roller_of(log).roll()
+        await eventually(writing.is_set)
+        await eventually(lambda: former_of(log) is None)
+    for number in (1, 2):
+        assert await log.append(b"%d" % number, sequence=number) == number
+        await roller_of(log).roll()
+    assert await log.append(b"3", sequence=3) == 3
+    await log.close()
+    async with await client.open_log(NAME, producer="shop") as log:
+        assert log.last_sequence == 3
+    assert await read_all(client) == [(b"%d" % number, "shop", number) for number in range(4)]
 
 
 async def test_one_producer_more_than_allowed_fences_nobody(cluster: InProcess) -> None:
