@@ -58,4 +58,11 @@ MUTANTS = [
         "            pass\n",
         (_BLOCKING + "test_a_client_that_nobody_has_any_more_ends_its_thread",),
     ),
+    Mutant(
+        "two threads close the blocking client at once",
+        "one of them gets an error, and the session stays with its leases until its time-out",
+        "        with self._closing:  # else",
+        "        with threading.RLock():  # else",
+        (_BLOCKING + "test_two_threads_that_close_it_at_once_wait_for_one_end",),
+    ),
 ]

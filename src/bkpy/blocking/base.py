@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import threading
 from concurrent.futures import CancelledError
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Self, TypeVar
@@ -51,6 +52,7 @@ class ClientThread:
             loop.close()
             raise
         self._calls = ThreadsafeCalls(loop_guard(self.client))
+        self._closing = threading.RLock()  # a signal handler may close what its thread closes
         self._loop = loop
         self._process = os.getpid()
         self._ended = False
@@ -87,12 +89,15 @@ class ClientThread:
         """Close the client and end the thread. `kind` is of the error that ends its context, if one does."""
         if self._ended:
             return
-        self._calls.check()  # elsewhere nothing of it is ended
-        try:
-            self.call(self.client.__aexit__, kind)
-        finally:
-            self._end()
-            self._loop.close()
+        self._calls.check()  # elsewhere nothing of it is ended; and a forked process inherits a lock that is held
+        with self._closing:  # else a second thread, for which the client is closed, would end the loop of the first
+            if self._ended:
+                return
+            try:
+                self.call(self.client.__aexit__, kind)
+            finally:
+                self._end()
+                self._loop.close()
 
     def _end(self) -> None:
         self._ended = True

@@ -13,21 +13,22 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
 from prometheus_client import CollectorRegistry
 from tests.hooks import thread_of, turn_of
-from tests.in_process import InProcess
+from tests.in_process import DEADLINE_S, InProcess
 from tests.unit.client.test_threads import in_a_fork
+from tests.waiting import eventually
 
 import bkpy
 from bkpy.blocking.base import ClientThread
+from bkpy.client.client import Client
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from bkpy.client.client import Client
 
 ONE = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
 THREAD = "bkpy client"
@@ -223,6 +224,35 @@ def test_a_call_that_the_end_of_the_client_interrupts_says_so(tmp_path: Path) ->
         error = waiting.exception(30)
     assert isinstance(error, bkpy.ClientClosedError)
     assert error.outcome_unknown
+
+
+def test_two_threads_that_close_it_at_once_wait_for_one_end(tmp_path: Path) -> None:
+    """For the client the second call has nothing to do, and so it is the first to return."""
+    leave = Client.__aexit__
+    closing, calls, closed = threading.Event(), [], []
+
+    async def leave_later(client: Client, *error: Any) -> None:
+        calls.append(client)
+        first = len(calls) == 1
+        closing.set()
+        if first:
+            with suppress(AssertionError):  # there is no second call
+                await eventually(lambda: len(calls) > 1, deadline_s=1.0)
+                await asyncio.Event().wait()  # until the second call ends the loop
+        await leave(client, *error)
+        closed.append(first)
+
+    with (
+        connected(tmp_path) as client,
+        ThreadPoolExecutor() as pool,
+        patch.object(Client, "__aexit__", leave_later),
+    ):
+        first = pool.submit(client.close)
+        assert closing.wait(DEADLINE_S)
+        second = pool.submit(client.close)
+        for one in (first, second):
+            one.result(DEADLINE_S)
+    assert closed == [True]
 
 
 def test_a_client_that_nobody_has_any_more_ends_its_thread(tmp_path: Path) -> None:
