@@ -17,6 +17,7 @@ _NOTHING_IS_ACKNOWLEDGED = f"{_IN_DOUBT}::test_nothing_is_acknowledged_on_bookie
 _RETIRED = "tests/unit/metadata/bookies/test_retired.py"
 _RARE = "tests/unit/metadata/replication/test_rare_answers.py"
 _ANOTHER_NODE = f"{_OUTCOMES}::test_what_another_node_keeps_from_being_deleted_is_still_there"
+_PATHS = "tests/unit/metadata/test_metadata_paths.py"
 _WATCHES = "tests/unit/metadata/store/zookeeper/test_watches.py"
 _DIRECTORY = "tests/unit/metadata/bookies/test_directory.py"
 _MEMBERSHIP = "tests/unit/metadata/bookies/test_membership.py"
@@ -338,5 +339,12 @@ MUTANTS: list[Mutant] = [
         "if not self.readable <= registered[0].keys() | registered[1].keys():",
         "if not self.readable:",
         (f"{_DIRECTORY}::test_a_bookie_that_moves_between_two_lists_is_not_absent",),
+    ),
+    Mutant(
+        "a server in the URI may have a name that no host can have",
+        "the metadata session of a bookie ends for good when it is that server's turn, and is called a defect",
+        'if found is None or not (found["ipv6"] or _can_be_looked_up(found["name"])):',
+        "if found is None:",
+        (f"{_PATHS}::test_nonsense_is_refused_and_named",),
     ),
 ]

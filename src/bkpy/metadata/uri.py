@@ -50,9 +50,18 @@ def parse_uri(text: str) -> MetadataUri:
 
 def _host(server: str, text: str) -> tuple[str, int]:
     found = _HOST.fullmatch(server)
-    if found is None:
+    if found is None or not (found["ipv6"] or _can_be_looked_up(found["name"])):
         raise ConfigError(f"{text!r} has no usable server {server!r}: {_EXPECTED}")
     port = int(found["port"]) if found["port"] else DEFAULT_PORT
     if not 1 <= port <= 65535:
         raise ConfigError(f"{text!r} has a port that is not in 1 to 65535")
     return found["ipv6"] or found["name"], port
+
+
+def _can_be_looked_up(name: str) -> bool:
+    """Whether a host can have the name. Another one would end the session when it is that server's turn."""
+    try:
+        name.encode("idna")
+    except UnicodeError:
+        return False
+    return True

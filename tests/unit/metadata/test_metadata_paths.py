@@ -71,6 +71,8 @@ def test_a_uri_has_servers_and_a_root(text: str, hosts: list[tuple[str, int]], r
         "zk://h/a//b",
         "zk://h/a/../b",
         "zk://::1/ledgers",
+        "zk://h1,h2..example/ledgers",
+        f"zk://h1,{'h' * 64}/ledgers",
     ],
 )
 def test_nonsense_is_refused_and_named(text: str) -> None:
