@@ -7,6 +7,7 @@ from tests.mutants import Mutant
 _FREED = "tests/unit/bookie/test_freed_ids.py"
 _IDENTITY = "tests/unit/bookie/test_identity_commands.py"
 _DRAINING = "tests/unit/admin/test_drain_work.py"
+_TLS = "tests/unit/bookie/connection/test_tls.py"
 _LIMBO = "tests/unit/replication/test_limbo_fences.py"
 _REBUILD = "tests/unit/storage/tools/rebuild/test_rebuild.py"
 _LOSSES = "tests/unit/storage/test_losses.py"
@@ -109,6 +110,13 @@ MUTANTS: list[Mutant] = [
         "if self._lost and refusal is None and await answers(self._context, self._bookie_id):",
         "if False:",
         (f"{_FREED}::test_a_bookie_that_answers_is_not_lost",),
+    ),
+    Mutant(
+        "a bookie that refuses an administrator's client gives no answer",
+        "`bkpy bookie decommission --lost` without a certificate removes a bookie that runs and serves others",
+        "except (TlsError, UnauthorizedError):\n    raise\nexcept BookKeeperError:\n    return False",
+        "except BookKeeperError:\n    return False",
+        (f"{_TLS}::test_a_bookie_that_refuses_an_administrators_client_is_not_lost",),
     ),
     Mutant(
         "what runs beside a decommissioned bookie goes on",

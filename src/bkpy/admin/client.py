@@ -343,7 +343,8 @@ class AdminClient:
     async def is_reachable(self, bookie_id: str) -> bool:
         """Whether the bookie answers at the address that it registered last, even if it is not registered now.
 
-        Waits at most `2 * connect_timeout_s`.
+        Waits at most `2 * connect_timeout_s`. Raises `TlsError` or `UnauthorizedError` if this client is refused there:
+        the bookie may run, and serve others.
         """
         self._guard.check()
         return await answers(self._context, bookie_id)
@@ -423,7 +424,7 @@ class AdminClient:
         The bookie is removed exactly if the result's `scan.clear` is true; else nothing was changed. `lost`: the bookie
         is not running and never will be. `confirm` is called before the removal, and may raise to prevent it. A
         cancelled call may have removed the bookie. Raises `ConfigError` for a bookie that isn't drained, or that is
-        `lost` and answers; `MetadataConflictError` if the bookie changes meanwhile.
+        `lost` and answers, and what `is_reachable` raises; `MetadataConflictError` if the bookie changes meanwhile.
         """
         self._guard.check()
         await check_confirmed(self._store, self._root, "decommissioning a bookie")

@@ -7,7 +7,7 @@
 
 Invariants: the steps come in this order; one transaction deletes the cookie and the drain node, and only if neither has
 changed since it was read; a scan counts only within one session with the metadata store; the cluster remembers the id
-before it deletes the cookie; a bookie that answers is not lost.
+before it deletes the cookie; a bookie that answers, or refuses this client, is not lost.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from bkpy.errors import BookieUnavailableError, BookKeeperError, ConfigError, MetadataConflictError
+from bkpy.errors import (
+    BookieUnavailableError,
+    BookKeeperError,
+    ConfigError,
+    MetadataConflictError,
+    TlsError,
+    UnauthorizedError,
+)
 from bkpy.metadata import paths
 from bkpy.metadata.audit_trail import ActKind, entry_of
 from bkpy.metadata.bookies.cookies import instance_of, read_cookie
@@ -42,12 +49,17 @@ log = logging.getLogger("bkpy.recovery")
 
 
 async def answers(context: ReplicationContext, bookie_id: str) -> bool:
-    """Whether the bookie answers at its last address, whether it is registered or not."""
+    """Whether the bookie answers at its last address, whether it is registered or not.
+
+    Raises `TlsError` or `UnauthorizedError` if this client is refused there: the bookie may run, and serve others.
+    """
     timeout_s = 2 * context.parts.settings.connect_timeout_s  # to connect, and to answer
     try:
         await context.parts.pool.channel(bookie_id).call(
             Op.READ_LAC, pack([0, _ANY_LEDGER]), timeout_s=timeout_s, again=True
         )
+    except (TlsError, UnauthorizedError):
+        raise
     except BookKeeperError:
         return False
     return True

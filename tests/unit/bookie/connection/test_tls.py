@@ -18,10 +18,12 @@ from tests.hooks import (
     channels_of,
     handshakes_of,
     pauses_of,
+    store_of,
     takes_answers,
     transport_of,
 )
 from tests.in_process import DEADLINE_S, InProcess, contents
+from tests.unit.admin.test_drain_work import known
 from tests.unit.bookie.connection.raw import Raw, add, frame
 from tests.unit.storage.support import found_ids
 from tests.waiting import eventually
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from bkpy.client.client import Client
+    from bkpy.metadata.store.memory import MemorySession
 
 pytestmark = pytest.mark.real("TLS needs sockets of the kernel")
 
@@ -227,6 +230,24 @@ async def test_a_client_without_tls_is_told_to_speak_it(secure: Secure) -> None:
     client = await secure.cluster.client(**PATIENT)
     assert "this bookie speaks TLS only" in await refusal(client)
     assert secure.refused(Failure.PLAIN) >= 3
+
+
+@pytest.mark.parametrize("trusted", [None, False], ids=["it speaks no TLS", "it has no certificate"])
+async def test_a_bookie_that_refuses_an_administrators_client_is_not_lost(secure: Secure, trusted: bool | None) -> None:
+    """It runs, cut off from the metadata store, and others may still write to it."""
+    await secure.start()
+    client = await secure.cluster.client(**({} if trusted is None else secure.ca.settings()))
+    admin, cut_off = bkpy.AdminClient(client), cast("MemorySession", store_of(secure.cluster.node("c")))
+    cut_off.suspend()
+    cut_off.expire()
+    await eventually(lambda: "c" not in client.bookies)
+    with pytest.raises(TlsError):
+        await admin.is_reachable("c")
+    with pytest.raises(TlsError):
+        await admin.decommission("c", lost=True)
+    assert await known(secure.cluster, "c")
+    cut_off.resume()
+    await eventually(lambda: "c" in client.bookies)
 
 
 async def test_a_client_with_tls_is_told_that_a_bookie_speaks_none(
