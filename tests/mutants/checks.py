@@ -9,6 +9,13 @@ _CHECKS = "tests/unit/replication/auditor/test_periodic_checks.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(
+        "a check goes by the clock of an earlier auditor, however far that was ahead",
+        "auditors read all replicas again and again, for years",
+        "run = CheckRun(now_ms, min(run.ended_ms, now_ms - 1))",
+        "run = CheckRun(max(now_ms, run.ended_ms + 1), run.ended_ms)",
+        (f"{_CHECKS}::test_a_clock_that_was_years_ahead_has_them_checked_once_and_not_all_the_time",),
+    ),
+    Mutant(
         "a ledger that seems to fall short is marked without a second look",
         "every ledger that was just closed is copied",
         "found = set(suspect.bookies).intersection(await kind.under_replicated(metadata, suspect.chances))",

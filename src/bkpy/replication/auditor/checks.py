@@ -156,7 +156,9 @@ class PeriodicChecks:
         if not await self._queue.enabled():
             return
         if run.began_ms <= run.ended_ms:
-            run = CheckRun(max(self._now_ms(), run.ended_ms + 1), run.ended_ms)
+            now_ms = self._now_ms()
+            # By this clock from now on: if both times stayed ahead of it, the next run would be due at once.
+            run = CheckRun(now_ms, min(run.ended_ms, now_ms - 1))
             run = await self._store(name, run)
         stored_at = self._runtime.clock.monotonic()
         suspects: list[_Suspect] = []

@@ -295,6 +295,22 @@ async def test_what_is_due_again_is_checked_again(five: InProcess) -> None:
     assert (await checking.ended(runs=3))[REPLICAS].ledgers == 1
 
 
+async def test_a_clock_that_was_years_ahead_has_them_checked_once_and_not_all_the_time(five: InProcess) -> None:
+    client = await five.client()
+    await closed(client, 2)
+    checking = Checking(five, client)
+    now_ms = int(cluster_of(client).store.runtime.clock.time() * 1000)
+    ahead = CheckRun(began_ms=now_ms + 10**11, ended_ms=now_ms + 10**11 + 1, ledgers=7)
+    await checking.records.read()
+    await checking.records.write(CheckRecord({REPLICAS: ahead, PLACEMENT: ahead}))
+    runs = await checking.ended(runs=2)
+    assert {run.ledgers for run in runs.values()} == {1}
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await checking.checks.run()
+    assert (await checking.records.read()).runs == runs, "they aren't due for a week"
+
+
 async def test_nothing_is_checked_while_autorecovery_is_off_nor_written_when_the_term_is_over(five: InProcess) -> None:
     client = await five.client()
     await closed(client, 2)
