@@ -345,7 +345,12 @@ class LogUsers:
             except TruncatedError:
                 if reader is None:
                     raise
-                await reader.refresh()
+                try:
+                    await reader.refresh()
+                except BookKeeperError as error:
+                    host.record("tail failed", type(error).__name__)
+                    await asyncio.sleep(0.1)
+                    continue  # and fails in the same way again
                 if reader.first_position > self.gone_below and not self.tail_expired():
                     raise  # nothing that a consumer has not read is deleted while it lives
                 self.account.pass_over(reader.first_position)
