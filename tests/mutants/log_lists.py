@@ -13,6 +13,7 @@ _PAGES = "tests/unit/protocol/log/test_log_pages.py"
 _PAGED = "tests/unit/metadata/logs/test_paged_logs.py"
 _LONG = "tests/unit/log/test_paged_log.py"
 _RARE = "tests/unit/log/test_rare_log_steps.py"
+_ROLLING = "tests/unit/log/test_rolling.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(
@@ -378,5 +379,12 @@ MUTANTS: list[Mutant] = [
         '            log.exception("failed to maintain ledger %d of log %s", ledger_id, belongs.name)\n',
         "            raise\n",
         (f"{_RARE}::test_a_ledger_that_can_not_be_maintained_and_a_note_that_is_others_hold_up_nothing",),
+    ),
+    Mutant(
+        "what was truncated in an open ledger of a log is never deleted",
+        "the ledger takes its space until somebody truncates the log again",
+        "        left = log_list.truncated(log_list.first_position) != log_list  #",
+        "        left = False  #",
+        (f"{_ROLLING}::test_a_ledger_that_is_truncated_while_it_is_open_goes_once_the_log_has_rolled",),
     ),
 ]

@@ -327,6 +327,24 @@ async def test_truncating_deletes_ledgers(cluster: InProcess) -> None:
     assert log_list.sealed_end == 33
 
 
+async def test_a_ledger_that_is_truncated_while_it_is_open_goes_once_the_log_has_rolled(cluster: InProcess) -> None:
+    client = await cluster.client(**FAST)
+    async with await client.open_log("orders", create=True) as log:
+        await log.append_batch([b"x"] * 10)
+        truncated = log.ledger_id
+        await log.truncate(before=10)
+        await roller_of(log).roll()
+        assert await log.append(b"y") == 10
+
+        async def gone() -> bool:
+            return truncated not in [ledger_id async for ledger_id in client.list_ledgers()]
+
+        assert await eventually(gone)
+        assert (await log_parts(client).logs.read("orders", fresh=True))[0].first_position == 10
+    async with await client.read_log("orders") as reader:
+        assert [(entry.position, entry.data) async for entry in reader.read()] == [(10, b"y")]
+
+
 async def test_times_never_fall_in_a_striped_ledger(cluster: InProcess) -> None:
     client = await cluster.client()
     clock = replication_context(client).parts.runtime.clock

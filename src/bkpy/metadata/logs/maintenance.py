@@ -136,7 +136,8 @@ class LogMaintenance:
             return log_list.truncated(retained.position)
 
         log_list, _ = await self._logs.read(name)
-        if log_list.retention_s is not None or log_list.retention_bytes is not None:
+        left = log_list.truncated(log_list.first_position) != log_list  # by a truncation of what was open then
+        if left or log_list.retention_s is not None or log_list.retention_bytes is not None:
             await self._change(name, change, expiring=True)
         return await self.finish(name)
 

@@ -283,12 +283,13 @@ class LogList:
     def truncated(self, before: int) -> LogList:
         """Without what lies below `before`: whole sealed segments become pending delete, the last one never does.
 
-        A position below the present first one changes nothing. Raises `ConfigError` for one past `sealed_end` that no
-        open segment holds.
+        A position below the present first one changes nothing. At that one, segments go that weren't sealed, or were
+        the last one, when it became the first. Raises `ConfigError` for one past `sealed_end` that no open segment
+        holds.
         """
-        if before <= self.first_position:
+        if before < self.first_position:
             return self
-        if before > self.sealed_end and not self.open_segments:
+        if before > max(self.sealed_end, self.first_position) and not self.open_segments:
             raise ConfigError(f"position {before} is past the end of the log, {self.sealed_end}")
         gone = 0
         while gone < len(self.segments) - 1 and self.segments[gone].sealed:
