@@ -79,4 +79,11 @@ MUTANTS: list[Mutant] = [
         "                raise\n",
         (f"{_RARE}::test_a_lag_is_measured_again_behind_what_is_truncated_meanwhile",),
     ),
+    Mutant(
+        "a log is opened for reading by a list that may be old",
+        "the password of a log that was made again is refused",
+        "await parts.logs.read(checked_name(name), fresh=True)\n",
+        "await parts.logs.read(checked_name(name))\n",
+        (f"{_RARE}::test_a_log_that_was_made_again_is_not_taken_for_the_one_before",),
+    ),
 ]

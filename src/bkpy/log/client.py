@@ -168,7 +168,8 @@ async def _show(parts: LogParts, name: str, opened: Opened) -> None:
 async def read_log(parts: LogParts, name: str, password: bytes) -> LogReader:
     """See `Client.read_log`."""
     check_password(password)
-    log_list, version = await parts.logs.read(checked_name(name))
+    # A list of an earlier log of that name, from a server that lags behind, has another password.
+    log_list, version = await parts.logs.read(checked_name(name), fresh=True)
     if log_list.ledger_key != ledger_key(password):
         why = "the password is not the log's" if password else "the log has a password, and none was given"
         raise UnauthorizedError(f"log {name}: {why}")

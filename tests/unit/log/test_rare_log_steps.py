@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
-from tests.in_process import runtime_here
+from tests.in_process import lag_behind, runtime_here
 from tests.unit.log.test_between_steps import before_the_list_is_written, opened_without_news
 from tests.unit.log.test_log_keeper import ORPHAN_S, Keeping, keeping
 from tests.unit.log.test_paged_log import ENTRIES, NAME, PAGED, pages, written
@@ -171,6 +171,21 @@ async def test_ranges_of_a_log_that_has_lost_a_page_are_no_ranges_of_another(clu
     assert not isinstance(missing.value, TruncatedError)
     with pytest.raises(BookKeeperError, match="page"):
         await reader.lag_at(0)
+
+
+async def test_a_log_that_was_made_again_is_not_taken_for_the_one_before(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader's server lags behind: it still has the list of the deleted log, which had another password."""
+    client, session = await faulty_client(cluster)
+    other = await cluster.client(**FAST)
+    await (await other.open_log("orders", create=True, password=b"former")).close()
+    await lag_behind(session, LIST, monkeypatch)
+    await other.delete_log("orders")
+    async with await other.open_log("orders", create=True, password=b"new") as log:
+        await log.append(b"0")
+    async with await client.read_log("orders", password=b"new") as reader:
+        assert [entry.data async for entry in reader.read()] == [b"0"]
 
 
 async def test_a_lag_is_measured_again_behind_what_is_truncated_meanwhile(cluster: InProcess) -> None:
