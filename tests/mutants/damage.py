@@ -50,6 +50,13 @@ MUTANTS: list[Mutant] = [
         (f"{_REBUILD}::test_a_damaged_row_of_a_ledger_in_the_old_index_counts_as_one_in_limbo",),
     ),
     Mutant(
+        "only the first block of a ledger in a log is compared with what a rebuild found before",
+        "a copy with a damaged record, made by compaction, takes the place of a sound one",
+        "if stored is None or first > stored.last_entry:",
+        "if pending is not None or stored is None or first > stored.last_entry:",
+        (f"{_REBUILD}::test_a_copy_that_compaction_made_takes_nothing_over_from_a_later_one_that_is_sound",),
+    ),
+    Mutant(
         "a ledger whose own row has rotted ends compaction",
         "one rotten row, and the bookie reclaims no space any more",
         "except CorruptDataError:\ncontinue\nfor source, place in group:",

@@ -672,7 +672,7 @@ MUTANTS: list[Mutant] = [
         "kept batches taken in the order of their ids only",
         "a rebuilt index loses large batches that came out of order",
         "if batch.entries <= SPAN_MAX:",
-        "if batch.entries <= SPAN_MAX and batch.first > self._last_of(ledger_id):",
+        "if batch.entries <= SPAN_MAX and batch.first > getattr(self._pending.get(ledger_id), 'last', -1):",
         (f"{_REBUILD}::test_batches_that_stayed_are_found_in_whatever_order_they_came",),
     ),
     Mutant(

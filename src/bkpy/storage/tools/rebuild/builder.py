@@ -143,15 +143,6 @@ class IndexBuilder:
         self.lost = self.lost or bool(scan.damages)
         self.damages += [(path, f"at offset {offset}: {what}") for offset, what in scan.damages]
 
-    def _last_of(self, ledger_id: int) -> int:
-        """The highest id of the ledger that was found so far."""
-        pending = self._pending.get(ledger_id)
-        if pending is not None:
-            return pending.last
-        with self._store.read() as txn:
-            row = get_ledger(txn, ledger_id)
-        return -1 if row is None else row.last_entry
-
     def _listed(self, log_id: int, path: str, file: File, footer: Footer) -> Iterator[tuple[int, BlockRow, bool]]:
         """The same of a log with a footer."""
         for listed in footer.blocks():
@@ -179,16 +170,17 @@ class IndexBuilder:
             return None
 
     def _is_new(self, ledger_id: int, row: BlockRow) -> bool:
-        """Whether the index has none of these ids."""
-        if row.ids.first > self._last_of(ledger_id):
-            return True
-        self._commit()
+        """Whether none of these ids was found so far."""
         first, last = row.ids.first, row.ids.last
-        wanted = row.ids.bits(first, last)
+        pending = self._pending.get(ledger_id)
+        if pending is not None and first <= pending.last:
+            self._commit()  # so that the index alone tells
         with self._store.read() as txn:
             stored = get_ledger(txn, ledger_id)
-            span_max = 0 if stored is None else stored.span_max
-            rows, _, _ = find_blocks(txn, ledger_id, span_max, first, last, 1 << 62)
+            if stored is None or first > stored.last_entry:
+                return True
+            rows, _, _ = find_blocks(txn, ledger_id, stored.span_max, first, last, 1 << 62)
+        wanted = row.ids.bits(first, last)
         return not any(other.ids.bits(first, last) & wanted for other in rows)
 
     def _take(self, ledger_id: int, row: BlockRow, strong: bool) -> None:

@@ -530,33 +530,42 @@ async def test_limbo_for_what_was_lost_outlives_an_index() -> None:
         await storage.close()
 
 
-async def test_a_copy_that_compaction_made_takes_nothing_over_from_a_later_one_that_is_sound() -> None:
-    """Blocks are copied whole, with the record that was replaced, to a log behind that which replaced it."""
+@pytest.mark.parametrize("blocks", [1, 2, 3])
+async def test_a_copy_that_compaction_made_takes_nothing_over_from_a_later_one_that_is_sound(blocks: int) -> None:
+    """Blocks are copied whole, with the record that was replaced, to a log behind that which replaced it.
+
+    However many blocks of the ledger come before in that log.
+    """
     host = Host(settings=settings(journal_max_backups=0, journal_recycled_files_max=0))
     storage = await host.boot()
     await storage.states((1, 2))
-    body = bytearray(Batch(1, 0, 10).body())
-    body[len(body) // 2 + 33] ^= 255  # in entry 5, on its way here
+    first = 10 * (blocks - 1)  # of the last block
+    body = bytearray(Batch(1, first, 10).body())
+    body[len(body) // 2 + 33] ^= 255  # in its sixth entry, on its way here
     await add(storage, Batch(2, 0, 100))
-    await add(storage, Batch(1, 0, 10), bodies=[bytes(body)])
+    for earlier in range(0, first, 10):
+        await add(storage, Batch(1, earlier, 10))
+        await storage.checkpoint()
+    await add(storage, Batch(1, first, 10), bodies=[bytes(body)])
     await storage.close()
     storage = await host.boot()
     await storage.states((1,))
-    await add(storage, Batch(1, 5))  # by a recovery
+    await add(storage, Batch(1, first + 5))  # by a recovery
     await storage.checkpoint()
     hidden = await hide(storage, 2)
     assert hidden is not None
     assert await hidden.delete()
     await reclaim(storage, 0.9)
     assert host.reports.copied
-    wanted = dict.fromkeys(range(10), b"data")
-    assert await read_all(storage, 1, 0, 9) == (wanted, set())
+    last = first + 9
+    wanted = dict.fromkeys(range(last + 1), b"data")
+    assert await read_all(storage, 1, 0, last) == (wanted, set())
     await storage.close()
     await (await host.boot()).close()
     damage_indexes(host)
-    assert (await rebuild(host, Metadata({1: metadata_of(1, 9)}))).damages == []
+    assert (await rebuild(host, Metadata({1: metadata_of(1, last)}))).damages == []
     storage = await host.boot()
-    assert await read_all(storage, 1, 0, 9) == (wanted, set())
+    assert await read_all(storage, 1, 0, last) == (wanted, set())
     storage.release()
 
 
