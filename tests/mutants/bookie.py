@@ -314,6 +314,13 @@ MUTANTS: list[Mutant] = [
         ("tests/unit/bookie/test_stopping.py::test_a_stop_waits_for_requests_of_connections_that_are_gone",),
     ),
     Mutant(
+        "a stop that is not woken by the end of a request of a connection that is gone",
+        "each stop takes stop_timeout_s where a client has left in the middle of a request",
+        "self._service.requests_in_flight -= 1\nself._service.request_ended()",
+        "self._service.requests_in_flight -= 1\nif not self._connection.lost:\n    self._service.request_ended()",
+        ("tests/unit/bookie/test_stopping.py::test_a_stop_waits_for_requests_of_connections_that_are_gone",),
+    ),
+    Mutant(
         "workers are waited for though their event loop has ended",
         "a collection that ends with its event loop fails with an error, in the log of a bookie that is well",
         "    except GeneratorExit:\n        raise  # the event loop has ended",

@@ -57,7 +57,6 @@ class BookieServer:
         credentials.on_rights.append(self._rights_changed)
         self._server: asyncio.Server | None = None
         self._ticker: asyncio.TimerHandle | None = None
-        self._answered = asyncio.Event()
         service.metrics.watch(service.storage, lambda: len(self._connections), lambda: service.read_only)
         service.storage.on_space.append(self._space)
         service.storage.ledgers.on_key_void.append(self._key_void)
@@ -94,8 +93,8 @@ class BookieServer:
             async with asyncio.timeout(timeout_s):
                 # Requests of connections that are gone use the storage as well.
                 while self._service.requests_in_flight or any(c.busy for c in self._connections):
-                    self._answered.clear()
-                    await self._answered.wait()
+                    self._service.request_end.clear()
+                    await self._service.request_end.wait()
         for connection in list(self._connections):
             connection.close()
         await asyncio.sleep(0)
@@ -161,10 +160,7 @@ class BookieServer:
     def closed(self, connection: ServedConnection) -> None:
         self._connections.pop(connection, None)
         self._new_connections.pop(connection, None)
-        self._answered.set()
-
-    def answered(self) -> None:
-        self._answered.set()
+        self._service.request_ended()
 
     def memory_full(self) -> None:
         """Read from no client that writes until there is memory again."""

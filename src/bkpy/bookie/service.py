@@ -7,6 +7,7 @@ request and keeps no long poll waiting.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +66,7 @@ class BookieService:
         self.read_only = False
         self.leaves = False  # the cluster: it takes no entry at all
         self.stopping = False
+        self.request_end = asyncio.Event()  # set whenever a request or a connection ends while the bookie stops
         self._runtime = runtime
         self.complain_of_frames = self.complaint()
         self.complain_of_authentication = self.complaint()
@@ -114,6 +116,11 @@ class BookieService:
         """Start no new request from this call on, and answer every long poll with what there is."""
         self.stopping = True
         self.waiters.end_all()
+
+    def request_ended(self) -> None:
+        """A request was answered or dropped, or a connection is gone: a stop waits for the last of them."""
+        if self.stopping:
+            self.request_end.set()
 
     def spawn(self, coro: Coroutine[Any, Any, None], name: str, abort: Callable[[], None]) -> None:
         """Run a request. A defect in it costs its client the connection (`abort`), and harms no other client."""

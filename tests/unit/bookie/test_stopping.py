@@ -62,7 +62,9 @@ async def test_a_stop_waits_for_requests_of_connections_that_are_gone(
     stopping = asyncio.ensure_future(node.stop())
     await asyncio.sleep(1.0)
     go_on.set()
+    at = asyncio.get_running_loop().time()
     await stopping
+    assert asyncio.get_running_loop().time() - at < node.settings.stop_timeout_s / 2
     await asyncio.sleep(0.1)  # what fails is told of later
     assert not [record.getMessage() for record in caplog.records if record.exc_info]
     await store_of(node).close()

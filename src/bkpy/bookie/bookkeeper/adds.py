@@ -67,8 +67,6 @@ class EntryConnection(Protocol):
 
     def refuse(self, error: BookKeeperError) -> None: ...
 
-    def request_ended(self) -> None: ...
-
     def memory_full(self) -> None: ...
 
     def pause(self, reason: str) -> None: ...
@@ -89,7 +87,7 @@ class LostEntryConnection:
     def _nothing(self, *args: object) -> None:
         pass
 
-    send = refuse = request_ended = memory_full = pause = resume = abort = flush = _nothing
+    send = refuse = memory_full = pause = resume = abort = flush = _nothing
 
 
 class WaitingAdd(NamedTuple):
@@ -341,6 +339,7 @@ class EntryAdds:
     def _store(self, turn: _Turn) -> None:
         columns, body, answers = turn.columns(), b"".join(turn.parts), turn.answers
         connection, metrics, waiters, storage = self._connection, self._metrics, self._waiters, self._storage
+        service = self._service
         began = metrics.add_started(columns, len(body))
         slow_at = began + self._slow.over_s
         self.in_flight += 1
@@ -353,7 +352,7 @@ class EntryAdds:
             if waiters.by_ledger:
                 waiters.wake(columns.ledger_ids)
             self.in_flight -= 1
-            connection.request_ended()
+            service.request_ended()
 
         head = m.pack(list(columns))
         if columns.flags & _DEFERRED and storage.unsynced_bytes < self._unsynced_max and not storage.failed.done():
@@ -401,7 +400,7 @@ class EntryAdds:
             self._connection.refuse(e)
         finally:
             self.backlogged = False
-            self._connection.request_ended()
+            self._service.request_ended()
 
     async def _decide_all(self, waiting: Sequence[WaitingAdd]) -> None:
         """Store the adds that may be stored, and answer the others, in their order."""
@@ -469,7 +468,7 @@ class EntryAdds:
             self.in_flight -= 1
             self._service.receive_budget.change(-len(add.entry))
             self._read_on()
-            self._connection.request_ended()
+            self._service.request_ended()
 
     def _answer(self, add: WaitingAdd, status: Status) -> None:
         self._connection.send([replies.added(add.header, add.ledger_id, add.entry_id, replies.code_of(status))])

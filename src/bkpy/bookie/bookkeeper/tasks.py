@@ -39,8 +39,6 @@ class TaskConnection(Protocol):
 
     def resume(self, reason: str) -> None: ...
 
-    def request_ended(self) -> None: ...
-
     def abort(self) -> None: ...
 
 
@@ -116,7 +114,7 @@ class RequestTasks:
         self.in_flight -= serving.requests
         if self.in_flight - self.long_polls <= self._waiting_max // 2:
             self.connection.resume("requests")
-        self.connection.request_ended()
+        self._service.request_ended()
 
     def close(self) -> None:
         """The connection is gone: release what waits for it."""

@@ -47,8 +47,6 @@ class AddConnection(Protocol):
 
     def refuse(self, error: BookKeeperError) -> None: ...
 
-    def request_ended(self) -> None: ...
-
     def memory_full(self) -> None: ...
 
     def pause(self, reason: str) -> None: ...
@@ -70,7 +68,7 @@ class LostConnection:
     def _nothing(self, *args: object) -> None:
         pass
 
-    reply = bad_request = refuse = request_ended = memory_full = pause = resume = abort = flush = _nothing
+    reply = bad_request = refuse = memory_full = pause = resume = abort = flush = _nothing
 
     def request_id(self, correlation_id: int) -> str:
         return f"{self.address}-{correlation_id}"
@@ -151,7 +149,7 @@ class AddHandler:
         `arrived`: when, if that isn't now.
         """
         correlation_id = frame.correlation_id
-        connection, metrics, waiters = self._connection, self._metrics, self._waiters
+        connection, metrics, waiters, service = self._connection, self._metrics, self._waiters, self._service
         began = metrics.add_started(columns, len(body))
         slow_at = (began if arrived is None else arrived) + self._slow.over_s
         self.in_flight += 1
@@ -164,7 +162,7 @@ class AddHandler:
             if waiters.by_ledger:
                 waiters.wake(columns.ledger_ids)
             self.in_flight -= 1
-            connection.request_ended()
+            service.request_ended()
 
         storage = self._storage
         if columns.flags & _DEFERRED and storage.unsynced_bytes < self._unsynced_max and not storage.failed.done():
@@ -232,7 +230,7 @@ class AddHandler:
             self._connection.refuse(e)
         finally:
             self.backlogged = False
-            self._connection.request_ended()
+            self._service.request_ended()
 
     async def _present(self, present: m.Present) -> None:
         keys = self._keys
@@ -283,7 +281,7 @@ class AddHandler:
             self.in_flight -= 1
             self._service.receive_budget.change(-size)
             self._read_on()
-            self._connection.request_ended()
+            self._service.request_ended()
 
     async def _decide(
         self,

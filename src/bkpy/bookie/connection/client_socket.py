@@ -140,11 +140,6 @@ class ClientSocket(asyncio.BufferedProtocol, abc.ABC):
     def lost(self) -> bool:
         return self._transport is None
 
-    def request_ended(self) -> None:
-        """A request was answered or dropped."""
-        if self.service.stopping:
-            self._owner.answered()
-
     def memory_full(self) -> None:
         """The storage has no memory for further entries: stop reading from this client, and from others that write."""
         self.pause("memory")

@@ -51,8 +51,6 @@ class RequestConnection(Protocol):
 
     def flush(self) -> None: ...
 
-    def request_ended(self) -> None: ...
-
     def abort(self) -> None: ...
 
 
@@ -136,7 +134,7 @@ class RequestHandler:
             self._long_polls -= op == Op.WAIT_LAC
             self.in_flight -= 1
             self._service.requests_in_flight -= 1
-            self._connection.request_ended()
+            self._service.request_ended()
 
     def _mark(self, marks: list[float]) -> None:
         """Note when the storage's part begins or ends, where slow requests are logged."""

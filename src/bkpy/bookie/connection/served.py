@@ -69,9 +69,6 @@ class ConnectionOwner(Protocol):
     def closed(self, connection: ServedConnection) -> None:
         """It is gone."""
 
-    def answered(self) -> None:
-        """A request has ended; called only while the bookie stops."""
-
     def memory_full(self) -> None:
         """The storage has no memory for further entries now."""
 
