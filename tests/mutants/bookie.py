@@ -190,8 +190,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a change of the interval of collections is reported, and not gone by",
         "an operator shortens or ends collections, and the bookie goes on as before",
-        "            interval_s = self._settings.gc_interval_s\n            left_s",
-        "            interval_s = self.__dict__.setdefault('_first', self._settings.gc_interval_s)\n            left_s",
+        "Interval(runtime.clock, lambda: settings.gc_interval_s)",
+        "Interval(runtime.clock, lambda first=settings.gc_interval_s: first)",
         (
             "tests/unit/bookie/test_collector.py::test_its_interval_may_change_while_it_runs",
             "tests/unit/bookie/test_collector.py::test_an_interval_may_come_and_shrink_while_it_waits",

@@ -69,6 +69,21 @@ MUTANTS = [
         ("tests/unit/bookie/test_collector.py::test_an_interval_may_come_and_shrink_while_it_waits",),
     ),
     Mutant(
+        "a reload of the interval of checkpoints counts after the former one has passed",
+        "a start replays what a reload should have had written to the index long ago",
+        "        self._interval.changed()\n        self.scrub.settings_changed()\n",
+        "        self.scrub.settings_changed()\n",
+        ("tests/unit/bookie/test_reloading.py::test_the_interval_of_checkpoints_may_shrink_while_it_waits",),
+    ),
+    Mutant(
+        "a reload of the intervals of compaction counts after the former ones have passed",
+        "a disk fills up, although an operator had compaction run more often",
+        "        if now >= self._minor_from + settings.compaction_minor_interval_s:\n",
+        "        first_s = self.__dict__.setdefault('_first_s', settings.compaction_minor_interval_s)\n"
+        "        if now >= self._minor_from + first_s:\n",
+        ("tests/unit/storage/space/test_compaction.py::test_its_intervals_may_change_while_it_waits",),
+    ),
+    Mutant(
         "all bookies scrub at once when they first get an interval",
         "all disks of a cluster are busy at the same time",
         "            if not self._state.counted_from_s:\n",

@@ -40,7 +40,7 @@ from bkpy.protocol.repair.garbage_collection import (
     unlisted,
 )
 from bkpy.protocol.restore.restoring import is_confirmed, is_kept
-from bkpy.runtime.pacer import Pacer
+from bkpy.runtime.pacer import Interval, Pacer
 from bkpy.runtime.worker_pool import for_each
 from bkpy.storage.space.deletion import hide
 
@@ -212,7 +212,7 @@ class Collector:
         self._older = ""  # why the metadata store is older than the bookie, once a run has found that
         self._collecting: asyncio.Task[Any] | None = None
         self._waiting: asyncio.Task[Any] | None = None
-        self._changed = asyncio.Event()
+        self._interval = Interval(runtime.clock, lambda: settings.gc_interval_s)
 
     def start(self) -> None:
         """Collect every `gc_interval_s` from now on, while that isn't 0."""
@@ -220,7 +220,7 @@ class Collector:
 
     def settings_changed(self) -> None:
         """Settings were reloaded: the next run is due by the interval that there is now."""
-        self._changed.set()
+        self._interval.changed()
 
     async def stop(self) -> None:
         """End the run that is under way; hidden ledgers become visible again. Locks end with the session."""
@@ -248,26 +248,13 @@ class Collector:
 
     async def _collect_forever(self) -> None:
         # Bookies that are started together don't all list the metadata together.
-        await self._pause(phase(self._settings.bookie_id))
+        await self._interval.wait(phase(self._settings.bookie_id))
         while True:
             now = self._runtime.clock.monotonic()
             self.begin(over_replicated=now - self._over_replicated_at >= self._settings.gc_over_replicated_interval_s)
             assert self._collecting is not None
             await asyncio.wait([self._collecting])
-            await self._pause(1.0)
-
-    async def _pause(self, share: float) -> None:
-        """Wait for this share of the interval, which a reload may change; while it is 0, for another one."""
-        now, began = self._runtime.clock.monotonic, self._runtime.clock.monotonic()
-        while True:
-            interval_s = self._settings.gc_interval_s
-            left_s = began + interval_s * share - now() if interval_s else None
-            if left_s is not None and left_s <= 0:
-                return
-            self._changed.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left_s):
-                    await self._changed.wait()
+            await self._interval.wait()
 
     # --- a run --------------------------------------------------------------------------------------------------------
 

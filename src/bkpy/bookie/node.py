@@ -444,7 +444,7 @@ class BookieNode:
             over_replicated=not cluster.of_bookkeeper,  # whose own replicator keeps them, under locks of its own
         )
         serving.start(collector)
-        serving.on_reload += [collector.settings_changed, storage.scrub.settings_changed]
+        serving.on_reload += [collector.settings_changed, storage.settings_changed]
         return collector
 
     def _start_replication(self, serving: Serving, storage: LedgerStorage) -> IntegrityChecker | None:

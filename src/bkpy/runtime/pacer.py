@@ -1,7 +1,7 @@
-"""Keeps background work to a rate: how long it pauses, by the clock of the `Runtime`, and how a stop ends a pause.
+"""Keeps background work to a rate, and to intervals: how long it pauses, by the clock of the `Runtime`.
 
 Invariants: over any time the work stays within its rate, but for the piece that is in hand; time in which nothing was
-done gives no credit, so that no burst follows a rest.
+done gives no credit, so that no burst follows a rest; a stop ends a pause, and a reload of settings changes it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import contextlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from bkpy.runtime.interfaces import Clock
 
 
@@ -59,3 +61,32 @@ class StoppablePauses:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stop.wait()
+
+
+class Interval:
+    """The time between two runs of background work. `length_s` returns it: it may change, and is never at 0."""
+
+    def __init__(self, clock: Clock, length_s: Callable[[], float]) -> None:
+        self._clock = clock
+        self._length_s = length_s
+        self._changed = asyncio.Event()
+
+    def changed(self) -> None:
+        """Settings were reloaded: the wait that is under way goes by the length that there is now."""
+        self._changed.set()
+
+    async def wait(self, share: float = 1.0) -> None:
+        """Wait for this share of the interval."""
+        began = self._clock.monotonic()
+        while True:
+            length_s = self._length_s()
+            left_s = began + share * length_s - self._clock.monotonic() if length_s else None
+            if left_s is not None and left_s <= 0:
+                return
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(left_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                if self._length_s() == length_s:
+                    return

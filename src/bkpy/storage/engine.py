@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.errors import BookKeeperError, StorageFailedError
 from bkpy.protocol.wire.messages import Status
+from bkpy.runtime.pacer import Interval
 from bkpy.storage.at_risk import NOTHING, put_mark
 from bkpy.storage.held_entries import HeldEntries
 from bkpy.storage.journal.format import RecordKind
@@ -126,6 +127,7 @@ class LedgerStorage:
             for number, reclaimer in enumerate(self.reclaimers)
         ]
         self._periodic: asyncio.Task[None] | None = None
+        self._interval = Interval(runtime.clock, lambda: settings.checkpoint_interval_s)
         self.scrub = Scrub(self.shards, runtime, settings, observer)
 
     # --- states -------------------------------------------------------------------------------------------------------
@@ -476,10 +478,15 @@ class LedgerStorage:
         """From now on, until the storage is closed or fails."""
         self._periodic = self._runtime.spawn(self._checkpoint_forever(), name="checkpoints", on_death=self.fail)
 
+    def settings_changed(self) -> None:
+        """Settings were reloaded: checkpoints and rounds of the scrub are due by the intervals that there are now."""
+        self._interval.changed()
+        self.scrub.settings_changed()
+
     async def _checkpoint_forever(self) -> None:
         """Checkpoint every `checkpoint_interval_s`, so that a restart has little to replay."""
         while True:
-            await asyncio.sleep(self._settings.checkpoint_interval_s)
+            await self._interval.wait()
             if self._closed or self.failed.done():
                 return
             await self.checkpoint()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
+from tests.hooks import reload_with
+from tests.in_process import InProcess
+from tests.waiting import eventually
 
 from bkpy.bookie.reloading import SettingsReload
 from bkpy.cli.bookie.group import bookie
@@ -128,3 +132,19 @@ def test_each_setting_is_shown_with_where_it_comes_from(file: File, monkeypatch:
     more = CliRunner().invoke(bookie, [*words, "--all"])
     assert "metadata_retry_pause_s" in more.output
     assert "hidden" not in more.output
+
+
+async def test_the_interval_of_checkpoints_may_shrink_while_it_waits(tmp_path: Path) -> None:
+    cluster = InProcess(tmp_path)
+    await cluster.start("a", checkpoint_interval_s=1e6, memory_rest_interval_s=1e6)
+    node, storage = cluster.node("a"), cluster.storage("a")
+    client = await cluster.client()
+    writer = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
+    await writer.append(b"data")
+    await asyncio.sleep(1000.0)
+    assert storage.memory_bytes
+    reload_with(node, node.settings.model_copy(update={"checkpoint_interval_s": 2000.0}))
+    await asyncio.sleep(900.0)
+    assert storage.memory_bytes
+    await eventually(lambda: not storage.memory_bytes, "a checkpoint has all of it", deadline_s=200.0)
+    await cluster.stop()

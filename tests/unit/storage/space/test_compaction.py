@@ -17,6 +17,7 @@ from tests.unit.storage.support import Batch, Host, check_living_bytes, read_all
 from tests.unit.storage.support import settings as bookie_settings
 from tests.waiting import eventually, turns
 
+from bkpy.config.reloading import take_over
 from bkpy.errors import StorageFailedError
 from bkpy.storage.entry_log.entry_log import log_name
 from bkpy.storage.index.index import ledger_key, log_rows
@@ -121,6 +122,27 @@ async def test_it_is_due_now_and_then() -> None:
     assert ratios == [0.0, 0.4, 0.0, 0.8, 0.0]
     host.disk.capacity_bytes = host.disk.used_bytes() + MIB
     assert await reclaimer.ratio_due() == 0.8, "there is little space"
+
+
+async def test_its_intervals_may_change_while_it_waits() -> None:
+    host = await fragmented(
+        compaction_minor_interval_s=1e6, compaction_major_interval_s=1e6, compaction_minor_living_ratio=0.4
+    )
+    host.disk.capacity_bytes = 1 << 40
+    storage = await host.boot()
+    began = host.clock.now
+    (reclaimer,) = storage.reclaimers
+
+    async def due_after(seconds: float, **values: float) -> float:
+        host.clock.now = began + seconds
+        take_over(host.settings, host.settings.model_copy(update=values), list(values))
+        return await reclaimer.ratio_due()
+
+    assert await due_after(150) == 0.0
+    assert await due_after(151, compaction_minor_interval_s=100) == 0.4
+    assert await due_after(152) == 0.0
+    assert await due_after(153, compaction_major_interval_s=150) == 0.8
+    assert await due_after(350, compaction_minor_interval_s=1e6, compaction_major_interval_s=1e6) == 0.0
 
 
 @pytest.mark.parametrize("operation", ["pwritev", "fdatasync", "open", "unlink", "sync_dir"])
