@@ -57,6 +57,13 @@ MUTANTS: list[Mutant] = [
         (f"{_REBUILD}::test_a_copy_that_compaction_made_takes_nothing_over_from_a_later_one_that_is_sound",),
     ),
     Mutant(
+        "a rebuild lets a block with a damaged record take nothing over",
+        "a damaged copy counts instead of a sound one, which is removed with its log",
+        "counting |= _right(file, ledger_id, row)",
+        "right = _right(file, ledger_id, row)\ncounting |= right if right == ids else 0",
+        (f"{_REBUILD}::test_a_block_with_a_damaged_record_takes_over_the_others_that_are_sound",),
+    ),
+    Mutant(
         "a ledger whose own row has rotted ends compaction",
         "one rotten row, and the bookie reclaims no space any more",
         "except CorruptDataError:\ncontinue\nfor source, place in group:",

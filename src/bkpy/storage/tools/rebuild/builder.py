@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bkpy.errors import CorruptDataError
-from bkpy.protocol.wire.records import HEADER_BYTES, RecordCodec, walk
+from bkpy.protocol.wire.records import RecordCodec
 from bkpy.storage.entry_log.entry_log import (
     BLOCK_HEADER_BYTES,
     KEPT,
@@ -30,7 +30,7 @@ from bkpy.storage.index.changes import Changes
 from bkpy.storage.index.ids import SPAN_MAX, Ids
 from bkpy.storage.index.index import BlockRow, LedgerRow, LogRow, find_blocks, get_ledger
 from bkpy.storage.index.living import LivingBytes
-from bkpy.storage.reads.ranges import verifies
+from bkpy.storage.reads.ranges import living_records, of_block, verifies
 from bkpy.storage.tools.rebuild.kept_file import KeptFileScan
 
 if TYPE_CHECKING:
@@ -46,8 +46,7 @@ class _Pending:
     """Blocks of a ledger that are not in the index yet; disjoint."""
 
     def __init__(self) -> None:
-        self.strong: list[BlockRow] = []
-        self.weak: list[BlockRow] = []
+        self.rows: list[BlockRow] = []
         self.last = -1
 
 
@@ -101,10 +100,11 @@ class IndexBuilder:
             found = self._kept(log_id, path, file)
         else:
             found = self._scanned(log_id, path, file) if footer is None else self._listed(log_id, path, file, footer)
-        for ledger_id, row, has_data in found:
+        for ledger_id, row in found:
             self.blocks += 1
-            sure = self._is_new(ledger_id, row) or (row.kept is None and _is_right(file, ledger_id, row))
-            self._take(ledger_id, row, has_data and sure)
+            counting = self._counting(file, ledger_id, row)
+            if counting is not None:
+                self._take(ledger_id, counting)
             if self._pending_blocks >= self._settings.rebuild_step_blocks:
                 self._commit()
                 self.done_bytes = began + row.place.offset
@@ -118,18 +118,18 @@ class IndexBuilder:
         self.done_bytes = began + size
         yield True
 
-    def _scanned(self, log_id: int, path: str, file: File) -> Iterator[tuple[int, BlockRow, bool]]:
-        """(ledger, row, whether there are records in it) of the blocks of a log without a footer."""
+    def _scanned(self, log_id: int, path: str, file: File) -> Iterator[tuple[int, BlockRow]]:
+        """(ledger, row) of the blocks of a log without a footer."""
         scan = LogScan(file, read_bytes=self._settings.journal_read_bytes)
         for found in scan:
             place = Place(log_id, found.offset, found.length)
-            yield found.ledger_id, BlockRow(found.block.ids, place), bool(found.block.data)
+            yield found.ledger_id, BlockRow(found.block.ids, place)
         self.lost = self.lost or scan.lost
         self.damages += [
             (path, f"{damage.length} bytes at offset {damage.offset}: {damage.what}") for damage in scan.damages
         ]
 
-    def _kept(self, log_id: int, path: str, file: File) -> Iterator[tuple[int, BlockRow, bool]]:
+    def _kept(self, log_id: int, path: str, file: File) -> Iterator[tuple[int, BlockRow]]:
         """The same of a journal file, for the batches in it that an index can name.
 
         Of ids that were found in another one the first copy counts. Some batches were written to a log as well, which
@@ -139,18 +139,16 @@ class IndexBuilder:
         for ledger_id, batch, offset, length in scan:
             if batch.entries <= SPAN_MAX:
                 place = Place(log_id, offset, length)
-                yield ledger_id, BlockRow(Ids(batch.first, batch.entries), place, batch), True
+                yield ledger_id, BlockRow(Ids(batch.first, batch.entries), place, batch)
         self.lost = self.lost or bool(scan.damages)
         self.damages += [(path, f"at offset {offset}: {what}") for offset, what in scan.damages]
 
-    def _listed(self, log_id: int, path: str, file: File, footer: Footer) -> Iterator[tuple[int, BlockRow, bool]]:
+    def _listed(self, log_id: int, path: str, file: File, footer: Footer) -> Iterator[tuple[int, BlockRow]]:
         """The same of a log with a footer."""
         for listed in footer.blocks():
-            # Without its data, or with gaps between its ids, which the footer doesn't tell.
-            has_data = listed.length >= BLOCK_HEADER_BYTES + 8 + HEADER_BYTES * listed.entries
             if listed.entries == listed.span + 1:
                 ids: Ids | None = Ids(listed.first, listed.entries)
-            else:
+            else:  # it has gaps between its ids, which the footer doesn't tell
                 ids = self._ids(file, listed)
             if ids is None:
                 self.lost = True
@@ -158,7 +156,7 @@ class IndexBuilder:
                     (path, f"the block at offset {listed.offset} of ledger {listed.ledger_id} doesn't tell its entries")
                 )
                 continue
-            yield listed.ledger_id, BlockRow(ids, Place(log_id, listed.offset, listed.length)), has_data
+            yield listed.ledger_id, BlockRow(ids, Place(log_id, listed.offset, listed.length))
 
     def _ids(self, file: File, listed: FooterBlock) -> Ids | None:
         try:
@@ -169,8 +167,11 @@ class IndexBuilder:
         except (CorruptDataError, OSError):
             return None
 
-    def _is_new(self, ledger_id: int, row: BlockRow) -> bool:
-        """Whether none of these ids was found so far."""
+    def _counting(self, file: File, ledger_id: int, row: BlockRow) -> BlockRow | None:
+        """The row with the ids for which its block counts: ids that were not found before, or are right in it.
+
+        None if there are none.
+        """
         first, last = row.ids.first, row.ids.last
         pending = self._pending.get(ledger_id)
         if pending is not None and first <= pending.last:
@@ -178,19 +179,22 @@ class IndexBuilder:
         with self._store.read() as txn:
             stored = get_ledger(txn, ledger_id)
             if stored is None or first > stored.last_entry:
-                return True
-            rows, _, _ = find_blocks(txn, ledger_id, stored.span_max, first, last, 1 << 62)
-        wanted = row.ids.bits(first, last)
-        return not any(other.ids.bits(first, last) & wanted for other in rows)
+                return row
+            others, _, _ = find_blocks(txn, ledger_id, stored.span_max, first, last, 1 << 62)
+        found = 0
+        for other in others:
+            found |= other.ids.bits(first, last)
+        ids = row.ids.bits(first, last)
+        if not ids & found:
+            return row
+        counting = ids & ~found
+        if row.kept is None:
+            counting |= _right(file, ledger_id, row)
+        return row._replace(ids=Ids.from_bits(first, counting)) if counting else None
 
-    def _take(self, ledger_id: int, row: BlockRow, strong: bool) -> None:
-        pending = self._pending.get(ledger_id)
-        if pending is not None and row.ids.first <= pending.last:
-            self._commit()  # it may share ids with an earlier one, which then is to be in the index
-            pending = None
-        if pending is None:
-            pending = self._pending[ledger_id] = _Pending()
-        (pending.strong if strong else pending.weak).append(row)
+    def _take(self, ledger_id: int, row: BlockRow) -> None:
+        pending = self._pending.setdefault(ledger_id, _Pending())
+        pending.rows.append(row)
         pending.last = row.ids.last
         self._pending_blocks += 1
 
@@ -199,7 +203,7 @@ class IndexBuilder:
         with self._store.read() as txn:
             for ledger_id, pending in self._pending.items():
                 row = get_ledger(txn, ledger_id) or LedgerRow(b"", fenced=True, limbo=True, fence_of_limbo=True)
-                changes.ledger(txn, ledger_id, row, pending.strong, pending.weak)
+                changes.ledger(txn, ledger_id, row, pending.rows)
         if log is not None:
             changes.finished_log(log_id, log)
         changes.commit(self._store)
@@ -207,11 +211,15 @@ class IndexBuilder:
         self._pending, self._pending_blocks = {}, 0
 
 
-def _is_right(file: File, ledger_id: int, row: BlockRow) -> bool:
-    """Whether all records of the block have right checksums, as those must that take ids over from another."""
+def _right(file: File, ledger_id: int, row: BlockRow) -> int:
+    """The row's ids of which the block has a record with a right checksum, as a bitmap relative to the first."""
     codec = RecordCodec(ledger_id)
     try:
-        data = decode_block(file.pread(row.place.length, row.place.offset), ledger_id).data
-        return all(verifies(codec, data, header) for header in walk(data))
+        block = decode_block(file.pread(row.place.length, row.place.offset), ledger_id)
     except (CorruptDataError, OSError):
-        return False
+        return 0
+    right, first = 0, row.ids.first
+    for entry_id, header in living_records(of_block(row.ids, block), first, row.ids.last):
+        if verifies(codec, block.data, header):
+            right |= 1 << (entry_id - first)
+    return right

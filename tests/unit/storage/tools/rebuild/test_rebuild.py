@@ -569,6 +569,31 @@ async def test_a_copy_that_compaction_made_takes_nothing_over_from_a_later_one_t
     storage.release()
 
 
+@pytest.mark.parametrize("kept", [False, True])
+async def test_a_block_with_a_damaged_record_takes_over_the_others_that_are_sound(kept: bool) -> None:
+    """Each entry for itself, as when they came: a damaged record says nothing of those beside it."""
+    run_bytes_min = 1 if kept else 1 << 30
+    without = settings(journal_max_backups=0, journal_recycled_files_max=0, journal_run_bytes_min=run_bytes_min)
+    host = Host(settings=without)
+    storage = await host.boot()
+    await storage.states((1,))
+    record = len(Batch(1, 0).body())
+    for first, count, damaged in ((0, 3, 2), (2, 10, 8), (5, 1, 5), (14, 1, 14), (10, 9, 17), (12, 5, 16)):
+        body = bytearray(Batch(1, first, count).body())
+        body[(damaged - first) * record + 33] ^= 255
+        await add(storage, Batch(1, first, count), bodies=[bytes(body)])
+        await storage.checkpoint()
+    found = await read_all(storage, 1, 0, 18)
+    assert {entry_id for entry_id, payload in found[0].items() if payload != b"data"} == {8, 17}
+    await storage.close()
+    await (await host.boot()).close()  # which leaves nothing in the journal
+    damage_indexes(host)
+    await rebuild(host, Metadata({1: metadata_of(1, None)}))
+    storage = await host.boot()
+    assert await read_all(storage, 1, 0, 18) == found
+    storage.release()
+
+
 @pytest.mark.parametrize("clean", [True, False])
 async def test_what_an_interrupted_format_took_is_not_denied_by_a_new_index(clean: bool) -> None:
     """A start then says that the index is gone, and names this command."""
