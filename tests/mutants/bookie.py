@@ -321,6 +321,16 @@ MUTANTS: list[Mutant] = [
         ("tests/unit/bookie/test_stopping.py::test_a_stop_waits_for_requests_of_connections_that_are_gone",),
     ),
     Mutant(
+        "a stop that is cancelled releases the storage",
+        "a second stop seems to be a clean one, and without a journal what was in memory is lost",
+        "        except asyncio.CancelledError:\n            raise\n        except BaseException:\n",
+        "        except BaseException:\n",
+        (
+            "tests/unit/bookie/test_cancelled_start_and_stop.py::"
+            "test_a_stop_that_is_cancelled_and_called_again_is_a_clean_one",
+        ),
+    ),
+    Mutant(
         "workers are waited for though their event loop has ended",
         "a collection that ends with its event loop fails with an error, in the log of a bookie that is well",
         "    except GeneratorExit:\n        raise  # the event loop has ended",

@@ -121,7 +121,7 @@ class LedgerStorage:
         self._deleting: dict[int, asyncio.Future[None]] = {}  # ledgers whose deletions are not durable yet
         self._publishing: dict[int, asyncio.Future[None]] = {}  # the last explicit last add confirmed of each ledger
         self._flushing: set[int] = set()  # shards whose memtables are full
-        self._closed = False
+        self._closed = self._released = False
         self._reclaiming = [
             runtime.spawn(reclaimer.run(), name=f"reclaimer {number}", on_death=self.fail)
             for number, reclaimer in enumerate(self.reclaimers)
@@ -516,9 +516,10 @@ class LedgerStorage:
     async def close(self) -> None:
         """Checkpoint, end the journals in order, and release the directories. After a failure, only release them.
 
-        `StorageFailedError` if that fails. Nothing is lost then: the next start replays the journals.
+        `StorageFailedError` if that fails. Nothing is lost then: the next start replays the journals. A call that is
+        cancelled releases nothing, and the next one goes on: without a journal, what is in memory is nowhere else.
         """
-        if self._closed:
+        if self._released:
             return
         self._closed = True
         try:
@@ -535,12 +536,16 @@ class LedgerStorage:
                     await journal.stop()
                 self._check()
                 await self.put_at_risk(NOTHING)  # last: from here on a power cut can't lose anything
-        finally:
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
             self.release()
+            raise
+        self.release()
 
     def release(self) -> None:
         """Close files and locks without waiting for pending work. Blocks until running writes have ended."""
-        self._closed = True
+        self._closed = self._released = True
         if self._periodic is not None:
             self._periodic.cancel()
         for reclaiming in self._reclaiming:

@@ -8,9 +8,10 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.hooks import store_of, tasks_of
+from tests.hooks import storage_of, store_of, tasks_of
 from tests.in_process import InProcess
 from tests.stepping import naming, run_to
+from tests.unit.storage.support import Batch, add, read_all
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
@@ -54,6 +55,28 @@ async def test_a_stop_that_is_cancelled_can_be_called_again(tmp_path: Path, late
             reached = await run_to(node.stop(), at, late, None)
             await node.stop()
             await left_nothing(node, threads)
+            if not reached:
+                break
+    assert at > 0
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_stop_that_is_cancelled_and_called_again_is_a_clean_one(tmp_path: Path, late: bool) -> None:
+    """Without a journal, an unclean stop loses entries, and puts all ledgers in limbo."""
+    cluster = InProcess(tmp_path)
+    await cluster.start("", journal_write_data=False)
+    for at in count():
+        with naming("stop", at, late):
+            node = cluster.new_node("a")
+            await node.start()
+            storage = storage_of(node)
+            assert not storage.untrusted
+            assert (await read_all(storage, 1, 0, at)) == (dict.fromkeys(range(at), b"data"), set())
+            await storage.states((1,))
+            await add(storage, Batch(1, at))
+            reached = await run_to(node.stop(), at, late, None)
+            await node.stop()
+            await store_of(node).close()
             if not reached:
                 break
     assert at > 0
