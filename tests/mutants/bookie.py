@@ -331,6 +331,20 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     Mutant(
+        "a start that is cancelled leaves the mark of a run",
+        "the next start puts all ledgers in limbo, although nothing was acknowledged",
+        "await storage.put_at_risk(at_risk.NOTHING)",
+        "pass",
+        ("tests/unit/bookie/test_cancelled_start_and_stop.py::test_a_start_that_is_cancelled_puts_nothing_at_risk",),
+    ),
+    Mutant(
+        "the mark of a run is given up half-way when its start is cancelled",
+        "the next start puts all ledgers in limbo, although nothing was acknowledged",
+        'asyncio.shield(self._runtime.spawn(self._put_at_risk(mark), name="mark of the run", on_death=self.fail))',
+        "self._put_at_risk(mark)",
+        ("tests/unit/bookie/test_cancelled_start_and_stop.py::test_a_start_that_is_cancelled_puts_nothing_at_risk",),
+    ),
+    Mutant(
         "workers are waited for though their event loop has ended",
         "a collection that ends with its event loop fails with an error, in the log of a bookie that is well",
         "    except GeneratorExit:\n        raise  # the event loop has ended",

@@ -436,7 +436,13 @@ class LedgerStorage:
             journal.retain(min(s.row.marks[number].file_id for s in self.shards))
 
     async def put_at_risk(self, mark: bytes) -> None:
-        """Store in every shard what an unclean stop would lose from now on, see `bkpy.storage.at_risk`."""
+        """Store in every shard what an unclean stop would lose from now on, see `bkpy.storage.at_risk`.
+
+        It goes on if the caller is cancelled.
+        """
+        await asyncio.shield(self._runtime.spawn(self._put_at_risk(mark), name="mark of the run", on_death=self.fail))
+
+    async def _put_at_risk(self, mark: bytes) -> None:
         for shard in self.shards:
             async with shard.checkpointing:
                 with checkpoint_errors(shard):

@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.config.base import MIB
-from bkpy.errors import CorruptDataError, IdentityError, StorageFailedError
+from bkpy.errors import BookKeeperError, CorruptDataError, IdentityError, StorageFailedError
 from bkpy.storage import at_risk
 from bkpy.storage.engine import LedgerStorage
 from bkpy.storage.file_names import INDEX_NAME
@@ -52,9 +52,9 @@ async def open_storage(
 
     `expected_cookie`: the storage's part of what the metadata store has for this bookie id; None for an id that is new
     to the cluster, whose directories must be new too. `on_moved` is to store the new one before those in directories,
-    when these are at other paths now. With `on_anew`, which does the same, all directories may be empty although the id
-    isn't new: then every ledger is in limbo. `limbo_to`: for an id that is new to the cluster, but that another storage
-    had once: no ledger up to this one is denied. `IdentityError` and `CorruptDataError` say what to do.
+    when these are at other paths now. With `on_restart`, which does the same, all directories may be empty although the
+    id isn't new: then every ledger is in limbo. `limbo_to`: for an id that is new to the cluster, but that another
+    storage had once: no ledger up to this one is denied. `IdentityError` and `CorruptDataError` say what to do.
     """
     directories = Directories(settings, runtime.files, instance_id)
     with contextlib.ExitStack() as held:
@@ -83,7 +83,12 @@ async def open_storage(
             await storage.checkpoint()  # lets the marks point at the new files: nothing before is needed any more
             storage.scrub.start()
             # What was at risk is in the indexes now, or in limbo. Last: a start that fails puts nothing at risk.
-            await storage.put_at_risk(at_risk.mark_of(settings, opening.boot_id))
+            try:
+                await storage.put_at_risk(at_risk.mark_of(settings, opening.boot_id))
+            except BaseException:
+                with contextlib.suppress(BookKeeperError):
+                    await storage.put_at_risk(at_risk.NOTHING)
+                raise
         except OSError as e:
             raise StorageFailedError(f"failed to open the storage: {e}", path=e.filename) from e
         held.pop_all()

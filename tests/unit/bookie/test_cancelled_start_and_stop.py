@@ -80,3 +80,26 @@ async def test_a_stop_that_is_cancelled_and_called_again_is_a_clean_one(tmp_path
             if not reached:
                 break
     assert at > 0
+
+
+@pytest.mark.parametrize("directories", [1, 2])
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_start_that_is_cancelled_puts_nothing_at_risk(tmp_path: Path, late: bool, directories: int) -> None:
+    """Without a journal, a start that ends uncleanly after it has served puts all ledgers in limbo."""
+    cluster = InProcess(tmp_path)
+    ledgers = ",".join(str(tmp_path / f"ledgers{number}") for number in range(directories))
+    await cluster.start("", journal_write_data=False, ledger_directories=ledgers)
+    for at in count():
+        with naming("start", at, late):
+            node = cluster.new_node("a")
+            reached = await run_to(node.start(), at, late, None)
+            if reached:
+                await store_of(node).close()
+                node = cluster.new_node("a")
+                await node.start()
+            assert not storage_of(node).untrusted
+            await node.stop()
+            await store_of(node).close()
+            if not reached:
+                break
+    assert at > 0
