@@ -36,7 +36,7 @@ def test_each_is_a_mutant_and_has_a_run_and_parts_of_plans() -> None:
 @pytest.mark.parametrize(
     ("defect", "seed", "says"),
     [
-        ("State loaded during checkpoint missed rows", 293, "the journal has entries of a ledger whose key it doesn't have"),
+        ("State loaded during checkpoint missed rows", 293, "has entries of a ledger whose key it doesn't have"),
         ("Stranger's early key locked owner out", 12, "liveness: recovery"),
         ("Change with lost reply counted as not stored", 2, "was acknowledged when of bookie-1,"),
         ("Small cluster never copied in place", 5, "liveness: ledgers re-replicated"),
