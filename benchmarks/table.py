@@ -135,7 +135,7 @@ def main() -> None:
     tables, rows = zip(speed(rates, options.seconds), failures(times, options.rounds), strict=True)
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = 140
+        console.width = 180
     for table in (tables[0], processor_time(rows[0]), tables[1]):
         if table.row_count:
             console.print(table)

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,12 +42,9 @@ def start(job: Job) -> subprocess.Popen[bytes]:
 def descendants(pid: int) -> dict[int, str]:
     """The command lines of the processes below this one, by id."""
     parents: dict[int, int] = {}
-    for entry_ in Path("/proc").iterdir():
-        if entry_.name.isdigit():
-            try:
-                parents[int(entry_.name)] = int((entry_ / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
+    for child in all_pids():
+        with suppress(OSError):
+            parents[child] = int(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[1])
     found: dict[int, str] = {}
     for child in parents:
         above = child
@@ -61,14 +59,30 @@ def descendants(pid: int) -> dict[int, str]:
 
 
 def kill_all(driver: subprocess.Popen[bytes]) -> None:
-    """The driver's Python and Java processes at once, and the workers."""
-    victims = [driver.pid, *descendants(driver.pid)]
-    for pid in victims:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
+    """The driver's Python and Java processes at once, the workers, and what any of them was just starting.
+
+    A Java process that loses the driver and its guard, which has a session of its own, before it waits for them would
+    stay for ever.
+    """
+    sessions = {driver.pid, *map(session_of, descendants(driver.pid))} - {None}
+    while members := [pid for pid in all_pids() if session_of(pid) in sessions]:
+        for pid in members:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
     driver.wait()
+
+
+def all_pids() -> list[int]:
+    return [int(entry_.name) for entry_ in Path("/proc").iterdir() if entry_.name.isdigit()]
+
+
+def session_of(pid: int) -> int | None:
+    """None of a process that has ended."""
+    try:
+        state, _, _, session = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:4]
+    except OSError:
+        return None
+    return None if state in "ZX" else int(session)
 
 
 def kill_a_worker(driver: subprocess.Popen[bytes], rng: random.Random) -> None:
