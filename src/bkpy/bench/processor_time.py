@@ -69,7 +69,7 @@ class ProcessorTime:
         return [
             {"of": name} | {field: round(value / operations, 3) for field, value in use._asdict().items()}
             for name, use in rows
-            if use.user_us + use.system_us > 0
+            if name == REST or use.user_us + use.system_us > 0
         ]
 
     def _look(self) -> _Look:
