@@ -6,6 +6,7 @@ The first thread of a process is its event loop. A bookie's other threads have n
 from __future__ import annotations
 
 import os
+import re
 from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 _TICK_US: Final = 1e6 / os.sysconf("SC_CLK_TCK")
+_WAITS: Final = re.compile(r"^voluntary_ctxt_switches:\s*(\d+)", re.MULTILINE)
 _LOOP: Final = "event loop"
 REST: Final = "everything else"
 
@@ -95,22 +97,17 @@ def _threads_of(pid: int) -> list[int]:
 def _name_of(pid: int, thread: int) -> str:
     """The kind of a thread: `journal` of `journal-0`."""
     try:
-        return (
-            Path(f"/proc/{pid}/task/{thread}/comm").read_text(errors="replace").strip().rstrip("0123456789").rstrip("-")
-        )
+        return Path(f"/proc/{pid}/task/{thread}/comm").read_text(errors="replace").strip().rstrip("-0123456789")
     except OSError:
         return "a thread that ended"
 
 
 def _use_of(pid: int, thread: int) -> _Use | None:
+    """None of a thread that has ended."""
     task = Path(f"/proc/{pid}/task/{thread}")
     try:
         fields = task.joinpath("stat").read_text(errors="replace").rpartition(")")[2].split()
-        waits = [
-            line
-            for line in task.joinpath("status").read_text(errors="replace").splitlines()
-            if line.startswith("voluntary")
-        ]
-        return _Use(int(fields[11]) * _TICK_US, int(fields[12]) * _TICK_US, int(waits[0].split()[1]))
-    except (OSError, IndexError):
+        waits = _WAITS.search(task.joinpath("status").read_text(errors="replace"))
+    except OSError:
         return None
+    return _Use(int(fields[11]) * _TICK_US, int(fields[12]) * _TICK_US, int(waits[1]) if waits else 0)
