@@ -604,4 +604,11 @@ MUTANTS: list[Mutant] = [
         "",
         (_CONNECTIONS + "test_a_request_that_is_refused_until_its_time_is_up_ends_as_refused",),
     ),
+    Mutant(
+        "a client that is being closed counts as closed",
+        "the other call returns while the session still holds its leases",
+        "            await self._over.wait()\n",
+        "",
+        (_UNIT + "client/test_cancellation.py::test_of_several_who_close_a_client_each_returns_when_all_is_closed",),
+    ),
 ]

@@ -138,6 +138,7 @@ class Client:
         self._leaving = Leaving(directory, settings, runtime, lambda: self._writers)
         self._watching: asyncio.TimerHandle | None = None
         self._closed = False
+        self._over = asyncio.Event()  # closing has ended
 
     @property
     def instance_id(self) -> str:
@@ -519,7 +520,7 @@ class Client:
     async def close(self) -> None:
         """Close connections and session. Open writers fail what is pending; their ledgers stay open for recovery.
 
-        A cancelled call has closed the client all the same.
+        A cancelled call has closed the client all the same; of several calls each returns when all is closed.
         Emits a `ResourceWarning` about writers that were neither closed nor abandoned and have not failed.
         """
         self._pool.guard.check()
@@ -535,10 +536,17 @@ class Client:
         return [writer for writer in self._writing if isinstance(writer, LedgerWriter) and writer.usable]
 
     async def _close(self) -> None:
-        if self._closed:
-            return
         self._pool.guard.check()
+        if self._closed:
+            await self._over.wait()
+            return
         self._closed = True
+        try:
+            await self._close_all()
+        finally:
+            self._over.set()
+
+    async def _close_all(self) -> None:
         if self._watching is not None:
             self._watching.cancel()
         if self._measuring is not None:

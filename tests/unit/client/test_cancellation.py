@@ -30,7 +30,7 @@ from tests.hooks import (
 )
 from tests.in_process import DEADLINE_S, ROOT, InProcess, contents, runtime_here, virtual_loop
 from tests.stepping import naming, run_to
-from tests.waiting import eventually
+from tests.waiting import eventually, turns
 
 import bkpy
 from bkpy.client.client import Client, open_client
@@ -321,6 +321,29 @@ async def test_closing_a_client_ends_its_session_though_it_is_cancelled(cluster:
             await cluster_of(client).store.exists("/")
         await eventually(lambda client=client: not running(client))  # type: ignore[misc]
         if not reached:
+            break
+    assert at > 0
+
+
+async def test_of_several_who_close_a_client_each_returns_when_all_is_closed(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close = MemorySession.close
+
+    async def closed_slowly(session: MemorySession) -> None:
+        await asyncio.sleep(1)  # as the end of a session of ZooKeeper, which takes an answer
+        await close(session)
+
+    monkeypatch.setattr(MemorySession, "close", closed_slowly)
+    for at in count():
+        client = await new_client(cluster)
+        await written(client)
+        first = asyncio.create_task(run_to(client.close(), at, False, None))
+        await turns()
+        await asyncio.gather(client.close(), client.close())
+        await turns()
+        assert first.done()
+        if not await first:
             break
     assert at > 0
 
