@@ -18,10 +18,11 @@ from bkpy.metadata.ledgers.layout import LONG_HIERARCHICAL
 from bkpy.metadata.store.store import Create, Delete, Put
 from bkpy.protocol.ledger.acks import LedgerAcks
 from bkpy.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
-from bkpy.protocol.wire.messages import Flags
+from bkpy.protocol.wire.messages import Flags, decode_add
 from bkpy.protocol.wire.records import walk
 from bkpy.recovery.write_back import WriteBack
 from bkpy.storage.engine import LedgerStorage
+from bkpy.storage.journal.journal import Journal
 from tests.sim.cluster import ROOT
 from tests.sim.loop import CURRENT
 from tests.sim.runs import RUNS
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from bkpy.protocol.ledger.acks import Batch
     from bkpy.protocol.wire.messages import AddColumns
     from bkpy.recovery.write_back import RecoveredEntry
+    from bkpy.storage.journal.journal import Position
     from tests.sim.world import World
 
 LEDGERS_MAX = 2000  # ids of the ledgers of a run
@@ -213,7 +215,7 @@ class Watch:
         """Of the world as it is patched already: to be entered when its run has begun."""
         tree = self.world.metadata
         apply, apply_all = tree.apply, tree.apply_all
-        add, fence, read = LedgerStorage.add, LedgerStorage.fence, LedgerStorage.read
+        add, fence, read = Journal.add, LedgerStorage.fence, LedgerStorage.read
         sent, done, thaw = LedgerAcks.sent, LedgerAcks.done, LedgerAcks.thaw
         begin, found, store = WriteBack.__init__, WriteBack.add, WriteBack.store
         inside = False
@@ -235,14 +237,15 @@ class Watch:
                 self.written(operation)
             return result
 
-        def watched_add(
-            storage: LedgerStorage, columns: AddColumns, head: Bytes, body: Bytes, on_durable: Callable[[], None]
-        ) -> None:
+        def watched_add(journal: Journal, head: Bytes, body: Bytes, on_durable: Callable[[], None]) -> Position:
+            # The answer waits for all journals that the frame goes to; a fence for its own ledger's alone.
+            columns = decode_add(head, len(body))
+
             def durable() -> None:
                 self.stored(columns)
                 on_durable()
 
-            add(storage, columns, head, body, durable)
+            return add(journal, head, body, durable)
 
         async def watched_fence(storage: LedgerStorage, ledger_id: int, key: bytes) -> bool:
             durable = await fence(storage, ledger_id, key)
@@ -293,7 +296,7 @@ class Watch:
         with (
             patch.object(tree, "apply", watched_apply),
             patch.object(tree, "apply_all", watched_apply_all),
-            patch.object(LedgerStorage, "add", watched_add),
+            patch.object(Journal, "add", watched_add),
             patch.object(LedgerStorage, "fence", watched_fence),
             patch.object(LedgerStorage, "read", watched_read),
             patch.object(LedgerAcks, "sent", watched_sent),
