@@ -267,4 +267,11 @@ MUTANTS: list[Mutant] = [
         "undecided = {} if decided else made",
         (f"{_DISPUTES}::test_an_append_that_waits_is_not_refused_for_another_ledger_that_a_stranger_opens_meanwhile",),
     ),
+    Mutant(
+        "a bookie hangs up on refused clients only when their time is up",
+        "a client whose certificate can't be read waits for its time-out, and doesn't know that it is refused",
+        "            mine.shutdown(socket.SHUT_WR)  # without words",
+        "            pass  # without words",
+        (f"{_TLS}::test_a_client_that_is_refused_without_an_alert_does_not_wait_for_its_time_out",),
+    ),
 ]

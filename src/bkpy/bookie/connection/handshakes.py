@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from typing import TYPE_CHECKING, Any
 
 from bkpy.protocol.wire import frame as wire
@@ -108,6 +109,7 @@ class Handshakes:
             words = b"".join(wire.encode(wire.REPLY, 0, m.pack([int(Status.TLS_REQUIRED), _NO_TLS])))
         with contextlib.suppress(OSError):
             mine.send(words)
+            mine.shutdown(socket.SHUT_WR)  # without words, too, the client need not wait for its time-out
 
     async def _read_out(self, mine: Socket) -> None:
         """Let the client read the reason: if the bookie closed with bytes unread, the kernel would discard it."""
