@@ -437,6 +437,13 @@ MUTANTS: list[Mutant] = [
         (f"{_METADATA}::test_no_error_has_the_password",),
     ),
     Mutant(
+        "bytes of damaged metadata in the error",
+        "a ledger's password in logs and on terminals, where one of its bytes is damaged",
+        "        except UnicodeDecodeError:  # the same",
+        "        except UnicodeEncodeError:",
+        (f"{_METADATA}::test_no_error_has_the_password",),
+    ),
+    Mutant(
         "the empty password assumed where metadata have none",
         "the bookie refuses the right key of an old ledger, and takes anybody's",
         'return b"" if self.password is None else self.ledger_key',
@@ -597,6 +604,16 @@ MUTANTS: list[Mutant] = [
         (
             "tests/unit/bookie/bookkeeper/test_bookkeeper_connections.py::"
             "test_what_a_client_sends_at_once_is_taken_as_it_is_served",
+        ),
+    ),
+    Mutant(
+        "a client that is aborted in its handshake is taken for one that is connected",
+        "strangers without a certificate take the places of all clients, one by one and for good",
+        "if secured is None or transport.is_closing():",
+        "if secured is None:",
+        (
+            "tests/unit/bookie/bookkeeper/test_start_tls.py::"
+            "test_a_client_whose_place_is_taken_in_its_handshake_counts_no_more",
         ),
     ),
 ]

@@ -243,12 +243,12 @@ class BookKeeperConnection(ClientSocket):
             with contextlib.suppress(OSError):
                 mine.send(last_words(error))
             hang_up(mine)
-            if not self.lost:  # whether the loop says so differs from one to another
-                self.connection_lost(None)
-            return
+            secured = None
         finally:
             mine.close()
-        if self.lost or secured is None:
+        if secured is None or transport.is_closing():  # refused, or aborted meanwhile
+            if not self.lost:  # whether the loop says so differs from one to another
+                self.connection_lost(None)
             return
         self.service.metrics.handshake_done()
         self._transport = secured

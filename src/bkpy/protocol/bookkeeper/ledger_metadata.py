@@ -182,6 +182,9 @@ class BookKeeperLedgerMetadata(LedgerMetadata):
         except text_format.ParseError as error:  # whose text has the line, which may be the password's
             where = f"line {error.GetLine()}, column {error.GetColumn()}"
             raise CorruptDataError(f"the ledger's metadata are damaged in {where}", ledger_id=ledger_id) from None
+        except UnicodeDecodeError:  # the same
+            why = "the ledger's metadata are damaged: not all of them is text"
+            raise CorruptDataError(why, ledger_id=ledger_id) from None
         except (ValueError, KeyError, TypeError, IndexError, DecodeError) as error:
             raise CorruptDataError(f"the ledger's metadata are damaged: {error!r}", ledger_id=ledger_id) from error
 

@@ -21,7 +21,7 @@ from bkpy.protocol.bookkeeper import packets as p
 from bkpy.protocol.bookkeeper.statuses import StatusCode
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
 pytestmark = pytest.mark.real("TLS needs sockets of the kernel")
@@ -265,3 +265,25 @@ async def test_a_client_that_never_shakes_hands_is_disconnected(tmp_path: Path) 
     assert await raw.hung_up()
     await eventually(lambda: not made.cluster.connections("a"))
     await made.cluster.stop()
+
+
+@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_client_whose_place_is_taken_in_its_handshake_counts_no_more(
+    tmp_path: Path, loop_factory: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    """Loops don't say then that the connection is lost: it would count towards `connections_max` for ever."""
+
+    async def talk() -> None:
+        made = Secure(tmp_path)
+        settings = made.ca.settings(made.ca.issue("bookie"))
+        await made.cluster.start("a", tls_handshake_timeout_s=DEADLINE_S, new_connections_max=1, **settings)
+        silent = await RawBookKeeper.connect(made.cluster)
+        assert await silent.ask(m.StartTlsRequest()) == m.StartTlsResponse()
+        newer = await RawBookKeeper.connect(made.cluster)
+        assert await silent.hung_up()
+        await eventually(lambda: made.cluster.connections("a") == [newer.near])
+        newer.close()
+        await made.cluster.stop()
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(talk())

@@ -197,11 +197,18 @@ def test_metadata_without_a_password_tell_no_key() -> None:
     assert metadata(password=b"").known_key == master_key(b""), "the empty one is a password"
 
 
-@pytest.mark.parametrize("change", [(b'"secret"', b'"secret'), (b"password:", b"pass word:")])
-def test_no_error_has_the_password(change: tuple[bytes, bytes]) -> None:
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ((b'"secret"', b'"secret'), "damaged in line"),
+        ((b"password:", b"pass word:"), "damaged in line"),
+        ((b'"secret"', b'"secret\xff"'), "damaged: not all of them is text"),
+    ],
+)
+def test_no_error_has_the_password(change: tuple[bytes, bytes], where: str) -> None:
     stored = GOLDEN["v2 fragments open"]
     assert b'password: "secret"' in stored
-    with pytest.raises(CorruptDataError, match="damaged in line") as damaged:
+    with pytest.raises(CorruptDataError, match=where) as damaged:
         decoded(stored.replace(*change))
     assert "secr" not in "".join(traceback.format_exception(damaged.value))
 
