@@ -359,4 +359,14 @@ MUTANTS: list[Mutant] = [
         "        self.received_bytes += nbytes\n        try:",
         ("tests/unit/bookie/connection/test_tls.py::test_adds_behind_a_frame_that_ends_the_connection_are_not_stored",),
     ),
+    Mutant(
+        "long polls get all places",
+        "as long as enough readers wait for news, no ledger is read or recovered",
+        "(most // 2 if long_poll else most)",
+        "most",
+        (
+            "tests/unit/bookie/connection/test_waiting_requests.py::"
+            "test_readers_that_wait_keep_no_ledger_from_being_recovered",
+        ),
+    ),
 ]

@@ -1,8 +1,8 @@
 """The parts that all requests of a bookie share: its storage, their limits, and whether it takes entries.
 
-Invariants: the memory that all connections receive into, and that of their answers, is bounded; a read-only bookie
-stores only entries that a recovery writes back, and a draining one stores none; a bookie that stops starts no new
-request and keeps no long poll waiting.
+Invariants: the memory that all connections receive into, and that of their answers, is bounded; so are the requests in
+flight, half of whose places long polls never get; a read-only bookie stores only entries that a recovery writes back,
+and a draining one stores none; a bookie that stops starts no new request and keeps no long poll waiting.
 """
 
 from __future__ import annotations
@@ -116,6 +116,14 @@ class BookieService:
         """Start no new request from this call on, and answer every long poll with what there is."""
         self.stopping = True
         self.waiters.end_all()
+
+    def too_many_requests(self, *, long_poll: bool) -> bool:
+        """Whether a further request, of whichever connection, is one too many.
+
+        Long polls get half of the places: what waits for hours keeps no read, and no fence, from being served.
+        """
+        most = self.settings.requests_in_flight_total_max
+        return self.requests_in_flight >= (most // 2 if long_poll else most)
 
     def request_ended(self) -> None:
         """A request was answered or dropped, or a connection is gone: a stop waits for the last of them."""

@@ -57,7 +57,7 @@ class LacRequests:
         ledger_id, entry_id = request.ledger_id, request.entry_id
         if request.piggyback and entry_id != LAST:
             self._send(header, m.ReadEntryResponse(StatusCode.EBADREQ, ledger_id, entry_id))
-        elif self._tasks.long_polls >= self._settings.long_polls_max or self._tasks.crowded:
+        elif self._tasks.long_polls >= self._settings.long_polls_max or self._service.too_many_requests(long_poll=True):
             self._send(header, m.ReadEntryResponse(StatusCode.ETOOMANYREQUESTS, ledger_id, entry_id))
         else:
             unknown = m.ReadEntryResponse(StatusCode.EUNKNOWNLEDGERSTATE, ledger_id, entry_id)

@@ -64,12 +64,6 @@ class RequestTasks:
         self._running = 0  # tasks that are no long polls
         self._queue: deque[RequestGroup] = deque()  # what one call of the socket brought beyond the bounds
         self._waiting_max = service.settings.requests_in_flight_max
-        self._total_max = service.settings.requests_in_flight_total_max
-
-    @property
-    def crowded(self) -> bool:
-        """Whether the bookie has as many requests in flight, of all connections, as it may."""
-        return self._service.requests_in_flight >= self._total_max
 
     def have_enough(self, more: int = 0) -> bool:
         """Whether as many requests are in flight, with so many `more`, as may be. Long polls don't count."""
@@ -81,10 +75,13 @@ class RequestTasks:
         self.long_polls += serving.op == Op.WAIT_LAC
         if self.have_enough():
             self.connection.pause("requests")
-        if serving.op != Op.WAIT_LAC and self._running and (self._running >= self._waiting_max or self.crowded):
+        if serving.op != Op.WAIT_LAC and self._running and self._has_no_place():
             self._queue.append(serving)
         else:
             self._spawn(serving)
+
+    def _has_no_place(self) -> bool:
+        return self._running >= self._waiting_max or self._service.too_many_requests(long_poll=False)
 
     def _spawn(self, serving: RequestGroup) -> None:
         self._running += serving.op != Op.WAIT_LAC

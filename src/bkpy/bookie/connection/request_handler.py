@@ -78,9 +78,9 @@ class RequestHandler:
             pending, bound = self._long_polls, self._settings.long_polls_max
         else:
             pending, bound = self.in_flight - self._long_polls, self._settings.requests_in_flight_max
-        if pending >= bound or self._service.requests_in_flight >= self._settings.requests_in_flight_total_max:
-            total = self._service.requests_in_flight
-            message = f"{pending} requests of this connection and {total} of all are in flight, which is the limit"
+        if pending >= bound or self._service.too_many_requests(long_poll=long_poll):
+            total, what = self._service.requests_in_flight, "limit of long polls" if long_poll else "limit"
+            message = f"{pending} requests of this connection and {total} of all are in flight, which is the {what}"
             self._fail(op, correlation_id, Status.TOO_MANY_REQUESTS, message)
             return
         self._long_polls += long_poll

@@ -239,8 +239,8 @@ class BookieTuning(Settings):
     # Requests and answers.
     requests_in_flight_total_max: Size = Field(
         default=20_000,
-        description="unanswered requests of all connections, long polls included, about 6 KB each; the bookie refuses "
-        "further ones",
+        description="unanswered requests of all connections, about 6 KB each; the bookie refuses further ones, and "
+        "long polls already at half of it",
     )
     long_polls_max: Size = Field(
         default=1000,

@@ -220,6 +220,18 @@ async def test_long_polls_are_bounded_and_end_with_their_bookie(cluster: InProce
     raw.close()
 
 
+async def test_clients_that_poll_leave_places_for_others(cluster: InProcess, client: RawBookKeeper) -> None:
+    cluster.settings["requests_in_flight_total_max"] = 4
+    await client.add(0)
+    await cluster.restart("a")
+    raw = await RawBookKeeper.connect(cluster)
+    sent = [raw.message(poll(0)) for _ in range(3)]
+    raw.send(*(frame for _, frame in sent))
+    assert (await raw.response(sent[2][0])).status == StatusCode.ETOOMANYREQUESTS
+    assert cluster.service("a").requests_in_flight == 2
+    raw.close()
+
+
 async def test_a_client_that_hangs_up_polls_no_more(cluster: InProcess, client: RawBookKeeper) -> None:
     await client.add(0)
     other = await RawBookKeeper.connect(cluster)

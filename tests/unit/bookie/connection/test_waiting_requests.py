@@ -92,7 +92,7 @@ async def test_entries_stay_where_they_were_received(cluster: InProcess) -> None
 
 
 async def test_what_one_bookie_waits_for_is_bounded_over_all_connections(cluster: InProcess) -> None:
-    cluster.settings["requests_in_flight_total_max"] = 5
+    cluster.settings["requests_in_flight_total_max"] = 10
     await cluster.restart("a")
     first, second = await Raw.connect(cluster), await Raw.connect(cluster)
     first.send(*(frame(Op.WAIT_LAC, [6, -1, False, 60_000], correlation_id=i) for i in range(10, 14)))
@@ -101,14 +101,31 @@ async def test_what_one_bookie_waits_for_is_bounded_over_all_connections(cluster
     _, head = await second.reply(21)
     assert head == [
         Status.TOO_MANY_REQUESTS,
-        "1 requests of this connection and 5 of all are in flight, which is the limit",
+        "1 requests of this connection and 5 of all are in flight, which is the limit of long polls",
     ]
-    first.close()
-    await eventually(lambda: cluster.service("a").requests_in_flight == 1)
     second.send(frame(Op.READ, [0, 6, 0, 0, 100], correlation_id=22))
     assert (await second.reply(22))[1][0] == Status.OK
+    first.close()
+    await eventually(lambda: cluster.service("a").requests_in_flight == 1)
+    second.send(frame(Op.WAIT_LAC, [6, -1, False, 60_000], correlation_id=23))
+    await eventually(lambda: cluster.service("a").requests_in_flight == 2)
     second.close()
     await eventually(lambda: cluster.service("a").requests_in_flight == 0)
+
+
+async def test_readers_that_wait_keep_no_ledger_from_being_recovered(cluster: InProcess) -> None:
+    """However many they are: a bookie that others wait at for hours would refuse all fences as long."""
+    cluster.settings["requests_in_flight_total_max"] = 10
+    await cluster.restart("a")
+    waiting, recovering = await Raw.connect(cluster), await Raw.connect(cluster)
+    waiting.send(*(frame(Op.WAIT_LAC, [6, -1, False, 60_000], correlation_id=i) for i in range(10, 30)))
+    await waiting.reply(29)
+    recovering.send(
+        frame(Op.PRESENT, [[LEDGER], [KEY]]), frame(Op.READ_LAC, [int(Flags.RECOVERY), LEDGER], correlation_id=10)
+    )
+    assert (await recovering.reply(10))[1][0] == Status.OK
+    waiting.close()
+    recovering.close()
 
 
 class Held:
