@@ -616,4 +616,18 @@ MUTANTS: list[Mutant] = [
             "test_a_client_whose_place_is_taken_in_its_handshake_counts_no_more",
         ),
     ),
+    Mutant(
+        "long polls of BookKeeper's clients get all places",
+        "as long as enough of them wait for news, each connection is served one request after the other",
+        "self._service.too_many_requests(long_poll=True)",
+        "self._service.too_many_requests(long_poll=False)",
+        (f"{_BOOKIE}/test_bookkeeper_lac.py::test_clients_that_poll_leave_places_for_others",),
+    ),
+    Mutant(
+        "a ledger whose id may be chosen again is deleted by one look at the metadata",
+        "the first entries of a ledger that is made again are deleted with the former's, though they were acknowledged",
+        "            ids_ascend=not cluster.of_bookkeeper,\n",
+        "",
+        (f"{_MEMBERSHIP}::test_a_ledger_that_is_made_again_while_the_former_is_collected_loses_nothing",),
+    ),
 ]

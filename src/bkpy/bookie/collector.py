@@ -181,7 +181,8 @@ class CollectionMetrics:
 class Collector:
     """Collects in `storage`. `run` is the latest run, which may be under way; None before the first.
 
-    `over_replicated`: whether it may look for over-replicated copies at all.
+    `over_replicated`: whether it may look for over-replicated copies at all. Without `ids_ascend` callers choose ids,
+    and may choose one again.
     """
 
     def __init__(
@@ -195,6 +196,7 @@ class Collector:
         registry: CollectorRegistry,
         *,
         over_replicated: bool = True,
+        ids_ascend: bool = True,
     ) -> None:
         self.run: CollectionRun | None = None
         self._storage = storage
@@ -205,6 +207,7 @@ class Collector:
         self._runtime = runtime
         self._metrics = CollectionMetrics(registry)
         self._may_collect_over_replicated = over_replicated
+        self._ids_ascend = ids_ascend
         self._runs = 0
         self._over_replicated_at = float("-inf")  # when a run looked for such copies last
         self._looks = Pacer(runtime.clock, settings.gc_looks_per_second)
@@ -364,8 +367,27 @@ class Collector:
             self._keep(run, ledger_id, action, seen, str(seen.state))
         elif run.dry_run:
             run.count(ledger_id, over_replicated=False)
-        elif (hidden := await hide(self._storage, ledger_id)) is not None:
+        elif (hidden := await hide(self._storage, ledger_id)) is not None and await self._stays_gone(run, hidden):
             await self._delete(run, hidden, over_replicated=False)
+
+    async def _stays_gone(self, run: CollectionRun, hidden: HiddenLedger) -> bool:
+        """Whether no ledger of that id was made since the probe, whose first entries are hidden as well; else show it.
+
+        Entries that come from now on keep it anyway.
+        """
+        if self._ids_ascend:
+            return True
+        try:
+            again = await self._look(run, hidden.ledger_id)
+        except BaseException:
+            hidden.unhide()
+            raise
+        action = decide(Step.UNLISTED, again.state, own_lock=False, unchanged=False)
+        if action is Action.DELETE:
+            return True
+        hidden.unhide()
+        self._keep(run, hidden.ledger_id, action, again, CHANGED)
+        return False
 
     async def _collect_listed(self, run: CollectionRun, ledger_id: int) -> None:
         """A ledger that exists: delete its copy if it is over-replicated."""

@@ -442,6 +442,7 @@ class BookieNode:
             runtime,
             registry,
             over_replicated=not cluster.of_bookkeeper,  # whose own replicator keeps them, under locks of its own
+            ids_ascend=not cluster.of_bookkeeper,
         )
         serving.start(collector)
         serving.on_reload += [collector.settings_changed, storage.settings_changed]

@@ -3,7 +3,8 @@
 There are two reasons to delete a ledger from a bookie. It is *gone*: the metadata have no such ledger, which is for
 good, since no id is given out twice. Or the copy is *over-replicated*: the ledger is CLOSED, and no ensemble of it
 names this bookie. One look at the metadata is enough for the first. The second is true until a worker copies entries
-here, so it takes the ledger's re-replication lock, and a second look behind the hiding of the copy.
+here, so it takes the ledger's re-replication lock, and a second look behind the hiding of the copy. In a cluster of
+BookKeeper's callers may choose the id of a deleted ledger again: there the first takes a second look, too.
 
     not listed --look--> DELETE
     listed, over-replicated --lock, look--> HIDE --look--> DELETE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.hooks import collector_of, storage_of
@@ -195,6 +195,40 @@ async def test_a_ledger_that_is_deleted_from_the_metadata_is_collected(cluster: 
     assert (run.failed, sorted(run.collected)) == ("", [deleted, chosen])
     assert (await raw.read(0, ledger=kept)).code == OK
     assert (await raw.read(0, ledger=deleted)).code == StatusCode.ENOLEDGER
+    raw.close()
+
+
+async def test_a_ledger_that_is_made_again_while_the_former_is_collected_loses_nothing(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Callers that choose ids may choose one again, with the same password."""
+    ledger, store = await make_ledger(cluster), cluster.tree.session()
+    path = (await catalog_of(cluster)).path_of(ledger)
+    stored, _ = await store.get(path)
+    raw = await RawBookKeeper.connect(cluster)
+    assert await raw.add(0, ledger=ledger) == OK
+    assert isinstance(await (await catalog_of(cluster)).delete(ledger), Gone)
+    collector, probe = collector_of(cluster.node("a")), cluster.service("a").key_authority.metadata
+    await eventually(lambda: collector.run is None or collector.run.seconds is not None)
+    looks: list[ProbeState] = []
+
+    async def look_and_make_again(*args: Any, **options: Any) -> Any:
+        seen = await look(*args, **options)
+        looks.append(seen.state)
+        if len(looks) == 2:  # the first one is of how old the metadata are
+            await store.create(path, stored)
+            assert await raw.add(1, ledger=ledger) == OK
+        return seen
+
+    look = probe.look
+    monkeypatch.setattr(probe, "look", look_and_make_again)
+    run = collector.begin()
+    assert run is not None
+    await eventually(lambda: run.seconds is not None)
+    assert looks == [ProbeState.NO_LEDGER, ProbeState.NO_LEDGER, ProbeState.NAMED]
+    assert (run.failed, run.collected, sum(run.kept.values())) == ("", [], 1)
+    assert (await raw.read(1, ledger=ledger)).code == OK
+    assert await raw.add(2, ledger=ledger) == OK, "nor was it fenced"
     raw.close()
 
 
