@@ -151,6 +151,13 @@ MUTANTS = [
         (_RESTORE + "test_a_log_without_a_writer_at_the_backup_gives_out_no_position_twice",),
     ),
     Mutant(
+        "what a restore makes depends on when it is made",
+        "a restore that was interrupted never goes on: what is there is not as the backup has it",
+        "with_later_loss(metadata, self._time_ms).encode()",
+        "with_later_loss(metadata, int(self._store.runtime.clock.time() * 1000)).encode()",
+        (_RESTORE + "test_a_restore_goes_on_though_time_has_passed",),
+    ),
+    Mutant(
         "a restored log goes on behind its open segment",
         "positions are given out a second time, for other entries",
         "leaves_gap=log_of(metadata) is not None",

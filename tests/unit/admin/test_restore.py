@@ -791,6 +791,28 @@ async def test_a_restore_that_is_interrupted_at_any_step_is_invisible_and_goes_o
             at += 1 if at < 12 else 7
 
 
+async def test_a_restore_goes_on_though_time_has_passed(lost: Lost) -> None:
+    """A log's last ledger that was closed by a recovery, and not by its log's writer, gets the record of a loss."""
+    log = await lost.former.open_log("orders", create=True)
+    await log.append(b"one")
+    log.abandon()
+    logs = log_parts(lost.former).logs
+    (segment,) = (await logs.read("orders"))[0].open_segments
+    await AdminClient(lost.former).close_ledger(segment.ledger_id)
+    await lost.back_up()
+    session, files = lost.tree.session(), runtime_here().files
+    settings = MetadataSettings(restore_nodes_max=1)
+    for at in range(0, 1000, 5):
+        await asyncio.sleep(1.0)
+        if not await run_to(restore_backup(session, RESTORED, files, lost.file, settings=settings), at, False, None):
+            break
+    restored = await restore_backup(session, RESTORED, files, lost.file)
+    assert restored.done
+    loss = (await (await open_cluster(session, RESTORED)).catalog.read(segment.ledger_id))[0].accepted_loss
+    assert loss is not None
+    assert 0 < loss.at_ms <= runtime_here().clock.time() * 1000
+
+
 async def _tree_after(lost: Lost, root: str) -> set[str]:
     await restore_backup(lost.tree.session(), root, runtime_here().files, lost.file)
     return _below(lost, root)

@@ -105,7 +105,7 @@ async def restore_backup(
             await _begin(store, root, new, settings)
             found = await _begun(store, root, end.checksum, path)
             assert found is not None
-        writer = _Writer(store, root, found.restore.kept_to, settings, wrote)
+        writer = _Writer(store, root, header.time_ms, settings, wrote)
         was_disabled = False
         async with contextlib.aclosing(reader.nodes()) as nodes:
             async for node in nodes:
@@ -168,7 +168,7 @@ async def _finish(
     restore = found.restore
     high = (restore.kept_to + 1) >> 31
     ids = LONG_HIERARCHICAL.id_nodes[0]
-    writer = _Writer(store, root, restore.kept_to, settings, lambda count: None)
+    writer = _Writer(store, root, 0, settings, lambda count: None)  # of no ledgers
     for name in (paths.AVAILABLE, paths.READ_ONLY, paths.COOKIES, ids, f"{ids}/HOB-{high:010d}"):
         await writer.add(BackupNode(name, b""))
     if not was_disabled:
@@ -195,14 +195,17 @@ async def _finish(
 
 
 class _Writer:
-    """Makes nodes below `root`, several in a transaction."""
+    """Makes nodes below `root`, several in a transaction, of a backup of the time `time_ms`.
+
+    Their values follow from the file alone: a restore that goes on compares them with what an earlier call has made.
+    """
 
     def __init__(
-        self, store: MetadataStore, root: str, kept_to: int, settings: MetadataSettings, wrote: Callable[[int], None]
+        self, store: MetadataStore, root: str, time_ms: int, settings: MetadataSettings, wrote: Callable[[int], None]
     ) -> None:
         self._store = store
         self._root = root
-        self._kept_to = kept_to
+        self._time_ms = time_ms
         self._attempts_max = settings.metadata_write_attempts_max
         self._nodes_max = settings.restore_nodes_max
         self._wrote = wrote
@@ -281,7 +284,7 @@ class _Writer:
             ledger_id = LONG_HIERARCHICAL.id_of(node.path) if node.path in self._log_ends else None
             if ledger_id is not None:
                 metadata = LedgerMetadata.decode(ledger_id, node.data)
-                return with_later_loss(metadata, int(self._store.runtime.clock.time() * 1000)).encode()
+                return with_later_loss(metadata, self._time_ms).encode()
         except (CorruptDataError, UnsupportedVersionError):
             pass
         return node.data
