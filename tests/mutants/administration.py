@@ -15,6 +15,13 @@ MUTANTS: list[Mutant] = [
         (_TESTS + "test_a_bookie_that_comes_back_ends_its_recovery",),
     ),
     Mutant(
+        "a recovery of a bookie names only the stuck ledgers that its worker remembers",
+        "the operator takes ledgers that still miss copies for completed",
+        "stuck={ledger_id: stuck.get(ledger_id, FORGOTTEN) for ledger_id in queue.left},",
+        "stuck=stuck,",
+        (_TESTS + "test_each_ledger_that_is_left_is_named_however_many_a_worker_remembers",),
+    ),
+    Mutant(
         "a recovery of a bookie forgets its target",
         "copies fill bookies that the operator wanted to spare",
         "self._context, queue, locks, self._runtime, self._settings, name, target=self._target",

@@ -133,6 +133,31 @@ MUTANTS: list[Mutant] = [
         (f"{_DRAINING}::test_a_scan_that_outlives_its_session_counts_for_nothing",),
     ),
     Mutant(
+        "a decommissioning takes its draining back only once it knows that this has begun",
+        "a bookie that was said to be lost refuses entries when it comes back, after a Ctrl-C",
+        "            self._own = Drain(self._bookie_id, self._drains.new_token())\n"
+        "            outcome = await self._drains.begin(self._bookie_id, token=self._own.token)\n",
+        "            own = Drain(self._bookie_id, self._drains.new_token())\n"
+        "            outcome = await self._drains.begin(self._bookie_id, token=own.token)\n"
+        "            self._own = own\n",
+        (f"{_DRAINING}::test_a_decommissioning_that_is_cancelled_at_any_step_leaves_no_draining",),
+    ),
+    Mutant(
+        "a decommissioning that is cancelled as it takes its draining back leaves that",
+        "a bookie that was said to be lost refuses entries when it comes back, after a Ctrl-C",
+        "        finally:\n            await asyncio.wait([cancelling])\n",
+        "        finally:\n            cancelling.cancel()\n",
+        (f"{_DRAINING}::test_a_decommissioning_that_is_cancelled_at_any_step_leaves_no_draining",),
+    ),
+    Mutant(
+        "a draining ends though ledgers have metadata that can't be read",
+        "the operator is told that the bookie can be decommissioned, which is refused",
+        "                self._named.add(ledger_id)\n                progress.ledgers += 1\n"
+        "                progress.blocked[ledger_id] = UNREADABLE\n",
+        "                progress.blocked[ledger_id] = UNREADABLE\n",
+        (f"{_DRAINING}::test_a_ledger_whose_metadata_can_not_be_read_counts_as_naming_the_bookie",),
+    ),
+    Mutant(
         "nobody looks once more before a bookie goes",
         "a bookie that came back is decommissioned while it takes entries",
         "        await self._object()\n        cookie = await read_cookie(self._store, self._root, self._bookie_id)",

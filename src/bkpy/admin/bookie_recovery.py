@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bkpy.client.iteration import raised_where_awaited
 from bkpy.errors import BookieUnavailableError, ConfigError
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
     from bkpy.protocol.repair.rereplication import Plan
     from bkpy.replication.context import ReplicationContext
+
+FORGOTTEN: Final = "too many ledgers wait or are stuck for their reasons to be remembered: recover the bookie again"
 
 _POLL_S = 0.1
 
@@ -151,6 +153,7 @@ class BookieRecovery:
                 f"name it any more, {len(queue)} were left as they are; drain the bookie to move its copies",
                 bookie=self._bookie_id,
             )
+        stuck = worker.stuck()
         return BookieRecoveryReport(
             self._bookie_id,
             False,
@@ -159,7 +162,7 @@ class BookieRecovery:
             fragments=worker.count.fragments,
             entries=worker.count.entries,
             bytes=worker.count.bytes,
-            stuck={int(ledger_id): why for ledger_id, why in worker.status()["stuck_ledgers"].items()},
+            stuck={ledger_id: stuck.get(ledger_id, FORGOTTEN) for ledger_id in queue.left},
             seconds=round(self._runtime.clock.monotonic() - began, 3),
         )
 

@@ -12,9 +12,11 @@ before it deletes the cookie; a bookie that answers, or refuses this client, is 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from bkpy.client.iteration import raised_where_awaited
 from bkpy.errors import (
     BookieUnavailableError,
     BookKeeperError,
@@ -26,7 +28,7 @@ from bkpy.errors import (
 from bkpy.metadata import paths
 from bkpy.metadata.audit_trail import ActKind, entry_of
 from bkpy.metadata.bookies.cookies import instance_of, read_cookie
-from bkpy.metadata.bookies.draining import Drains
+from bkpy.metadata.bookies.draining import Drain, Drains
 from bkpy.metadata.bookies.naming import NamingScan
 from bkpy.metadata.bookies.retired import RetiredBy, retire
 from bkpy.metadata.store.outcome import Changed, Done, Gone, Missing, NotDone, Superseded, Unknown, to_error
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
 
     from bkpy.config.recovery import RecoverySettings
     from bkpy.metadata.audit_trail import AuditTrail
-    from bkpy.metadata.bookies.draining import Drain
     from bkpy.metadata.bookies.naming import ReferencingLedgers
     from bkpy.replication.context import ReplicationContext
 
@@ -82,7 +83,7 @@ class Decommission:
         self._settings = settings
         self._lost = lost
         self._trail = trail
-        self._began = False  # its draining
+        self._own: Drain | None = None  # the draining that this object has begun, or may have
         cluster = context.cluster
         self._store, self._root, self._runtime = cluster.store, cluster.root, cluster.store.runtime
         self._drains = Drains(self._store, self._root, self._runtime, settings)
@@ -96,35 +97,45 @@ class Decommission:
         `agree` raises to prevent the removal. Raises `ConfigError` for a bookie that isn't drained, and
         `MetadataConflictError` if it was started, or its draining changed, meanwhile.
         """
-        drain = await self._ready()
         try:
+            drain = await self._ready()
             await self._scan.wait_for_movers()
             looked = await self._scan.look(looked_at)
             if looked.scan.clear:
                 agree(looked)
                 await self._retire(drain)
-                self._began = False
+                self._own = None
             return looked
         finally:
-            if self._began:
-                await self._take_back(drain)
+            if self._own is not None:
+                await self._take_back(self._own)
 
     async def _ready(self) -> Drain:
         """The bookie's drain node. The bookie refuses entries."""
         await self._object()
         if self._lost:  # if the bookie comes back all the same, it refuses entries
-            outcome = await self._drains.begin(self._bookie_id)
+            self._own = Drain(self._bookie_id, self._drains.new_token())
+            outcome = await self._drains.begin(self._bookie_id, token=self._own.token)
             if isinstance(outcome, NotDone | Unknown):
                 raise to_error(outcome, bookie=self._bookie_id)
-            self._began = isinstance(outcome, Done)
+            if not isinstance(outcome, Done):
+                self._own = None
         drain = await self._drains.read(self._bookie_id)
         if drain is None:
             raise self._changed()
         return drain
 
     async def _take_back(self, drain: Drain) -> None:
-        """Cancel the draining that this object began, so that a bookie that comes back serves as before."""
-        outcome = await self._drains.cancel(drain)
+        """Cancel the draining that this object began, so that a bookie that comes back serves as before.
+
+        To its end, even if the caller is cancelled meanwhile.
+        """
+        name = f"end of the draining of {self._bookie_id}"
+        cancelling = self._runtime.spawn(self._drains.cancel(drain), name=name, on_death=raised_where_awaited)
+        try:
+            outcome = await asyncio.shield(cancelling)
+        finally:
+            await asyncio.wait([cancelling])
         if isinstance(outcome, NotDone | Unknown):
             log.warning(
                 "failed to cancel the draining of bookie %s (`bkpy bookie drain --cancel` does that): %s",

@@ -57,7 +57,7 @@ class DrainProgress:
     draining: bool
     refuses: bool  # entries, as the bookie has confirmed
     registered: bool
-    ledgers: int = 0  # that name the bookie
+    ledgers: int = 0  # that name the bookie, or whose metadata can't be read
     entries: int = 0
     bytes: int = 0
     bytes_exact: bool = True
@@ -182,6 +182,8 @@ class BookieDrain:
         bookies = self._context.bookies()
         for ledger_id, metadata in some:
             if metadata is None:
+                self._named.add(ledger_id)
+                progress.ledgers += 1
                 progress.blocked[ledger_id] = UNREADABLE
                 progress.missing["unreadable"] = (
                     "the metadata of some ledgers can't be read, so they count as naming the bookie: see "

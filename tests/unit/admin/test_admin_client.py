@@ -234,6 +234,14 @@ async def test_a_ledger_is_stuck_where_no_bookie_can_take_the_place(cluster: InP
     assert (report.named_by, report.ledgers, report.stuck.keys()) == (1, 0, {writer.ledger_id})
 
 
+async def test_each_ledger_that_is_left_is_named_however_many_a_worker_remembers(cluster: InProcess) -> None:
+    admin = bkpy.AdminClient(await cluster.client(), RecoverySettings(**QUICK, stuck_ledgers_max=1))
+    ledgers = {(await closed(admin.client, 1)).ledger_id for _ in range(3)}
+    await lose(cluster, admin.client, "a")
+    report = await admin.recover_bookie("a")
+    assert (report.named_by, report.ledgers, report.stuck.keys()) == (3, 0, ledgers)
+
+
 async def test_all_copies_go_to_the_target(five: InProcess) -> None:
     admin = await admin_of(five)
     writers = [await closed(admin.client, 5, ensemble_size=2, write_quorum=2, ack_quorum=2) for _ in range(6)]

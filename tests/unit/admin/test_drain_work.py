@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.hooks import cluster_of, pool_of
 from tests.in_process import DEADLINE_S, ROOT, InProcess, add, contents, rewrite, runtime_here
+from tests.stepping import naming as naming_step
+from tests.stepping import run_to
 from tests.unit.client.support import payload
 from tests.unit.replication.repairing import whole
 from tests.unit.replication.worker.test_ledger_repair import closed, lose
@@ -220,6 +223,49 @@ async def test_a_lost_bookie_that_can_not_be_decommissioned_is_not_left_to_drain
     assert await drains(client).read(victim) is None
     await drain(client, victim)
     assert (await decommission(client, victim, lost=True)).scan.clear
+
+
+async def test_a_decommissioning_that_is_cancelled_at_any_step_leaves_no_draining(five: InProcess) -> None:
+    """A bookie that is said to be lost, and comes back all the same, takes entries as before."""
+    client = await five.client()
+    writer = await closed(client, 3)
+    victim = writer.ensemble[0]
+    await lose(five, client, victim)
+    context = replication_context(client)
+    for late in (False, True):
+        for at in itertools.count():
+            with naming_step("decommission", at, late):
+                one = Decommission(context, victim, settings(), lost=True)
+                reached = await run_to(one.run(lambda looked: None), at, late, None)
+                assert await drains(client).read(victim) is None
+            if not reached:
+                break
+
+
+async def test_a_ledger_whose_metadata_can_not_be_read_counts_as_naming_the_bookie(five: InProcess) -> None:
+    """Its decommissioning would be refused: the draining has not ended, and says why."""
+    client = await five.client()
+    writer = await closed(client, 3)
+    victim = writer.ensemble[0]
+    cluster = cluster_of(client)
+    path = cluster.catalog.path_of(writer.ledger_id)
+    sound, version = await cluster.store.get(path)
+    version = await cluster.store.put(path, b"garbage", version)
+    told: list[DrainProgress] = []
+    one = BookieDrain(replication_context(await five.client()), victim, settings())
+    await one.begin()
+    running = asyncio.create_task(one.run(told.append))
+    await refuses(client, victim)
+    await asyncio.sleep(1.0)
+    assert not running.done()
+    assert (told[-1].ledgers, told[-1].blocked.keys()) == (1, {writer.ledger_id})
+    assert "count as naming the bookie" in told[-1].missing["unreadable"]
+    await cluster.store.put(path, sound, version)
+    async with asyncio.timeout(DEADLINE_S):
+        done = await running
+    assert (done.ledgers, done.missing) == (0, {})
+    assert victim not in (await whole(client, writer.ledger_id)).fragments[0].bookies
+    assert (await decommission(client, victim)).scan.clear
 
 
 async def test_the_mark_of_one_that_went_away_meanwhile_is_kept(five: InProcess) -> None:

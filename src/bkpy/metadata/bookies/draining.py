@@ -107,10 +107,14 @@ class Drains:
                 found.append(drain)
         return found
 
-    async def begin(self, bookie_id: str, *audit: Create) -> CreateOutcome:
+    def new_token(self) -> str:
+        """For `begin`: by it the caller can `cancel` this draining alone, whether it has begun or not."""
+        return self._runtime.rng.randbytes(_TOKEN_BYTES).hex()
+
+    async def begin(self, bookie_id: str, *audit: Create, token: str | None = None) -> CreateOutcome:
         """Start to drain the bookie, and record that. `Exists` if it drains already."""
         path = paths.draining(self._root, bookie_id)
-        token = self._runtime.rng.randbytes(_TOKEN_BYTES).hex()
+        token = self.new_token() if token is None else token
         value = _encode(Drain(bookie_id, token, int(self._runtime.clock.time() * 1000)))
         nodes = Create(path, token.encode()), Create(f"{path}/{token}", value), *audit
         outcome = await create_certainly(self._store, *nodes, attempts_max=self._attempts_max)

@@ -29,6 +29,11 @@ class ManualQueue:
     def __len__(self) -> int:
         return len(self._left)
 
+    @property
+    def left(self) -> tuple[int, ...]:
+        """The ledgers that are not repaired."""
+        return tuple(self._left)
+
     def add(self, ledger_ids: Iterable[int]) -> None:
         """Have these repaired, too."""
         if new := [ledger_id for ledger_id in ledger_ids if ledger_id not in self._left]:

@@ -467,12 +467,16 @@ class ReplicationWorker:
         """Whether there are no ledgers to repair now, but stuck ones."""
         return not (self._queue or self._working or any(not one.stuck for one in self._postponed.values()))
 
+    def stuck(self) -> dict[int, str]:
+        """The stuck ledgers that it remembers, and why."""
+        return {ledger_id: one.why for ledger_id, one in self._postponed.items() if one.stuck}
+
     # --- the report -------------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
         """The worker's progress, for JSON. Counts begin with its start."""
         now, readable = self._now(), self._context.bookies().readable
-        stuck = {ledger_id: one.why for ledger_id, one in self._postponed.items() if one.stuck}
+        stuck = self.stuck()
         later = {ledger_id: one.why for ledger_id, one in self._postponed.items() if not one.stuck}
         return {
             "holder": self._holder,
