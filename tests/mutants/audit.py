@@ -270,6 +270,14 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     Mutant(
+        "a recovery that closes short marks nothing",
+        "a bookie that was away for a moment misses acknowledged entries until a weekly check samples them",
+        "            if under_replicated := write_back.under_replicated:\n"
+        "                await mark_short(self._catalog, self._ledger_id, under_replicated)\n",
+        "",
+        ("tests/unit/recovery/test_recovery.py::test_a_bookie_that_nothing_could_be_written_back_to_is_marked",),
+    ),
+    Mutant(
         "a bookie that returned keeps its place unverified",
         "what it missed while it was away is never copied",
         "            if missing(copy.share, following, held.examined_to, held.intact):\n                return False\n"

@@ -6,7 +6,8 @@
 Invariants: a recovery reads entries from the ensembles that the metadata named when they became IN_RECOVERY; every read
 of the last fragment fences; an entry is the last one only if so many bookies explicitly deny the next one that it can't
 have been acknowledged; the closing write stores changed ensembles, and no write before it. A recovery that fails leaves
-the ledger IN_RECOVERY, for a later try.
+the ledger IN_RECOVERY, for a later try. A ledger that is closed while a bookie misses entries that were written back is
+marked as under-replicated.
 
 A recovery reads through the same pipeline of ranges as a reader, and gets the same replies. It counts them more
 strictly, because its decision is final: docs/explanation/protocol.md compares the two.
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple, assert_never
 from bkpy.client.close import Closed, close_ledger, read_again
 from bkpy.client.iteration import raised_where_awaited
 from bkpy.client.read.range_pipeline import RangePipeline
+from bkpy.client.write.fragments import mark_short
 from bkpy.errors import (
     BookKeeperError,
     CorruptDataError,
@@ -185,6 +187,8 @@ class LedgerRecovery:
             )
             if not isinstance(closed, Closed):
                 raise to_error(closed, ledger_id=self._ledger_id)
+            if under_replicated := write_back.under_replicated:
+                await mark_short(self._catalog, self._ledger_id, under_replicated)
             return closed.metadata
         finally:
             if write_back is not None:

@@ -76,6 +76,11 @@ class WriteBack:
         return self._replication.metadata
 
     @property
+    def under_replicated(self) -> dict[str, int]:
+        """The bookies that failed to take entries that were written back, each with the first of these."""
+        return self._replication.under_replicated
+
+    @property
     def last_entry(self) -> int:
         return self._replication.confirmed
 

@@ -46,6 +46,21 @@ async def test_what_was_acknowledged_is_kept_and_what_was_in_flight_may_be(
     await asyncio.gather(*in_flight, return_exceptions=True)
 
 
+async def test_a_bookie_that_nothing_could_be_written_back_to_is_marked(cluster: InProcess) -> None:
+    """It is back before the auditor takes it for lost, and would miss the entries until the next check of replicas."""
+    client, other = await cluster.client(), await cluster.client()
+    records = cluster_of(other).catalog.marks()
+    for killed in ("", "a"):
+        writer = await write(client, 5)
+        writer.abandon()
+        if killed:
+            cluster.kill(killed)
+        reader = await other.recover_ledger(writer.ledger_id)
+        assert reader.last_add_confirmed == 4
+        record = await records.read(writer.ledger_id)
+        assert (record.unverified if record is not None else set()) == set(killed)
+
+
 @pytest.mark.scenario(2)
 @pytest.mark.parametrize("count", [0, 1])
 async def test_a_ledger_of_no_entry_and_of_one(cluster: InProcess, count: int) -> None:
