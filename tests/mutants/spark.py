@@ -174,6 +174,13 @@ MUTANTS: list[Mutant] = [
         (DIRECTORY + "test_of_two_that_take_turns_one_goes_on[slice(-2, -1, None)]",),
     ),
     Mutant(
+        "spark: an exporter begins a new manifest behind that of another one",
+        "batches that another exporter has added are forgotten, and their rows there twice after the next export",
+        "self._take_number(self._number + 1, lambda: self.state)",
+        "self._take_number(max(_numbers(self._hidden)) + 1, lambda: self.state)",
+        (DIRECTORY + "test_of_two_that_think_they_have_it_one_goes_on_wherever_the_other_looks",),
+    ),
+    Mutant(
         "spark: an exporter doesn't read what a former one has left",
         "every row is there once for each export",
         "self.state = read()\nline = first_line(self.state)",

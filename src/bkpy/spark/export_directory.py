@@ -173,7 +173,7 @@ class ExportDirectory:
         self._disk.make_dir(self._hidden)
         self._disk.sync_dir(self.path)
         self._check_renames()
-        self._take_number(lambda: look(self.path, source, layout))
+        self._take_number(max(_numbers(self._hidden), default=0) + 1, lambda: look(self.path, source, layout))
         if self.state.moves is not None:
             self._move(self.state.moves)
         left = list(self._hidden.iterdir())
@@ -205,9 +205,8 @@ class ExportDirectory:
                 self._disk.unlink(source)
                 self._disk.unlink(target)
 
-    def _take_number(self, read: Callable[[], State]) -> None:
-        """Take the next number, and begin its manifest with what has been `read` after that."""
-        number = max(_numbers(self._hidden), default=0) + 1
+    def _take_number(self, number: int, read: Callable[[], State]) -> None:
+        """Take this number, the next one, and begin its manifest with what has been `read` after that."""
         try:
             fd = self._disk.create(self._hidden / _manifest(number), b"")
         except FileExistsError:
@@ -228,7 +227,8 @@ class ExportDirectory:
         """Record the next batch's contents. Returns the directory to write it into, which doesn't exist yet."""
         self._check_ours()
         if self._appended > max(self._first_bytes, _REWRITE_BYTES_MIN):
-            self._take_number(lambda: self.state)
+            # Not the one behind the highest: another exporter may have taken that, and have added batches.
+            self._take_number(self._number + 1, lambda: self.state)
         self._attempts += 1
         staging = f"staging-{self._token}/{self.state.next_batch:08d}-{self._attempts}"
         self._append(planned_line(self.state.next_batch, staging, ids))

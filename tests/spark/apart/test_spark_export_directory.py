@@ -373,6 +373,44 @@ def test_of_two_that_think_they_have_it_one_goes_on(tmp_path: Path) -> None:
         check_whole(path, more)
 
 
+def test_of_two_that_think_they_have_it_one_goes_on_wherever_the_other_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where an exporter that was stopped begins a new manifest: what it knows is not all that is there."""
+    ids = [*range(0, 26_000, 2)]  # so many runs that the second batch begins a new manifest
+    for at in itertools.count():
+        path = tmp_path / str(at)
+        stopped = False
+
+        def other(path: Path = path) -> None:
+            nonlocal stopped
+            stopped = True
+            run(path, ids, batch=5000)
+
+        with monkeypatch.context() as patch, suppress(BookKeeperError, OSError):
+            patch.setattr(os, "listdir", with_something_before(os.listdir, at, other))
+            run(path, ids, batch=7000)
+        assert seen(path) == ids, f"stopped at look {at}"
+        run(path, ids)
+        check_whole(path, ids)
+        if not stopped:
+            break
+    assert at > 10
+
+
+def with_something_before(
+    listdir: Callable[[Path], list[str]], at: int, what: Callable[[], None]
+) -> Callable[[Path], list[str]]:
+    calls = itertools.count()
+
+    def look_into(path: Path) -> list[str]:
+        if next(calls) == at:
+            what()
+        return listdir(path)
+
+    return look_into
+
+
 @pytest.mark.parametrize("which", [slice(-2, -1), pytest.param(slice(None), marks=pytest.mark.exhaustive)], ids=str)
 def test_of_two_that_take_turns_one_goes_on(tmp_path: Path, which: slice) -> None:
     """One is stopped before it notes something down, as what it has written, and wakes up at any step of another."""
