@@ -50,6 +50,15 @@ MUTANTS: list[Mutant] = [
         (READING + "test_entries_that_are_missing_or_come_twice_are_an_error",),
     ),
     Mutant(
+        "spark: a task's client stands still while the query uses rows",
+        "a query that takes long for a block fails: each answer was late, and no replica could be read",
+        'loop = BackgroundLoop("read for Spark")',
+        "import types\n"
+        "one = asyncio.new_event_loop()\n"
+        "loop = types.SimpleNamespace(call=one.run_until_complete, close=one.close)",
+        (READING + "test_the_client_works_on_while_a_query_uses_the_rows_of_a_block",),
+    ),
+    Mutant(
         "spark: the order of entries is only asserted",
         "rows vanish where workers run without assertions",
         'if found != expected:\n    raise CorruptDataError(\n        f"the read went on,',

@@ -194,19 +194,22 @@ def _check(part: EntryRange, expected: int, found: int) -> None:
 
 
 def _stepwise(blocks: AsyncGenerator[T, None]) -> Iterator[T]:
-    """An asynchronous iteration as a plain one, on a loop of its own that runs while a block is waited for.
+    """An asynchronous iteration as a plain one, on a loop that runs in a thread of its own.
 
-    What was asked for ahead arrives meanwhile in the sockets' buffers. The loop is stepped directly, because
-    `asyncio.run` and `Runner.run` do much more at each call than a step does.
+    A query may take minutes for the rows of one block. Meanwhile what was asked for ahead is received, before it is too
+    late or the bookies give the connection up, and the session lives.
     """
+    from bkpy.runtime.background import BackgroundLoop
 
     async def step() -> T | None:
         return await anext(blocks, None)
 
-    with asyncio.Runner() as runner:  # at its end, whatever is left on the loop is cancelled and closed
-        loop = runner.get_loop()
+    loop = BackgroundLoop("read for Spark")
+    try:
+        while (block := loop.call(step())) is not None:
+            yield block
+    finally:
         try:
-            while (block := loop.run_until_complete(step())) is not None:
-                yield block
+            loop.call(blocks.aclose())
         finally:
-            loop.run_until_complete(blocks.aclose())
+            loop.close()  # whatever is left on it is cancelled

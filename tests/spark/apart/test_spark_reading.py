@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructField, StructType
+from tests.in_process import DEADLINE_S
 from tests.spark.apart.test_spark_batches import block_of
 
 from bkpy.errors import BookKeeperError, CorruptDataError, DigestMismatchError, NoSuchEntryError, NoSuchLedgerError
@@ -19,9 +22,15 @@ from bkpy.spark.schema import TYPES
 from bkpy.spark.source import LazyClient, LedgerSourceReader
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Generator
 
     from bkpy.client.read.block import Block
+
+
+def reader(ledgers: tuple[int, ...] = (3,), *, fail_on_data_loss: bool = True) -> LedgerSourceReader:
+    """Of the ids of entries."""
+    options = SourceOptions("zk://127.0.0.1:2181/ledgers", ledgers, fail_on_data_loss=fail_on_data_loss)
+    return LedgerSourceReader(options, StructType([StructField("entry_id", TYPES["entry_id"])]))
 
 
 def entries_read(
@@ -45,9 +54,7 @@ def entries_read(
 
     monkeypatch.setattr(source, "blocks_of", some)
     monkeypatch.setattr(LazyClient, "has_ledger", has_ledger)
-    options = SourceOptions("zk://127.0.0.1:2181/ledgers", (3,), fail_on_data_loss=fail_on_data_loss)
-    reader = LedgerSourceReader(options, StructType([StructField("entry_id", TYPES["entry_id"])]))
-    made = reader.read(InputPartition((EntryRange(3, 0, 9, 100),)))
+    made = reader((3,), fail_on_data_loss=fail_on_data_loss).read(InputPartition((EntryRange(3, 0, 9, 100),)))
     return [entry_id for batch in made for entry_id in batch.column(0).to_pylist()]
 
 
@@ -62,9 +69,7 @@ def test_all_entries_of_all_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("partition", [None, InputPartition(None)])
 def test_an_empty_plan_is_read_as_each_version_of_spark_hands_it_over(partition: InputPartition | None) -> None:
-    options = SourceOptions("zk://127.0.0.1:2181/ledgers", ())
-    reader = LedgerSourceReader(options, StructType([StructField("entry_id", TYPES["entry_id"])]))
-    assert list(reader.read(partition)) == []
+    assert list(reader(()).read(partition)) == []
 
 
 @pytest.mark.parametrize("fail_on_data_loss", [True, False])
@@ -101,6 +106,48 @@ def test_entries_that_are_missing_or_come_twice_are_an_error(
 ) -> None:
     with pytest.raises(CorruptDataError, match="ledger 3, entry"):
         entries_read(monkeypatch, found, fail_on_data_loss=fail_on_data_loss)
+
+
+def test_the_client_works_on_while_a_query_uses_the_rows_of_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise answers to what was asked for ahead would be late, and bookies would end connections that stall."""
+    arrived = threading.Event()
+
+    async def some(connection: LazyClient, part: EntryRange) -> AsyncGenerator[tuple[Block, str | None], None]:
+        async def arrive() -> None:
+            for _ in range(3):
+                await asyncio.sleep(0)
+            arrived.set()
+
+        ahead = asyncio.create_task(arrive())
+        for block in blocks(4, 6):
+            yield block, None
+            await ahead
+
+    monkeypatch.setattr(source, "blocks_of", some)
+    rows = reader().read(InputPartition((EntryRange(3, 0, 9, 100),)))
+    assert len(next(rows)) == 4
+    assert arrived.wait(DEADLINE_S)
+    assert len(next(rows)) == 6
+    assert list(rows) == []
+    assert "read for Spark" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_query_that_needs_no_more_rows_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = threading.Event()
+
+    async def some(connection: LazyClient, part: EntryRange) -> AsyncGenerator[tuple[Block, str | None], None]:
+        try:
+            for block in blocks(4, 6):
+                yield block, None
+        finally:
+            closed.set()
+
+    monkeypatch.setattr(source, "blocks_of", some)
+    rows = reader().read(InputPartition((EntryRange(3, 0, 9, 100),)))
+    next(rows)
+    cast("Generator[Any]", rows).close()
+    assert closed.is_set()
+    assert "read for Spark" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_so_they_are_where_python_runs_without_assertions() -> None:
