@@ -29,6 +29,13 @@ MUTANTS: list[Mutant] = [
         ("tests/unit/protocol/wire/test_lac_reply.py::test_what_verifies_is_proven_to_both",),
     ),
     Mutant(
+        "what a closed ledger has is forgotten before the list says it",
+        "a stream's batch that is bounded in bytes has all of a ledger whose writer died",
+        "self._readers = {i: reader for i, reader in (self._readers | readers).items() if i in still_open}",
+        "self._readers = {i: reader for i, reader in readers.items() if i in still_open}",
+        (f"{_READER}::test_what_a_ledger_has_is_known_until_the_list_says_it",),
+    ),
+    Mutant(
         "a segment is read though the one before it ended short",
         "readers are given entries that are no part of the log, at positions that others will get",
         "if following is None or following.first_position != log_list.behind(end):",

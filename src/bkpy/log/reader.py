@@ -79,7 +79,7 @@ class LogReader:
         self._traffic = parts.open_logs.of(snapshot.name)
         self._settings = parts.shared.settings
         self._runtime: Runtime = parts.shared.runtime
-        self._readers: dict[int, LedgerReader] = {}  # of the segments that were open at the last look
+        self._readers: dict[int, LedgerReader] = {}  # of segments that aren't sealed in the list
         self._tails: set[LogTail] = set()
         self._poll = LogPoll(self.tail_blocks)
         self._closed = False
@@ -178,7 +178,9 @@ class LogReader:
             if not reader.closed:
                 break
             snapshot.ended(segment, entries)
-        self._readers = readers
+        # Segments below `proved` too: until the list has the size of a ledger, its reader tells it.
+        still_open = {segment.ledger_id for segment in snapshot.list.open_segments}
+        self._readers = {i: reader for i, reader in (self._readers | readers).items() if i in still_open}
 
     async def _on_the_present_list(self, act: Callable[[], Awaitable[T]]) -> T:
         """What `act` returns, which is done again if a ledger is gone because the list has done without it since."""

@@ -87,6 +87,20 @@ async def test_what_an_open_ledger_has_goes_by_the_entries_themselves(cluster: I
         assert (part.entries, part.payload_bytes) == (9, 81)
 
 
+async def test_what_a_ledger_has_is_known_until_the_list_says_it(client: Client) -> None:
+    """It is closed and its writer dies before the list says so: bounds in bytes would let all of it through."""
+    log = await several(client, 2)
+    former = await log.begin()
+    await log.append(3)
+    await log.begin()
+    await log.append(4)
+    await log.end(former)
+    async with await client.read_log("orders") as reader:
+        for _ in range(3):
+            assert [(part.entries, part.payload_bytes) for part in reader.ranges()][:2] == [(2, 18), (3, 27)]
+            await reader.refresh()
+
+
 async def test_blocks_have_positions_times_and_payloads_without_stamps(client: Client) -> None:
     await several(client, 3, 2)
     reader = await client.read_log("orders")
