@@ -151,6 +151,13 @@ MUTANTS = [
         (_RESTORE + "test_a_log_without_a_writer_at_the_backup_gives_out_no_position_twice",),
     ),
     Mutant(
+        "bookies' reports count though others' places were given to them since",
+        "a confirmed restore names bookies that miss the entries, and the last copies are collected",
+        "found = await write_restore(self._store, self._root, found.restore.with_fewer(), found.version)",
+        "found = found._replace(restore=found.restore.with_fewer())",
+        (_RESTORE + "test_a_bookie_that_was_given_up_in_vain_and_is_back_keeps_the_last_copies",),
+    ),
+    Mutant(
         "what a restore makes depends on when it is made",
         "a restore that was interrupted never goes on: what is there is not as the backup has it",
         "with_later_loss(metadata, self._time_ms).encode()",

@@ -1,6 +1,7 @@
 """Brings a restored cluster to the point where it is like any other (`protocol/restore/restoring.py`).
 
     every bookie is here --> close every ledger, asking all bookies --> CLOSED --> every bookie reports --> CONFIRMED
+             ^------------ further bookies are given up ------------------'
 
 Invariants: each state is stored before what it permits begins; a call that was interrupted is completed by the next; an
 operator names the bookies and accepts the losses that the cluster goes on without.
@@ -103,6 +104,9 @@ class RestoreConfirmation:
         collect_later: bool,
         progress: Callable[[ConfirmationProgress], None],
     ) -> Restore:
+        if found.restore.state is RestoreState.CLOSED and without:  # since an earlier call
+            await self._all_here(without)
+            found = await write_restore(self._store, self._root, found.restore.with_fewer(), found.version)
         done = ConfirmationProgress(found.restore.state)
         if found.restore.state is RestoreState.RESTORED:
             bookies = await self._all_here(without)
@@ -112,10 +116,6 @@ class RestoreConfirmation:
             await self._relocate(set(without), bookies, accept_loss=accept_loss)
             found = await self._advance(found)
             done.state = found.restore.state
-        elif found.restore.state is RestoreState.CLOSED and without:  # since an earlier call: bookies look once more
-            bookies = await self._all_here(without)
-            await self._relocate(set(without), bookies, accept_loss=accept_loss)
-            found = await write_restore(self._store, self._root, found.restore, found.version)
         if found.restore.state is RestoreState.CLOSED:
             await self._reported(found.version, without, done, progress, accept_loss=accept_loss)
             found = await self._advance(found, collect_later=collect_later)

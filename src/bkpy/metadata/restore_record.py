@@ -1,7 +1,8 @@
 """The record of the restore that a cluster comes from, and what bookies report before it is confirmed.
 
-Invariants: a cluster has the record before it has anything else, or never; the record only goes on, from state to
-state; `LAYOUT` and `INSTANCEID` come in the transaction that ends WRITING, so nobody finds half a cluster.
+Invariants: a cluster has the record before it has anything else, or never; the record goes on from state to state, and
+back only when further bookies are given up; `LAYOUT` and `INSTANCEID` come in the transaction that ends WRITING, so
+nobody finds half a cluster.
 """
 
 from __future__ import annotations

@@ -587,6 +587,36 @@ async def test_bookies_that_are_gone_since_a_former_call_are_replaced_as_well(lo
     assert await contents(await lost.client(), ledger_id) == payloads(0, 20)
 
 
+async def test_a_bookie_that_was_given_up_in_vain_and_is_back_keeps_the_last_copies(lost: Lost) -> None:
+    """Others had its places by then, and had reported of the places that they had before."""
+    ledger_id, striped = await closed(lost.former, (1, 1, 1)), await closed(lost.former, (4, 1, 1))
+    (gone,) = await names_of(lost.former, ledger_id)
+    await lost.back_up()
+    await lost.lose_metadata()
+    await lost.restore()
+    await lost.join(absent=gone)
+    node = await lost.start_node(gone)  # without a check: it never reports
+    confirming = asyncio.create_task(confirmation(await lost.client()).run())
+    await eventually(lambda: _state(lost), until=lambda state: state is RestoreState.CLOSED)
+    await eventually(lambda: _reported_whole(lost, 3))
+    confirming.cancel()
+    await asyncio.wait([confirming])
+    await node.stop()
+    lost.nodes.remove(node)
+    with pytest.raises(ConfigError, match=rf"of 1 ledgers \({striped}\) .* start further bookies"):
+        await lost.confirm(without={gone})
+    await lost.start_node(gone, mending=True)
+    assert (await lost.confirm()).state is RestoreState.CONFIRMED
+    await eventually(lambda: not any(storage_of(node).untrusted for node in lost.nodes))
+    for node in lost.nodes:
+        run = collector_of(node).begin()
+        assert run is not None
+        await eventually(lambda run=run: run.seconds is not None)
+    client = await lost.client()
+    for one in (ledger_id, striped):
+        assert await contents(client, one) == payloads(0, 20)
+
+
 async def test_entries_without_a_place_are_named_before_they_are_given_up(lost: Lost) -> None:
     ledger_id = await closed(lost.former, (4, 1, 1))
     await lost.back_up()

@@ -3,6 +3,7 @@
     WRITING --> RESTORED --> CLOSED --> CONFIRMED
     nodes       bookies      every      every bookie has the entries
     are made    join         ledger     that the metadata want of it
+                  ^------------' when an operator gives up further bookies
 
 The restored metadata are older than the bookies' entries: since then ledgers may have been closed, moved, deleted or
 created. So the restored cluster is a new generation, with an instance id of its own. A bookie of the *former* instance
@@ -51,7 +52,7 @@ class RestoreState(enum.StrEnum):
     CONFIRMED = "confirmed"
 
 
-# What comes next. A restore never goes back.
+# What comes next. Only `with_fewer` goes back.
 FOLLOWING: Mapping[RestoreState, RestoreState | None] = {
     RestoreState.WRITING: RestoreState.RESTORED,
     RestoreState.RESTORED: RestoreState.CLOSED,
@@ -83,6 +84,15 @@ class Restore:
         if following is None:
             raise ValueError("a confirmed restore doesn't go on")
         return dataclasses.replace(self, state=following)
+
+    def with_fewer(self) -> Restore:
+        """RESTORED again, from CLOSED: an operator gives up further bookies, whose places others are to take.
+
+        What bookies have reported, and report meanwhile, doesn't count any more: it may be of other places.
+        """
+        if self.state is not RestoreState.CLOSED:
+            raise ValueError(f"a restore that is {self.state} doesn't go back")
+        return dataclasses.replace(self, state=RestoreState.RESTORED)
 
 
 def is_confirmed(restore: Restore | None) -> bool:
