@@ -270,8 +270,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a bookie hangs up on refused clients only when their time is up",
         "a client whose certificate can't be read waits for its time-out, and doesn't know that it is refused",
-        "            mine.shutdown(socket.SHUT_WR)  # without words",
-        "            pass  # without words",
+        "        sock.send(words)\n        sock.shutdown(socket.SHUT_WR)\n",
+        "        sock.send(words)\n",
         (f"{_TLS}::test_a_client_that_is_refused_without_an_alert_does_not_wait_for_its_time_out",),
     ),
 ]

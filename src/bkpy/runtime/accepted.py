@@ -47,6 +47,13 @@ def hang_up(sock: Socket) -> None:
         sock.shutdown(socket.SHUT_RDWR)
 
 
+def say_last(sock: Socket, words: bytes) -> None:
+    """Send these bytes and no more: without words, too, the other end need not wait for its time-out."""
+    with contextlib.suppress(OSError):
+        sock.send(words)
+        sock.shutdown(socket.SHUT_WR)
+
+
 def taken_from(transport: asyncio.BaseTransport) -> Socket:
     """A handle of one's own for the transport's socket, whose connection outlives the transport. `OSError`."""
     taken: Socket = transport.get_extra_info("socket").dup()

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from typing import TYPE_CHECKING, Any
 
 from bkpy.protocol.wire import frame as wire
 from bkpy.protocol.wire import messages as m
 from bkpy.protocol.wire.messages import Status
-from bkpy.runtime.accepted import Accepted, Socket, hang_up, second_handle
+from bkpy.runtime.accepted import Accepted, Socket, hang_up, say_last, second_handle
 from bkpy.runtime.tls import Failure, explained, last_words
 
 if TYPE_CHECKING:
@@ -107,9 +106,7 @@ class Handshakes:
         words = last_words(error)
         if failure is Failure.PLAIN:
             words = b"".join(wire.encode(wire.REPLY, 0, m.pack([int(Status.TLS_REQUIRED), _NO_TLS])))
-        with contextlib.suppress(OSError):
-            mine.send(words)
-            mine.shutdown(socket.SHUT_WR)  # without words, too, the client need not wait for its time-out
+        say_last(mine, words)
 
     async def _read_out(self, mine: Socket) -> None:
         """Let the client read the reason: if the bookie closed with bytes unread, the kernel would discard it."""
