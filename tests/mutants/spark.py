@@ -365,4 +365,11 @@ MUTANTS: list[Mutant] = [
         "",
         (ROWS + "test_a_sink_that_finds_no_room_leaves_the_logs_writer_alone",),
     ),
+    Mutant(
+        "spark: a first batch that is interrupted begins where its option says by now",
+        "a query from `latest` skips what it has read of its first batch",
+        '        if "begin" not in start:  # no batch',
+        "        if False:  # no batch",
+        (STREAM + "test_a_first_batch_that_is_interrupted_begins_where_it_began",),
+    ),
 ]

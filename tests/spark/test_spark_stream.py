@@ -14,6 +14,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from pyspark.sql.types import StructField, StructType
 from tests.spark.logs import TestLog, assert_exactly
+from tests.waiting import eventually_here
 
 from bkpy.errors import ConfigError, NoSuchEntryError, NoSuchLogError, TruncatedError
 from bkpy.spark.options import COLUMNS, LOG_COLUMNS
@@ -71,7 +72,7 @@ def test_offsets_ascend_to_what_is_confirmed_and_enclose_the_same_for_ever(log: 
         assert planner.initialOffset() == begin
         assert begin["position"] == 0
         first = planner.latestOffset(begin, ReadMaxRows(450))
-        assert first == {**begin, "position": 450}
+        assert first == {**begin, "position": 450, "begin": 0}
         assert planner.reportLatestOffset() == {**begin, "position": 1000, "lag": 550}
         second = planner.latestOffset(first, ReadAllAvailable())
         assert second["position"] == 1000
@@ -87,6 +88,28 @@ def test_offsets_ascend_to_what_is_confirmed_and_enclose_the_same_for_ever(log: 
     assert_exactly(rows_between(log, begin, first), 0, 450)
     assert_exactly(rows_between(log, first, second), 450, 1000)
     assert rows_between(log, second, second) == []
+
+
+@pytest.mark.parametrize("given", ["latest", "earliest", '{"position": 7}'])
+def test_a_first_batch_that_is_interrupted_begins_where_it_began(log: TestLog, given: str) -> None:
+    log.append(10)
+    with Planner(log, startingOffsets=given) as planner:
+        begin = planner.initialOffset()
+        log.append(10)
+        end = planner.latestOffset(begin, ReadMaxRows(10))
+    log.append(10)
+    if given == "earliest":
+        log.truncate(5)
+    with Planner(log, startingOffsets=given) as planner:
+        anew = planner.initialOffset()  # which Spark has kept nowhere
+        if given == "earliest":
+            with pytest.raises(TruncatedError):
+                planner.partitions(anew, end)
+            return
+    assert_exactly(rows_between(log, anew, end), begin["position"], begin["position"] + 10)
+    with Planner(log, startingOffsets=given) as planner:
+        following = planner.latestOffset(end, ReadAllAvailable())
+    assert_exactly(rows_between(log, end, following), end["position"], 30)
 
 
 def test_what_was_confirmed_to_an_earlier_run_is_read_whatever_the_bookies_tell_now(log: TestLog) -> None:
@@ -154,8 +177,8 @@ def test_truncation_below_a_query(log: TestLog) -> None:
         following = planner.latestOffset(end, ReadMaxRows(50))
         assert following["position"] == 750
     assert_exactly(rows_between(log, end, following, failOnDataLoss="false"), 700, 750)
-    with pytest.raises(TruncatedError, match="positions 0 to 699"):
-        rows_between(log, begin, following)
+    with pytest.raises(TruncatedError, match="positions 100 to 699"):
+        rows_between(log, end, following)
 
 
 def test_a_checkpoint_belongs_to_one_log(log: TestLog) -> None:
@@ -193,7 +216,7 @@ def test_a_checkpoint_without_a_uid_is_adopted_with_its_first_batch(log: TestLog
     assert_exactly(rows_between(log, old, also_old), 10, 20)
     with Planner(log) as planner:
         new = planner.latestOffset(old, ReadMaxRows(50))
-    assert new == {"position": 60, "log_uid": log.uid}
+    assert new == {"position": 60, "log_uid": log.uid, "begin": 10}
     assert_exactly(rows_between(log, old, new), 10, 60)
 
 
@@ -306,6 +329,35 @@ def test_a_query_reads_what_is_available_and_the_next_one_what_is_new(
 
 
 @pytest.mark.exhaustive
+def test_a_query_that_fails_in_its_first_batch_goes_on_with_it(
+    spark: SparkSession, log: TestLog, tmp_path: Path
+) -> None:
+    """Where that began Spark keeps nowhere: the second run's `latest` stands for that of the first, and lies behind."""
+    log.append(150)
+    seen: list[Any] = []
+    fails = True
+
+    def sink(rows: DataFrame, _: int) -> None:
+        found = rows.collect()
+        if fails and found:
+            raise RuntimeError("the sink fails")
+        seen.extend(found)
+
+    def started(given: str) -> StreamingQuery:
+        writer = stream(spark, log, startingOffsets=given, maxEntriesPerTrigger=100).writeStream.foreachBatch(sink)
+        return writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+
+    with pytest.raises(StreamingQueryException, match="the sink fails"):
+        started("50").awaitTermination(300)
+    fails = False
+    log.append(100)
+    query = started("latest")
+    eventually_here(lambda: len(seen) >= 200)
+    query.stop()
+    assert_exactly(seen, 50, 250)
+
+
+@pytest.mark.exhaustive
 def test_a_query_that_is_stopped_and_started_again_misses_and_doubles_nothing(
     spark: SparkSession, ledgers: Ledgers, tmp_path: Path
 ) -> None:
@@ -322,8 +374,6 @@ def stop_and_start(spark: SparkSession, ledgers: Ledgers, directory: Path, *, se
     """While the log grows, rolls, and changes writers."""
     rng = random.Random(seed)
     with TestLog(ledgers.uri, roll_entries=400) as log:
-        # Spark doesn't take a checkpoint that was left in the middle of its very first batch.
-        finish(spark, log, directory)
         log.append_for(seconds)
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:

@@ -1,7 +1,8 @@
 """A named log as a streaming source: the driver says how far to read, the workers read that from the bookies.
 
 An offset is `{"position": n, "log_uid": ...}`: everything below n was read, of the log with that uid. Spark keeps it in
-the query's checkpoint, before a batch and again after it; so it reads each entry once.
+the query's checkpoint, before a batch and again after it; so it reads each entry once. Where a query began Spark keeps
+nowhere, and asks again if the first batch is interrupted: so the end of each batch has its beginning, `"begin"`.
 
 Invariants: nothing is planned between offsets of another log; an offset never goes back, and never past last add
 confirmed; what two offsets enclose is the same whenever it is planned; nothing that is pickled holds a connection.
@@ -110,7 +111,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             elif isinstance(limit, ReadMaxBytes):
                 end = self._call(view.end_within(first, end, limit.max_bytes))
             self._offered = end
-        return self._offset(view, self._offered)
+        if self._offered == begun and "log_uid" in start:
+            return start
+        return {**self._offset(view, self._offered), "begin": begun}
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
         """The end of the log, for the query's progress, and how many entries the batch leaves to later ones."""
@@ -121,6 +124,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """What each task of a batch reads, a tuple of `EntryRange`: the same for the same offsets."""
+        if "begin" not in start:  # no batch ends there: Spark has asked anew where the first one begins
+            start = {**start, "position": end.get("begin", start["position"])}
         if start["position"] >= end["position"]:
             return []
         return [InputPartition(task) for task in self._call(self._plan(start, end))]
