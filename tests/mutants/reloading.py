@@ -50,8 +50,8 @@ MUTANTS = [
     Mutant(
         "a reload leaves the level of log lines",
         "an operator who wants to see more has to restart",
-        "        logging.getLogger().setLevel(self._live.log_level.upper())\n",
-        "",
+        "            logging.getLogger().setLevel(self._live.log_level.upper())\n",
+        "            pass\n",
         (_RELOAD + "test_what_may_change_does_and_the_rest_is_named",),
     ),
     Mutant(

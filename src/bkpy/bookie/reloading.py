@@ -43,7 +43,8 @@ class SettingsReload:
         found = compare(self._last, given)
         take_over(self._live, given, [change.setting for change in found.changed])
         take_over(self._last, given, [change.setting for change in found.changed])
-        logging.getLogger().setLevel(self._live.log_level.upper())
+        if any(change.setting == "log_level" for change in found.changed):
+            logging.getLogger().setLevel(self._live.log_level.upper())
         for change in found.changed:
             log.info("reloaded: %s", change)
         for change in found.needs_restart:
