@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import random
 import threading
@@ -195,6 +196,14 @@ def closed_descriptors() -> Iterator[None]:
         gc.collect()
     opened = _descriptors() - before
     assert opened < _SHARED_DESCRIPTORS_MAX, f"{opened} files or sockets more are open than before this module"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def same_log_level() -> Iterator[None]:
+    """What a module logs is no other one's: tests look at all records of a level."""
+    before = logging.getLogger().level
+    yield
+    assert logging.getLogger().level == before
 
 
 def _descriptors() -> int:
