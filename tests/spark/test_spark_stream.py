@@ -179,6 +179,8 @@ def test_truncation_below_a_query(log: TestLog) -> None:
     assert_exactly(rows_between(log, end, following, failOnDataLoss="false"), 700, 750)
     with pytest.raises(TruncatedError, match="positions 100 to 699"):
         rows_between(log, end, following)
+    with pytest.raises(TruncatedError, match="positions 0 to 699"):
+        rows_between(log, {**begin, "begin": 0}, following)  # as after a batch that ended there
 
 
 def test_a_checkpoint_belongs_to_one_log(log: TestLog) -> None:

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection
     from pathlib import Path
 
+    from bkpy.bookie.node import BookieNode
     from bkpy.client.client import Client
     from bkpy.client.write.writer import LedgerWriter
     from bkpy.metadata.backup.restore import Restored
@@ -560,6 +561,17 @@ async def test_entries_are_kept_though_all_bookies_that_the_backup_names_are_gon
     assert await contents(client, ledger_id) == payloads(0, 20)
 
 
+async def interrupted_confirmation(lost: Lost, client: Client, *, without: BookieNode) -> None:
+    """All bookies have joined, and all but this one, which goes, have reported."""
+    confirming = asyncio.create_task(confirmation(client).run())
+    await eventually(lambda: _state(lost), until=lambda state: state is RestoreState.CLOSED)
+    await eventually(lambda: _reported_whole(lost, 3))
+    confirming.cancel()
+    await asyncio.wait([confirming])
+    await without.stop()
+    lost.nodes.remove(without)
+
+
 async def test_bookies_that_are_gone_since_a_former_call_are_replaced_as_well(lost: Lost) -> None:
     ledger_id = await closed(lost.former, (1, 1, 1))
     await lost.back_up()
@@ -574,13 +586,7 @@ async def test_bookies_that_are_gone_since_a_former_call_are_replaced_as_well(lo
     await lost.join(absent=gone)
     client = await lost.client()
     node = await lost.start_node(gone, rebuild=True)  # without a check: it never reports
-    confirming = asyncio.create_task(confirmation(client).run())
-    await eventually(lambda: _state(lost), until=lambda state: state is RestoreState.CLOSED)
-    await eventually(lambda: _reported_whole(lost, 3))
-    confirming.cancel()
-    await asyncio.wait([confirming])
-    await node.stop()
-    lost.nodes.remove(node)
+    await interrupted_confirmation(lost, client, without=node)
     await lost.confirm(without={gone})
     assert not {gone, others[ledger_id % 3]} & set(await names_of(await lost.client(), ledger_id))
     await eventually(lambda: not any(storage_of(node).untrusted for node in lost.nodes))
@@ -596,13 +602,7 @@ async def test_a_bookie_that_was_given_up_in_vain_and_is_back_keeps_the_last_cop
     await lost.restore()
     await lost.join(absent=gone)
     node = await lost.start_node(gone)  # without a check: it never reports
-    confirming = asyncio.create_task(confirmation(await lost.client()).run())
-    await eventually(lambda: _state(lost), until=lambda state: state is RestoreState.CLOSED)
-    await eventually(lambda: _reported_whole(lost, 3))
-    confirming.cancel()
-    await asyncio.wait([confirming])
-    await node.stop()
-    lost.nodes.remove(node)
+    await interrupted_confirmation(lost, await lost.client(), without=node)
     with pytest.raises(ConfigError, match=rf"of 1 ledgers \({striped}\) .* start further bookies"):
         await lost.confirm(without={gone})
     await lost.start_node(gone, mending=True)

@@ -202,17 +202,26 @@ async def test_a_read_that_fences_never_waits(client: RawBookKeeper) -> None:
     assert await client.add(1) == StatusCode.EFENCED
 
 
-async def test_long_polls_are_bounded_and_end_with_their_bookie(cluster: InProcess, client: RawBookKeeper) -> None:
-    cluster.settings["long_polls_max"] = 2
+async def two_wait_and_a_third_is_refused(
+    cluster: InProcess, client: RawBookKeeper, **settings: int
+) -> tuple[RawBookKeeper, list[int]]:
+    """Another client, and the numbers of its long polls that wait, at a bookie that was restarted with the settings."""
+    cluster.settings.update(settings)
     await client.add(0)
     await cluster.restart("a")
     raw = await RawBookKeeper.connect(cluster)
     sent = [raw.message(poll(0)) for _ in range(3)]
     raw.send(*(frame for _, frame in sent))
-    assert (await raw.response(sent[2][0])).status == StatusCode.ETOOMANYREQUESTS
+    *waiting, refused = [transaction for transaction, _ in sent]
+    assert (await raw.response(refused)).status == StatusCode.ETOOMANYREQUESTS
+    return raw, waiting
+
+
+async def test_long_polls_are_bounded_and_end_with_their_bookie(cluster: InProcess, client: RawBookKeeper) -> None:
+    raw, sent = await two_wait_and_a_third_is_refused(cluster, client, long_polls_max=2)
     assert (await raw.read(0)).code == OK, "other requests go on"
     stopping = asyncio.create_task(cluster.node("a").stop())
-    for transaction, _ in sent[:2]:
+    for transaction in sent:
         assert (await raw.response(transaction)).status == OK
     assert await raw.hung_up()
     await stopping
@@ -221,13 +230,7 @@ async def test_long_polls_are_bounded_and_end_with_their_bookie(cluster: InProce
 
 
 async def test_clients_that_poll_leave_places_for_others(cluster: InProcess, client: RawBookKeeper) -> None:
-    cluster.settings["requests_in_flight_total_max"] = 4
-    await client.add(0)
-    await cluster.restart("a")
-    raw = await RawBookKeeper.connect(cluster)
-    sent = [raw.message(poll(0)) for _ in range(3)]
-    raw.send(*(frame for _, frame in sent))
-    assert (await raw.response(sent[2][0])).status == StatusCode.ETOOMANYREQUESTS
+    raw, _ = await two_wait_and_a_third_is_refused(cluster, client, requests_in_flight_total_max=4)
     assert cluster.service("a").requests_in_flight == 2
     raw.close()
 
