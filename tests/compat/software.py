@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +29,14 @@ _HOST = "127.0.0.1"
 _LINE_BYTES_MAX = 64 << 20
 _REMOTE_CLIENT = Path(__file__).parent / "remote_client.py"
 _LEDGER_PARENT = "idgen-long/HOB-0000000000"  # whose counter gives ledger ids
+
+
+def unpack(archive: Path, to: Path) -> None:
+    with tarfile.open(archive) as files:
+        if hasattr(tarfile, "data_filter"):
+            files.extractall(to, filter="data")
+        else:  # Python 3.11.3 and before, and so that of Debian 12, has no filters
+            files.extractall(to)
 
 
 class Software(NamedTuple):

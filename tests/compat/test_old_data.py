@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import tarfile
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,7 +20,7 @@ from bkpy.runtime.system import real_runtime
 from tests.conftest import run_elsewhere
 
 from . import raw
-from .software import STATES, BookieProcess, Software, dump_tree, restore_tree
+from .software import STATES, BookieProcess, Software, dump_tree, restore_tree, unpack
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -77,8 +76,7 @@ async def inherit(
 ) -> Inherited:
     """`root`: in ZooKeeper. The bookies get these settings besides their own."""
     contents = json.loads((STATES / version / "contents.json").read_text())
-    with tarfile.open(STATES / version / "bookies.tar.xz") as archive:
-        archive.extractall(directory, filter="data")
+    unpack(STATES / version / "bookies.tar.xz", directory)
     uri = f"zk://{zookeeper.connect_string}/{root or version}"
     bookies = {
         name: BookieProcess(name, directory / name, uri, **own, **settings, metrics_port=free_port())

@@ -22,7 +22,7 @@ from tests.waiting import eventually
 
 from . import raw
 from .make_space import HURRIED, PAUSE_S, SPACES, ask, collect, reclaimed
-from .software import BookieProcess, Software, restore_tree
+from .software import BookieProcess, Software, restore_tree, unpack
 from .test_old_data import VERSIONS, entries_of, inherit
 
 if TYPE_CHECKING:
@@ -72,8 +72,7 @@ class Left(NamedTuple):
 
 async def take_over(name: str, directory: Path, zookeeper: ZooKeeperServer) -> Left:
     contents = json.loads((SPACES / name / "contents.json").read_text())
-    with tarfile.open(SPACES / name / "bookies.tar.xz") as archive:
-        archive.extractall(directory, filter="data")
+    unpack(SPACES / name / "bookies.tar.xz", directory)
     uri = f"zk://{zookeeper.connect_string}/space-{name}"
     ledgers = {
         ledger_name: Ledger(
