@@ -10,9 +10,16 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a recovery of a bookie goes on though the bookie is back",
         "the writers that the bookie serves are fenced after the grace period",
-        "while len(queue) and not working.done() and not self._registered():",
-        "while len(queue) and not working.done():",
+        "while len(queue) and not working.done() and not self._registered() and",
+        "while len(queue) and not working.done() and",
         (_TESTS + "test_a_bookie_that_comes_back_ends_its_recovery",),
+    ),
+    Mutant(
+        "a recovery of a bookie goes on though its client is closed",
+        "a service that is to end waits for ever",
+        " and not self._registered() and not directory.closed:",
+        " and not self._registered():",
+        (_TESTS + "test_a_recovery_ends_with_its_client",),
     ),
     Mutant(
         "a recovery of a bookie names only the stuck ledgers that its worker remembers",

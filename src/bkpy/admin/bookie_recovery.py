@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bkpy.client.iteration import raised_where_awaited
-from bkpy.errors import BookieUnavailableError, ConfigError
+from bkpy.errors import BookieUnavailableError, ClientClosedError, ConfigError
 from bkpy.metadata.ledgers.all_ledgers import all_ledgers, read_ledgers
 from bkpy.metadata.paths import checked_bookie_id
 from bkpy.metadata.replication.locks import LedgerLocks
@@ -123,18 +123,19 @@ class BookieRecovery:
         return report
 
     async def run(self, named: list[int], on_progress: Callable[[RecoveryProgress], None]) -> BookieRecoveryReport:
-        """Repair these ledgers. Raises `ConfigError` if the bookie comes back."""
+        """Repair these ledgers. Raises `ConfigError` if the bookie comes back, `ClientClosedError`."""
         name = f"bkpy bookie recover {self._bookie_id}"
         locks = LedgerLocks(self._store, self._root, name, self._runtime, self._settings)
         queue = ManualQueue(self._bookie_id, named)
         worker = ReplicationWorker(
             self._context, queue, locks, self._runtime, self._settings, name, target=self._target
         )
+        directory = self._context.directory  # closed with the client; the worker would try again and again
         began = self._runtime.clock.monotonic()
         async with manual_moves(self._store, self._root, name, self._runtime, self._settings):
             working = self._runtime.spawn(worker.run(), name=name, on_death=raised_where_awaited)
             try:
-                while len(queue) and not working.done() and not self._registered():
+                while len(queue) and not working.done() and not self._registered() and not directory.closed:
                     await asyncio.wait([working], timeout=_POLL_S)
                     postponed = worker.status()["postponed"]
                     done = len(named) - len(queue)
@@ -147,6 +148,11 @@ class BookieRecovery:
                 await asyncio.wait([working])
         if not working.cancelled() and (error := working.exception()) is not None:
             raise error
+        if len(queue) and directory.closed:
+            raise ClientClosedError(
+                f"the client was closed while it recovered a bookie: {len(queue)} of {len(named)} ledgers still name it",
+                bookie=self._bookie_id,
+            )
         if len(queue) and self._registered():
             raise ConfigError(
                 f"the bookie came back, so recovery stopped: {len(named) - len(queue)} of {len(named)} ledgers don't "

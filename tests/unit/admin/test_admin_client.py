@@ -292,6 +292,24 @@ async def test_a_bookie_that_comes_back_ends_its_recovery(cluster: InProcess) ->
     assert (await client.ledger_metadata(writer.ledger_id)).state is LedgerState.OPEN
 
 
+async def test_a_recovery_ends_with_its_client(cluster: InProcess) -> None:
+    """Though it waits for the writer of an open ledger."""
+    client = await cluster.client()
+    admin = bkpy.AdminClient(client, RecoverySettings(**{**QUICK, "open_ledger_grace_s": 1000.0}))
+    writer = await (await cluster.client()).create_ledger()
+    await writer.append(payload(0))
+    writer.abandon()
+    await cluster.start_node("d")
+    await lose(cluster, client, "a")
+    progress: list[RecoveryProgress] = []
+    recovering = asyncio.create_task(admin.recover_bookie("a", on_progress=progress.append))
+    await eventually(lambda: bool(progress and progress[-1].postponed))
+    await client.close()
+    with pytest.raises(ClientClosedError, match="1 of 1 ledgers still name it"):
+        async with asyncio.timeout(DEADLINE_S):
+            await recovering
+
+
 async def test_a_bookie_is_drained_and_decommissioned(five: InProcess) -> None:
     admin = await admin_of(five)
     writers = [await closed(admin.client, 5) for _ in range(3)]

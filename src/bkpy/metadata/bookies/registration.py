@@ -447,6 +447,7 @@ class BookieDirectory:
         self.read_only: dict[str, BookieInfo] = {}
         self.draining: frozenset[str] = frozenset()
         self.absent_since: dict[str, float] = {}
+        self.closed = False  # with the client: from then on nothing above changes
         self._store = store
         self._root = root
         self._runtime = runtime
@@ -482,6 +483,7 @@ class BookieDirectory:
         self._tasks.append(self._runtime.spawn(self._refresh_regularly(), name="bookie directory, regularly"))
 
     async def close(self) -> None:
+        self.closed = True
         for watch in self._watches:
             watch.close()
         for task in self._tasks:
