@@ -630,4 +630,11 @@ MUTANTS: list[Mutant] = [
         "",
         (f"{_MEMBERSHIP}::test_a_ledger_that_is_made_again_while_the_former_is_collected_loses_nothing",),
     ),
+    Mutant(
+        "any number of clients shake hands by START_TLS at once",
+        "strangers take the files that the journal and the logs need",
+        "        if len(under_way) > most:\n            oldest = next(iter(under_way))\n            del",
+        "        if False:\n            oldest = next(iter(under_way))\n            del",
+        (f"{_BOOKIE}/test_start_tls.py::test_no_more_clients_shake_hands_at_once_than_may",),
+    ),
 ]

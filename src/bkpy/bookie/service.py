@@ -23,6 +23,7 @@ from bkpy.runtime.tls import Failure
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from bkpy.bookie.connection.served import ServedConnection
     from bkpy.bookie.metrics import BookieMetrics
     from bkpy.config.bookie import BookieSettings
     from bkpy.metadata.ledgers.metadata_probe import MetadataProbe
@@ -70,6 +71,8 @@ class BookieService:
         self._runtime = runtime
         self.complain_of_frames = self.complaint()
         self.complain_of_authentication = self.complaint()
+        self.complain_of_handshakes = self.complaint()
+        self.start_tls_under_way: dict[ServedConnection, None] = {}  # in order of arrival
         # One each: a client that fails again and again for one reason must not hide one that fails for another.
         self._complain_of_tls = {failure: self.complaint() for failure in Failure}
         self.now = runtime.clock.monotonic
@@ -80,6 +83,19 @@ class BookieService:
     def complaint(self) -> Complaint:
         """A rate-limited warning, of a new kind, for what any client can provoke."""
         return Complaint(self.log, self._runtime.clock, self.settings.complaint_interval_s)
+
+    def begin_start_tls(self, connection: ServedConnection) -> None:
+        """A connection shakes hands from now on. When too many do, refuse the oldest of them."""
+        under_way, most = self.start_tls_under_way, self.settings.tls_handshakes_max
+        under_way[connection] = None
+        if len(under_way) > most:
+            oldest = next(iter(under_way))
+            del under_way[oldest]
+            self.metrics.connection_refused()
+            self.complain_of_handshakes(
+                "refused %s: %d other clients are in their TLS handshakes (tls_handshakes_max)", oldest.address, most
+            )
+            oldest.abort()
 
     def refused_by_tls(self, failure: Failure, address: str, reason: str) -> None:
         """Count and log a client whose handshake failed, or that speaks no TLS."""

@@ -287,3 +287,20 @@ def test_a_client_whose_place_is_taken_in_its_handshake_counts_no_more(
 
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         runner.run(talk())
+
+
+async def test_no_more_clients_shake_hands_at_once_than_may(tmp_path: Path) -> None:
+    """Each takes a file more than a connection does."""
+    made = Secure(tmp_path)
+    settings = made.ca.settings(made.ca.issue("bookie"))
+    await made.cluster.start("a", tls_handshake_timeout_s=DEADLINE_S, tls_handshakes_max=2, **settings)
+    silent = [await RawBookKeeper.connect(made.cluster) for _ in range(3)]
+    for raw in silent:
+        assert await raw.ask(m.StartTlsRequest()) == m.StartTlsResponse()
+    assert await silent[0].hung_up()
+    await eventually(lambda: made.cluster.connections("a") == [raw.near for raw in silent[1:]])
+    await silent[1].writer.start_tls(made.context())
+    assert (await silent[1].read(0)).code == StatusCode.ENOLEDGER
+    for raw in silent:
+        raw.close()
+    await made.cluster.stop()
