@@ -158,6 +158,13 @@ MUTANTS = [
         (_RESTORE + "test_a_bookie_that_was_given_up_in_vain_and_is_back_keeps_the_last_copies",),
     ),
     Mutant(
+        "a confirmation waits for reports of a version that another call has ended",
+        "the operator's command waits for ever",
+        "            if found.version != version:\n",
+        "            if False:\n",
+        (_RESTORE + "test_of_two_confirmations_the_one_whose_reports_will_never_come_ends",),
+    ),
+    Mutant(
         "what a restore makes depends on when it is made",
         "a restore that was interrupted never goes on: what is there is not as the backup has it",
         "with_later_loss(metadata, self._time_ms).encode()",

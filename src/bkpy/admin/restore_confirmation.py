@@ -245,15 +245,21 @@ class RestoreConfirmation:
     ) -> None:
         """Wait until each bookie has reported of a look that began when the record had this version.
 
-        Raises `ConfigError` if one isn't here, or misses entries.
+        Raises `ConfigError` if one isn't here, or misses entries, and `MetadataConflictError` if the record has another
+        version by now: then none ever reports of this one.
         """
         while True:
             cookies, registered = await self._bookies()
-            if found := obstacles(cookies, registered, without):
-                raise ConfigError("the restore can't be confirmed yet:\n  " + "\n  ".join(found))
+            if missing := obstacles(cookies, registered, without):
+                raise ConfigError("the restore can't be confirmed yet:\n  " + "\n  ".join(missing))
             reports = await read_reports(self._store, self._root, version)
             if set(cookies) - set(without) <= reports.keys():
                 break
+            found = await self._found()
+            if found.version != version:
+                raise MetadataConflictError(
+                    f"another call goes on with the restore, which is {found.restore.state.value} now: call this again"
+                )
             done.waiting_for = obstacles(cookies, registered, without, reports)
             progress(done)
             await asyncio.sleep(self._settings.drain_look_interval_s)

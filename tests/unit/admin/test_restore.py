@@ -29,6 +29,7 @@ from bkpy.errors import (
     CorruptDataError,
     IdentityError,
     LedgerRecoveryError,
+    MetadataConflictError,
     NoSuchEntryError,
     NoSuchLedgerError,
 )
@@ -591,6 +592,21 @@ async def test_bookies_that_are_gone_since_a_former_call_are_replaced_as_well(lo
     assert not {gone, others[ledger_id % 3]} & set(await names_of(await lost.client(), ledger_id))
     await eventually(lambda: not any(storage_of(node).untrusted for node in lost.nodes))
     assert await contents(await lost.client(), ledger_id) == payloads(0, 20)
+
+
+async def test_of_two_confirmations_the_one_whose_reports_will_never_come_ends(lost: Lost) -> None:
+    await lost.back_up()
+    await lost.lose_metadata()
+    await lost.restore()
+    await lost.join(absent="ab")
+    await lost.start_node("b")  # without a check: it never reports
+    first = asyncio.create_task(confirmation(await lost.client()).run(without={"a"}))
+    await eventually(lambda: _reported_whole(lost, 2))
+    second = asyncio.create_task(confirmation(await lost.client()).run(without={"a"}))
+    with pytest.raises(MetadataConflictError, match="another call goes on with the restore"):
+        await first
+    second.cancel()
+    await asyncio.wait([second])
 
 
 async def test_a_bookie_that_was_given_up_in_vain_and_is_back_keeps_the_last_copies(lost: Lost) -> None:
