@@ -165,6 +165,27 @@ MUTANTS = [
         (_RESTORE + "test_of_two_confirmations_the_one_whose_reports_will_never_come_ends",),
     ),
     Mutant(
+        "a bookie is recovered before a restore is confirmed",
+        "copies are made and removed by metadata that are older than the disks",
+        'await check_confirmed(self._store, self._root, "recovering a bookie")',
+        "pass",
+        (_RESTORE + "test_nothing_is_denied_written_or_collected_before_the_confirmation",),
+    ),
+    Mutant(
+        "a bookie is drained before a restore is confirmed",
+        "copies are made and removed by metadata that are older than the disks",
+        'await check_confirmed(self._store, self._root, "draining a bookie")',
+        "pass",
+        (_RESTORE + "test_nothing_is_denied_written_or_collected_before_the_confirmation",),
+    ),
+    Mutant(
+        "copies are moved to new bookies before a restore is confirmed",
+        "copies are made and removed by metadata that are older than the disks",
+        'await check_confirmed(self._store, self._root, "moving copies")',
+        "pass",
+        (_RESTORE + "test_nothing_is_denied_written_or_collected_before_the_confirmation",),
+    ),
+    Mutant(
         "what a restore makes depends on when it is made",
         "a restore that was interrupted never goes on: what is there is not as the backup has it",
         "with_later_loss(metadata, self._time_ms).encode()",

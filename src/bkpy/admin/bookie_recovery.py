@@ -150,7 +150,7 @@ class BookieRecovery:
             raise error
         if len(queue) and directory.closed:
             raise ClientClosedError(
-                f"the client was closed while it recovered a bookie: {len(queue)} of {len(named)} ledgers still name it",
+                f"the client was closed meanwhile: {len(queue)} of {len(named)} ledgers still name the bookie",
                 bookie=self._bookie_id,
             )
         if len(queue) and self._registered():

@@ -362,9 +362,12 @@ class AdminClient:
 
         Returns when each ledger is repaired or stuck; with `dry_run`, only says what would be copied. May be cancelled
         and called again: then it continues. `on_scanned` gets the number of ledgers scanned. Raises `ConfigError` if
-        the bookie is registered or comes back, `BookieUnavailableError` for a target that takes no entries.
+        the bookie is registered or comes back, or a restore of the cluster isn't confirmed, `BookieUnavailableError`
+        for a target that takes no entries.
         """
         self._guard.check()
+        if not dry_run:
+            await check_confirmed(self._store, self._root, "recovering a bookie")
         recovery = BookieRecovery(self._context, bookie_id, self._settings, target=target)
         recovery.check()
         details = "" if target is None else f"to {target}"
@@ -403,9 +406,10 @@ class AdminClient:
         """Return when no ledger names the draining bookie, or the draining was cancelled.
 
         Where the cluster has no workers, or they are disabled, this call re-replicates. Cancelling the call doesn't end
-        the draining.
+        the draining. Raises `ConfigError` if a restore of the cluster isn't confirmed.
         """
         self._guard.check()
+        await check_confirmed(self._store, self._root, "draining a bookie")
         return await self._drain(bookie_id).run(on_progress or _ignore)
 
     def _drain(self, bookie_id: str) -> BookieDrain:
@@ -442,8 +446,11 @@ class AdminClient:
 
         `on_scanned` gets the number of ledgers scanned, `on_moved` the bytes moved and those planned. Copies are
         verified before they replace others. If the call is cancelled, close the client: its session may hold locks.
+        Raises `ConfigError` if a restore of the cluster isn't confirmed.
         """
         self._guard.check()
+        if not dry_run:
+            await check_confirmed(self._store, self._root, "moving copies")
         name = "bkpy cluster rebalance"
         locks = LedgerLocks(self._store, self._root, name, self._runtime, self._settings)
         one = Rebalancer(

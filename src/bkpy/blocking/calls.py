@@ -386,7 +386,8 @@ class BlockingAdminClient(Blocking[AdminClient]):
 
         Returns when each ledger is repaired or stuck; with `dry_run`, only says what would be copied. May be cancelled
         and called again: then it continues. `on_scanned` gets the number of ledgers scanned. Raises `ConfigError` if
-        the bookie is registered or comes back, `BookieUnavailableError` for a target that takes no entries.
+        the bookie is registered or comes back, or a restore of the cluster isn't confirmed, `BookieUnavailableError`
+        for a target that takes no entries.
         """
         return self._call(
             self._of.recover_bookie,
@@ -422,7 +423,7 @@ class BlockingAdminClient(Blocking[AdminClient]):
         """Return when no ledger names the draining bookie, or the draining was cancelled.
 
         Where the cluster has no workers, or they are disabled, this call re-replicates. Cancelling the call doesn't end
-        the draining.
+        the draining. Raises `ConfigError` if a restore of the cluster isn't confirmed.
         """
         return self._call(self._of.wait_for_drain, bookie_id, on_progress=on_progress)
 
@@ -454,6 +455,7 @@ class BlockingAdminClient(Blocking[AdminClient]):
 
         `on_scanned` gets the number of ledgers scanned, `on_moved` the bytes moved and those planned. Copies are
         verified before they replace others. If the call is cancelled, close the client: its session may hold locks.
+        Raises `ConfigError` if a restore of the cluster isn't confirmed.
         """
         return self._call(self._of.rebalance, dry_run=dry_run, on_scanned=on_scanned, on_moved=on_moved)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from bkpy.bookie.connection.answers import Answers
 from bkpy.bookie.connection.chunks import BookieChunks
@@ -23,12 +23,19 @@ from bkpy.runtime.tls import Failure
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from bkpy.bookie.connection.served import ServedConnection
     from bkpy.bookie.metrics import BookieMetrics
     from bkpy.config.bookie import BookieSettings
     from bkpy.metadata.ledgers.metadata_probe import MetadataProbe
     from bkpy.runtime.interfaces import Runtime
     from bkpy.storage.engine import LedgerStorage
+
+
+class Refusable(Protocol):
+    """A connection that can be ended at any time."""
+
+    address: str
+
+    def abort(self) -> None: ...
 
 
 class BookieService:
@@ -72,7 +79,7 @@ class BookieService:
         self.complain_of_frames = self.complaint()
         self.complain_of_authentication = self.complaint()
         self.complain_of_handshakes = self.complaint()
-        self.start_tls_under_way: dict[ServedConnection, None] = {}  # in order of arrival
+        self.start_tls_under_way: dict[Refusable, None] = {}  # in order of arrival
         # One each: a client that fails again and again for one reason must not hide one that fails for another.
         self._complain_of_tls = {failure: self.complaint() for failure in Failure}
         self.now = runtime.clock.monotonic
@@ -84,7 +91,7 @@ class BookieService:
         """A rate-limited warning, of a new kind, for what any client can provoke."""
         return Complaint(self.log, self._runtime.clock, self.settings.complaint_interval_s)
 
-    def begin_start_tls(self, connection: ServedConnection) -> None:
+    def begin_start_tls(self, connection: Refusable) -> None:
         """A connection shakes hands from now on. When too many do, refuse the oldest of them."""
         under_way, most = self.start_tls_under_way, self.settings.tls_handshakes_max
         under_way[connection] = None

@@ -305,7 +305,7 @@ async def test_a_recovery_ends_with_its_client(cluster: InProcess) -> None:
     recovering = asyncio.create_task(admin.recover_bookie("a", on_progress=progress.append))
     await eventually(lambda: bool(progress and progress[-1].postponed))
     await client.close()
-    with pytest.raises(ClientClosedError, match="1 of 1 ledgers still name it"):
+    with pytest.raises(ClientClosedError, match="1 of 1 ledgers still name the bookie"):
         async with asyncio.timeout(DEADLINE_S):
             await recovering
 

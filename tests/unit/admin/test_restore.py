@@ -499,7 +499,14 @@ async def test_nothing_is_denied_written_or_collected_before_the_confirmation(lo
     assert all(storage_of(node).untrusted for node in lost.nodes)
     assert [later in await storage_of(node).held_ledgers(-1, 100) for node in lost.nodes].count(True) == 3
     admin = AdminClient(client)
-    for refused in (admin.set_auto_recovery(True), admin.decommission("a", lost=True), admin.accept_loss(ledger_id, 0)):
+    for refused in (
+        admin.set_auto_recovery(True),
+        admin.decommission("a", lost=True),
+        admin.accept_loss(ledger_id, 0),
+        admin.recover_bookie("gone"),
+        admin.wait_for_drain("a"),
+        admin.rebalance(),
+    ):
         with pytest.raises(ConfigError, match="isn't confirmed yet"):
             await refused
     health = await admin.health()
