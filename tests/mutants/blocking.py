@@ -21,7 +21,7 @@ MUTANTS = [
         "two threads step one iterator at once",
         "                with self._turn:\n",
         "                if True:\n",
-        (_BLOCKING + "test_threads_share_it",),
+        (_BLOCKING + "test_threads_that_wait_for_one_iterator_take_turns",),
     ),
     Mutant(
         "an interrupted call of a thread goes on",

@@ -112,6 +112,27 @@ def test_threads_share_it(tmp_path: Path) -> None:
         assert sorted(position for part in parts for position in part) == list(range(200))
 
 
+def test_threads_that_wait_for_one_iterator_take_turns(tmp_path: Path) -> None:
+    begun = threading.Barrier(9)
+
+    def take(tail: Iterator[bkpy.LogEntry]) -> int:
+        begun.wait(30)
+        return next(tail).position
+
+    with (
+        connected(tmp_path) as client,
+        client.open_log("orders", create=True, **ONE) as log,
+        client.read_log("orders") as reader,
+        reader.tail() as tail,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        waiting = [pool.submit(take, tail) for _ in range(8)]
+        begun.wait(30)
+        for n in range(8):
+            log.append(b"%d" % n)
+        assert sorted(one.result() for one in waiting) == list(range(8))
+
+
 @contextmanager
 def interrupted_soon(begun: threading.Event) -> Iterator[None]:
     """Ctrl-C for the main thread, which waits in a call, once that has begun on the loop."""
