@@ -23,7 +23,7 @@ from bkpy.protocol.ledger.ledger_metadata import LedgerState
 from bkpy.protocol.log.log_sinks import with_batch
 
 if TYPE_CHECKING:
-    from bkpy.admin.bookie_recovery import RecoveryProgress
+    from bkpy.admin.bookie_recovery import BookieRecoveryReport, RecoveryProgress
     from bkpy.client.client import Client
 
 QUICK: dict[str, Any] = {
@@ -273,8 +273,8 @@ async def spoil_metadata(client: Client, ledger_id: int) -> None:
     await cluster.store.put(path, b"garbage", version)
 
 
-async def test_a_bookie_that_comes_back_ends_its_recovery(cluster: InProcess) -> None:
-    """Meanwhile the recovery waits for the writer of an open ledger."""
+async def waiting_recovery(cluster: InProcess) -> tuple[Client, int, asyncio.Task[BookieRecoveryReport]]:
+    """A recovery of bookie a, which waits for the writer of an open ledger; its client, and the ledger."""
     client = await cluster.client()
     admin = bkpy.AdminClient(client, RecoverySettings(**{**QUICK, "open_ledger_grace_s": 1000.0}))
     writer = await (await cluster.client()).create_ledger()
@@ -285,25 +285,20 @@ async def test_a_bookie_that_comes_back_ends_its_recovery(cluster: InProcess) ->
     progress: list[RecoveryProgress] = []
     recovering = asyncio.create_task(admin.recover_bookie("a", on_progress=progress.append))
     await eventually(lambda: bool(progress and progress[-1].postponed))
+    return client, writer.ledger_id, recovering
+
+
+async def test_a_bookie_that_comes_back_ends_its_recovery(cluster: InProcess) -> None:
+    client, ledger_id, recovering = await waiting_recovery(cluster)
     await cluster.start_node("a")
     with pytest.raises(ConfigError, match="0 of 1 ledgers"):
         async with asyncio.timeout(DEADLINE_S):
             await recovering
-    assert (await client.ledger_metadata(writer.ledger_id)).state is LedgerState.OPEN
+    assert (await client.ledger_metadata(ledger_id)).state is LedgerState.OPEN
 
 
 async def test_a_recovery_ends_with_its_client(cluster: InProcess) -> None:
-    """Though it waits for the writer of an open ledger."""
-    client = await cluster.client()
-    admin = bkpy.AdminClient(client, RecoverySettings(**{**QUICK, "open_ledger_grace_s": 1000.0}))
-    writer = await (await cluster.client()).create_ledger()
-    await writer.append(payload(0))
-    writer.abandon()
-    await cluster.start_node("d")
-    await lose(cluster, client, "a")
-    progress: list[RecoveryProgress] = []
-    recovering = asyncio.create_task(admin.recover_bookie("a", on_progress=progress.append))
-    await eventually(lambda: bool(progress and progress[-1].postponed))
+    client, _, recovering = await waiting_recovery(cluster)
     await client.close()
     with pytest.raises(ClientClosedError, match="1 of 1 ledgers still name the bookie"):
         async with asyncio.timeout(DEADLINE_S):
