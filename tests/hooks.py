@@ -333,10 +333,10 @@ def certificates_of(node: BookieNode) -> Certificates:
     return certificates
 
 
-def handshakes_of(server: BookieServer) -> Mapping[Any, str]:
-    """The clients' addresses of the TLS handshakes that go on."""
+def handshakes_of(server: BookieServer) -> Mapping[Any, Any]:
+    """The TLS handshakes that go on."""
     assert server._handshakes is not None
-    return server._handshakes._under_way
+    return server._handshakes._shaking_hands._under_way
 
 
 def pauses_of(connection: Connection) -> set[str]:

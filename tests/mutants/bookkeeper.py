@@ -633,8 +633,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "any number of clients shake hands by START_TLS at once",
         "strangers take the files that the journal and the logs need",
-        "        if len(under_way) > most:\n            oldest = next(iter(under_way))\n            del",
-        "        if False:\n            oldest = next(iter(under_way))\n            del",
+        "        if len(self._under_way) > self._most:\n",
+        "        if False:\n",
         (f"{_BOOKIE}/test_start_tls.py::test_no_more_clients_shake_hands_at_once_than_may",),
     ),
 ]

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from bkpy.bookie.connection.answers import Answers
 from bkpy.bookie.connection.chunks import BookieChunks
 from bkpy.bookie.connection.complaint import Complaint
 from bkpy.bookie.connection.keys import KeyAuthority, KeyMemory
+from bkpy.bookie.connection.shaking_hands import ShakingHands
 from bkpy.bookie.connection.waiters import Waiters
 from bkpy.protocol.wire.receive_buffer import ReceiveBudget
 from bkpy.runtime.slow_requests import SlowRequests
@@ -28,14 +29,6 @@ if TYPE_CHECKING:
     from bkpy.metadata.ledgers.metadata_probe import MetadataProbe
     from bkpy.runtime.interfaces import Runtime
     from bkpy.storage.engine import LedgerStorage
-
-
-class Refusable(Protocol):
-    """A connection that can be ended at any time."""
-
-    address: str
-
-    def abort(self) -> None: ...
 
 
 class BookieService:
@@ -78,8 +71,7 @@ class BookieService:
         self._runtime = runtime
         self.complain_of_frames = self.complaint()
         self.complain_of_authentication = self.complaint()
-        self.complain_of_handshakes = self.complaint()
-        self.start_tls_under_way: dict[Refusable, None] = {}  # in order of arrival
+        self.shaking_hands = ShakingHands(settings.tls_handshakes_max, metrics.connection_refused, self.complaint())
         # One each: a client that fails again and again for one reason must not hide one that fails for another.
         self._complain_of_tls = {failure: self.complaint() for failure in Failure}
         self.now = runtime.clock.monotonic
@@ -90,19 +82,6 @@ class BookieService:
     def complaint(self) -> Complaint:
         """A rate-limited warning, of a new kind, for what any client can provoke."""
         return Complaint(self.log, self._runtime.clock, self.settings.complaint_interval_s)
-
-    def begin_start_tls(self, connection: Refusable) -> None:
-        """A connection shakes hands from now on. When too many do, refuse the oldest of them."""
-        under_way, most = self.start_tls_under_way, self.settings.tls_handshakes_max
-        under_way[connection] = None
-        if len(under_way) > most:
-            oldest = next(iter(under_way))
-            del under_way[oldest]
-            self.metrics.connection_refused()
-            self.complain_of_handshakes(
-                "refused %s: %d other clients are in their TLS handshakes (tls_handshakes_max)", oldest.address, most
-            )
-            oldest.abort()
 
     def refused_by_tls(self, failure: Failure, address: str, reason: str) -> None:
         """Count and log a client whose handshake failed, or that speaks no TLS."""

@@ -227,7 +227,7 @@ class BookKeeperConnection(ClientSocket):
             self.abort()
             return
         self._handshaking = False  # the loop hands over to TLS at once: no further byte comes in the clear
-        self.service.begin_start_tls(self)
+        self.service.shaking_hands.begin(self, self.address, self.abort)
         try:
             secured = await asyncio.get_running_loop().start_tls(
                 transport,
@@ -246,7 +246,7 @@ class BookKeeperConnection(ClientSocket):
             hang_up(mine)
             secured = None
         finally:
-            self.service.start_tls_under_way.pop(self, None)
+            self.service.shaking_hands.end(self)
             mine.close()
         if secured is None or transport.is_closing():  # refused, or aborted meanwhile
             if not self.lost:  # whether the loop says so differs from one to another

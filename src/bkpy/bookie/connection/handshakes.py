@@ -35,8 +35,7 @@ class Handshakes:
         self._settings = service.settings
         self._certificates = certificates
         self._accept = accept
-        self._under_way: dict[Socket, str] = {}  # and their clients' addresses, in order of arrival
-        self._complain_of_many = service.complaint()
+        self._shaking_hands = service.shaking_hands
 
     def new_connection(self) -> asyncio.BaseProtocol:
         """The protocol of the next socket that is accepted."""
@@ -47,27 +46,12 @@ class Handshakes:
             sock.close()
             return
         mine = second_handle(sock)
-        self._under_way[mine] = address
-        if len(self._under_way) > self._settings.tls_handshakes_max:
-            oldest = next(iter(self._under_way))
-            self._service.metrics.connection_refused()
-            most = self._settings.tls_handshakes_max
-            self._complain_of_many(
-                "refused %s: %d other clients are in their TLS handshakes (tls_handshakes_max)",
-                self._under_way[oldest],
-                most,
-            )
-            self._drop(oldest)
+        self._shaking_hands.begin(mine, address, lambda: hang_up(mine))
         self._service.spawn(self._shake_hands(sock, mine, address), f"handshake of {address}", mine.close)
 
     def stop(self) -> None:
         """End all handshakes that are under way."""
-        for mine in list(self._under_way):
-            self._drop(mine)
-
-    def _drop(self, mine: Socket) -> None:
-        self._under_way.pop(mine, None)
-        hang_up(mine)
+        self._shaking_hands.drop_all()
 
     async def _shake_hands(self, sock: Socket, mine: Socket, address: str) -> None:
         try:
@@ -79,11 +63,11 @@ class Handshakes:
                 ssl_shutdown_timeout=self._settings.tls_handshake_timeout_s,
             )
         except OSError as error:
-            if mine in self._under_way:
+            if mine in self._shaking_hands:
                 self._failed(error, mine, address)
                 await self._read_out(mine)
         finally:
-            self._under_way.pop(mine, None)
+            self._shaking_hands.end(mine)
             mine.close()
 
     def _admit(self, transport: Any) -> None:
