@@ -117,7 +117,12 @@ class Round:
     [
         pytest.param(0, ONE, id="one"),
         *(
-            pytest.param(seed, ALL[seed - 1 :: 4], id=f"all, {seed}", marks=pytest.mark.timeout(900))
+            pytest.param(
+                seed,
+                ALL[seed - 1 :: 4],
+                id=f"all, {seed}",
+                marks=[pytest.mark.timeout(900), *([] if seed == 1 else [pytest.mark.long])],
+            )
             for seed in range(1, 5)
         ),
     ],

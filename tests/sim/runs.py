@@ -95,8 +95,8 @@ class Range:
 def seeds_of(scenario: str, block: int, blocks: int, *, often: int | None = None) -> list[ParameterSet]:
     """Parameters of a test that plays a run: the few seeds, and `blocks` of `block` others.
 
-    `make test` plays the few, or the first `often` of them where they take long. `make test-full` plays an eighth of
-    the others, `make test-long` the rest.
+    `make test` plays the few, or the first `often` of them where they take long. `make test-full` plays the first block
+    of the others, `make test-long` the rest.
     """
     if often is not None:
         few = [
@@ -108,7 +108,7 @@ def seeds_of(scenario: str, block: int, blocks: int, *, often: int | None = None
     many = []
     for number in range(blocks):
         seeds = range(number * block, (number + 1) * block)
-        marks = [pytest.mark.exhaustive] if number < max(1, blocks // 8) else [pytest.mark.exhaustive, pytest.mark.long]
+        marks = [pytest.mark.exhaustive, pytest.mark.long] if number else [pytest.mark.exhaustive]
         many.append(pytest.param(seeds, id=f"{seeds.start}-{seeds.stop - 1}", marks=marks))
     return [*few, *many]
 

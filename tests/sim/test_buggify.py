@@ -52,8 +52,8 @@ def test_what_is_drawn_is_not_the_default(
         pytest.param("failover", (8,), marks=pytest.mark.exhaustive),
         pytest.param("crowd", (1,), marks=pytest.mark.exhaustive),
         *(
-            pytest.param(scenario, range(4), id=f"{scenario}-many", marks=pytest.mark.exhaustive)
-            for scenario in ("standard", "failover", "crowd")
+            pytest.param(scenario, range(4), id=f"{scenario}-many", marks=[pytest.mark.exhaustive, *more])
+            for scenario, more in (("standard", []), ("failover", [pytest.mark.long]), ("crowd", [pytest.mark.long]))
         ),
     ],
 )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-@pytest.mark.parametrize("seeds", seeds_of("standard", block=20, blocks=10))
+@pytest.mark.parametrize("seeds", seeds_of("standard", block=10, blocks=20))
 def test_what_was_acknowledged_is_read_back(seeds: Sequence[int]) -> None:
     clusters = play_all("standard", seeds)
     counts = [sum(len(ledger.acknowledged) for ledger in cluster.ledgers.values()) for cluster in clusters]
@@ -25,7 +25,7 @@ def test_what_was_acknowledged_is_read_back(seeds: Sequence[int]) -> None:
     assert sum(counts) > 200 * len(seeds)
 
 
-@pytest.mark.parametrize("seeds", seeds_of("quick", block=200, blocks=2))
+@pytest.mark.parametrize("seeds", seeds_of("quick", block=100, blocks=4))
 def test_what_was_acknowledged_in_haste_is_read_back(seeds: Sequence[int]) -> None:
     clusters = play_all("quick", seeds)
     counts = [sum(len(ledger.acknowledged) for ledger in cluster.ledgers.values()) for cluster in clusters]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @pytest.mark.scenario(16)
 @pytest.mark.scenario(18)
 @pytest.mark.scenario(67)
-@pytest.mark.parametrize("seeds", seeds_of("failover", block=25, blocks=8))
+@pytest.mark.parametrize("seeds", seeds_of("failover", block=10, blocks=20))
 def test_a_ledger_survives_its_writer(seeds: Sequence[int]) -> None:
     happened: Counter[str] = Counter()  # by the names of hosts and events
     for cluster in play_all("failover", seeds):

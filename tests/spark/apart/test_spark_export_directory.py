@@ -324,9 +324,10 @@ def test_the_model_of_lost_power_keeps_what_was_synced_and_nothing_else(tmp_path
 
 
 @pytest.mark.exhaustive
-def test_killed_while_it_recovers_it_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.long)])
+def test_killed_while_it_recovers_it_goes_on(tmp_path: Path, every: int) -> None:
     ids = ROUNDS[0]
-    for first in range(counted(tmp_path / "none", ids).steps):
+    for first in range(0, counted(tmp_path / "none", ids).steps, every):
         left = tmp_path / str(first)
         with pytest.raises(KilledError):
             run(left, ids, SteppedDisk(first, killed))
