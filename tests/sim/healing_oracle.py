@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 SEEN_WITHIN_S = 3.0  # of a change of the bookies: who was cut off meanwhile is on its way
 
+# Reasons that a bookie's drain replaces when it records the ledger: while a record has one, the drain has yet to come.
+_BEFORE_A_DRAIN = (LossReason.ABSENT, LossReason.RETURNED)
+
 
 class HealingOracle:
     """Of one run. `gone`: the bookies that never come back. `may_lose`: ledgers of which those had too many copies."""
@@ -214,13 +217,18 @@ class HealingOracle:
         self._marked_at.setdefault(ledger_id, self._world.loop.now)
         if parent == path:
             return
-        taken_off = _lost(old) - _lost(new)
+        reasons = _lost(old)
+        taken_off = reasons.keys() - _lost(new).keys()
         data = self.data(self.tree.path_of(ledger_id))
         if not taken_off or data is None:
             return
         metadata = self.tree.codec.decode(ledger_id, data)
         named = {name for fragment in metadata.fragments for name in fragment.bookies}
-        needed = {name for name in taken_off & named if name in self.gone or self._leaves(name)}
+        needed = {
+            name
+            for name in taken_off & named
+            if name in self.gone or (self._leaves(name) and reasons[name] not in _BEFORE_A_DRAIN)
+        }
         needed -= {name for name in needed if self._misses_nothing(metadata, name)}
         if needed and metadata.state is LedgerState.CLOSED:
             self._broken("I10", f"a mark is lost: ledger {ledger_id} names {', '.join(sorted(needed))}")
@@ -279,7 +287,7 @@ class HealingOracle:
         path = self.tree.layout.path_of(self.marks.rstrip("/"), ledger_id)
         token = self.data(path)
         value = None if token is None else self.data(f"{path}/{token.decode()}")
-        return None if value is None else {name: one["reason"] for name, one in json.loads(value)["lost"].items()}
+        return None if value is None else _lost(value)
 
     def _registered(self, within_s: float) -> tuple[set[str], set[str]]:
         """The bookies that have been registered, and in no limbo, for so long; and all that were writable since."""
@@ -299,5 +307,6 @@ class HealingOracle:
         return settled, writable
 
 
-def _lost(data: bytes | None) -> set[str]:
-    return set() if data is None else set(json.loads(data)["lost"])
+def _lost(data: bytes | None) -> dict[str, str]:
+    """By bookie, why it is in the record."""
+    return {} if data is None else {name: one["reason"] for name, one in json.loads(data)["lost"].items()}

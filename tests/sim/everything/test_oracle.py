@@ -129,6 +129,18 @@ def test_the_record_of_a_bookie_that_is_gone_ends_where_nobody_can_know(
     assert oracle.found.done() == lost
 
 
+@pytest.mark.parametrize("reason", LossReason)
+def test_a_record_of_before_a_drain_may_end_while_the_bookie_drains(oracle: Oracle, reason: LossReason) -> None:
+    with oracle.watching():
+        register(oracle, NAMES[3])
+        *_, node = created_without(oracle, NAMES[3], closed_at=2)
+        put(oracle, node, json.dumps({"lost": {NAMES[3]: {"reason": reason}}}).encode())
+        put(oracle, paths.draining(ROOT, NAMES[3]), b"")
+        pass_time(oracle)
+        oracle.world.metadata.apply(Delete(node, None), 0)
+    assert oracle.found.done() == (reason not in (LossReason.ABSENT, LossReason.RETURNED))
+
+
 @pytest.mark.parametrize("ack_quorum", [1, 2])
 def test_what_the_lost_host_alone_had_is_given_up_and_no_more(oracle: Oracle, ack_quorum: int) -> None:
     fragments = (Fragment(0, NAMES[:2]), Fragment(3, NAMES[1:3]))
