@@ -12,6 +12,20 @@ _CHECK = f"{_TESTS}/tools/check/test_check.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(
+        "what power took of a log that a start had counted is damage",
+        "people are told to restore a file, or to make a new index, and nothing is wrong",
+        "if row.bytes != size and (row.footer or not begun <= size < row.bytes):",
+        "if row.bytes != size:",
+        (f"{_CHECK}::test_what_power_takes_of_a_log_that_a_start_has_counted_is_no_damage",),
+    ),
+    Mutant(
+        "any log without a footer may be shorter than its row says",
+        "a check doesn't tell that blocks are gone with the end of their log",
+        "not begun <= size < row.bytes",
+        "not size < row.bytes",
+        (f"{_CHECK}::test_the_bytes_of_a_log_are_what_a_start_counted_but_for_what_no_row_names",),
+    ),
+    Mutant(
         "a rotten row in the way of a block is passed over without limbo",
         "entries that it named are denied",
         "row = row._replace(limbo=True)  # its living entries are not known any more\ncontinue",

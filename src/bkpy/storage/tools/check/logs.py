@@ -64,7 +64,7 @@ def check_log(
             what = f"{damage.length} bytes: {damage.what}"
             found(Defect(path, damage.offset, None, what, OTHER_COPIES if scan.lost else "none is needed"))
         if row is not None:
-            _check_row(path, row, size, scan, found)
+            _check_row(path, row, size, begun or 0, scan, found)
         return scan.blocks, scan.damages
     finally:
         file.close()
@@ -98,8 +98,9 @@ def _check_records(path: str, block: ScannedBlock, found: Callable[[Defect], Non
         found(Defect(path, block.offset, block.ledger_id, what, OTHER_COPIES))
 
 
-def _check_row(path: str, row: LogRow, size: int, scan: LogScan, found: Callable[[Defect], None]) -> None:
-    if row.bytes != size:
+def _check_row(path: str, row: LogRow, size: int, begun: int, scan: LogScan, found: Callable[[Defect], None]) -> None:
+    """Without a footer, power may have taken what was not synced when a start counted it, from `begun` on."""
+    if row.bytes != size and (row.footer or not begun <= size < row.bytes):
         what = f"the log has {size} bytes, and the index says {row.bytes}"
         found(Defect(path, None, None, what, RESTORE))
     if row.footer and not scan.footer and not scan.damages:

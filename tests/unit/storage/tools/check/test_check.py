@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.sim.disk import SimulatedCrash
 from tests.sim.store import SimStores
-from tests.unit.storage.acknowledged_writes import AcknowledgedWrites, copy_of, kept, new_host, whole_life
+from tests.unit.storage.acknowledged_writes import AcknowledgedWrites, copy_of, dropped, kept, new_host, whole_life
 from tests.unit.storage.support import Batch, Host, add, records, settings, sim_runtime
 
 from bkpy.errors import IdentityError, StorageFailedError
@@ -138,6 +138,28 @@ async def test_what_a_crash_has_cut_of_a_log_is_no_damage() -> None:
     assert cut >= 3
 
 
+async def test_what_power_takes_of_a_log_that_a_start_has_counted_is_no_damage() -> None:
+    """A write that a crash cut is still in the page cache when the next start counts the log's bytes."""
+    crashes = shorter = 0
+    while True:
+        host = new_host()
+        await (await host.boot()).close()
+        host.disk.crash_at(crashes + 1, operation="pwritev", path=".log")
+        with contextlib.suppress(SimulatedCrash, StorageFailedError):
+            await whole_life(host, AcknowledgedWrites())
+        if not host.disk.dead:
+            break
+        crashes += 1
+        host.disk.heal()
+        host.disk.crash()
+        (await host.boot()).release()
+        counted = {path: len(host.disk.contents(path)) for path in files_of(host, ".log")}
+        host.disk.power_cut(dropped)
+        shorter += any(len(host.disk.contents(path)) < size for path, size in counted.items())
+        assert check(host)[1] == []
+    assert shorter >= 3
+
+
 def _is_cut(files: Files, path: str) -> bool:
     with contextlib.closing(files.open(path, read_only=True)) as file:
         scan = LogScan(file, read_bytes=1 << 16)
@@ -163,6 +185,31 @@ async def test_what_is_damaged_in_a_complete_log_or_before_the_last_row_was_cut_
 
     assert [told(end, footer=False) for end in (0, LOG_HEADER_BYTES, 150, None)] == [False, False, True, True]
     assert [told(end, footer=True) for end in (0, LOG_HEADER_BYTES, 150, None)] == [True] * 4
+
+
+@pytest.mark.parametrize(
+    ("footer", "counted", "named_end", "told"),
+    [
+        (False, 201, 200, False),  # not synced when it was counted
+        (False, 300, 0, False),
+        (False, 300, 201, True),  # what a row names is gone
+        (False, 199, 150, True),  # no later write goes there
+        (True, 201, 200, True),
+    ],
+)
+async def test_the_bytes_of_a_log_are_what_a_start_counted_but_for_what_no_row_names(
+    footer: bool, counted: int, named_end: int, told: bool
+) -> None:
+    host = await lived()
+    path = files_of(host, ".log")[0]
+    directory, _, name = path.rpartition("/")
+    files, log_id = sim_runtime(host.disk, host.clock).files, log_id_of(name)
+    assert log_id is not None
+    found: list[Defect] = []
+    host.disk.replace(path, host.disk.contents(path)[:200])
+    row = LogRow(counted, 0, footer)
+    check_log(files, directory, log_id, row, named_end, read_bytes=4096, found=found.append, progress=lambda _: None)
+    assert any("the log has 200 bytes" in defect.what for defect in found) == told
 
 
 async def test_a_damaged_block_is_told_with_its_ledger() -> None:
