@@ -285,6 +285,11 @@ def mender_of(node: BookieNode) -> IntegrityCheck:
     return next(each for each in _phase_of(node, Serving)._replication if isinstance(each, IntegrityCheck))
 
 
+async def in_limbo(node: BookieNode) -> set[int]:
+    """Ledgers of which what restores lost entries has yet to make sure that the bookie has all."""
+    return await mender_of(node)._losses.in_limbo()
+
+
 def reload_with(node: BookieNode, given: BookieSettings) -> None:
     """Reload the bookie's settings: the files now say these."""
     node._reloading = SettingsReload(node.settings, lambda: given)

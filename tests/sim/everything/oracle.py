@@ -25,7 +25,7 @@ from bkpy.protocol.ledger.quorum import write_set
 from bkpy.protocol.repair.garbage_collection import ProbeState
 from bkpy.protocol.repair.holdings import holdings
 from tests.faults.oracle import Promises, findings, read_back
-from tests.hooks import cluster_of, has_storage, is_serving, mender_of, storage_of
+from tests.hooks import cluster_of, has_storage, in_limbo, is_serving, mender_of, storage_of
 from tests.sim.cluster import HIDDEN_MAX, NATIVE, ROOT, Ledger, Tree, held_by
 from tests.sim.coverage_marks import MEMORY_LOST
 from tests.sim.healing_oracle import SEEN_WITHIN_S, HealingOracle
@@ -368,6 +368,17 @@ class Oracle(HealingOracle):
         status = mender_of(bookie.node).status()
         doubts = {name: status[name] for name in ("in_doubt", "left", "waiting") if status[name]}
         return f"{bookie.host.name}: {doubts}" if doubts else ""
+
+    async def in_limbo(self) -> str:
+        """Ledgers that name a bookie where they are in limbo: its next look ends that, whoever named it."""
+        named = {one.ledger_id: one.needed_bookies for one in self.ledgers()}
+        for bookie in self.bookies:
+            name = bookie.settings.bookie_id
+            if bookie.mends and name not in self.gone and bookie.node is not None:
+                there = [ledger_id for ledger_id in await in_limbo(bookie.node) if name in named.get(ledger_id, ())]
+                if there:
+                    return f"{name}: {sorted(there)}"
+        return ""
 
     async def short(self, client: Client) -> str:
         """Which bookie misses entries of its share of a ledger."""

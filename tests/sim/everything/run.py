@@ -210,6 +210,8 @@ class Play:
 
     async def _left_over(self, stage: Stage, client: Client) -> tuple[str, str] | None:
         oracle = stage.oracle
+        if why := await oracle.in_limbo():
+            return "liveness: limbo empty", why
         if self._heals(stage) and (why := await oracle.short(client)):
             return "liveness: every copy there", why
         if why := await oracle.left_over():
