@@ -23,6 +23,7 @@ from bkpy.metadata.replication.manual import manual_moves
 from bkpy.protocol.ledger.ledger_metadata import LedgerState
 
 from .cluster import ROOT
+from .users import TRANSIENT
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -116,6 +117,19 @@ async def format_stopped(bookie: Bookie, agree: Callable[[], None] = lambda: Non
         done = False
     host.crash()
     return done
+
+
+async def recover(client: Client, ledger_id: int, password: bytes) -> None:
+    """Close the ledger, by as many tries as it takes while a later one may succeed.
+
+    The first one after bookies lost power may find nothing but connections of before.
+    """
+    while True:
+        try:
+            await client.recover_ledger(ledger_id, password=password)
+            return
+        except TRANSIENT:
+            await asyncio.sleep(TRY_AGAIN_S)
 
 
 async def accept_loss(client: Client, ledger_id: int, password: bytes) -> LedgerMetadata:

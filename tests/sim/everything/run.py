@@ -250,7 +250,7 @@ async def _recover_all(stage: Stage, client: Client) -> None:
         if metadata.ledger_id in oracle.may_lose:
             await _accept_loss(stage, client, metadata.ledger_id)
         else:
-            await client.recover_ledger(metadata.ledger_id, password=PASSWORD)
+            await operators.recover(client, metadata.ledger_id, PASSWORD)
 
 
 async def _accept_loss(stage: Stage, client: Client, ledger_id: int) -> int:
