@@ -5,7 +5,8 @@
   ledger holds its appends once each, in call order; I5 no reader sees an entry past the end; I6 fragments ascend, and
   the bookies of an ensemble are distinct; I7 an acknowledged entry is on an ack quorum of the bookies that the
   metadata name; I8 a bookie takes no append to a ledger that it fenced; I9 a bookie denies nothing that it
-  acknowledged; I10 re-replication forgets nobody, and recovers no ledger without need.
+  acknowledged; I10 re-replication forgets nobody, gives up nothing that a bookie has, and recovers no ledger without
+  need.
 * "logs dense", "consumers exact": `log_account.py`.
 * "liveness: ...": what has to come to its end once the faults have.
 """
@@ -57,6 +58,12 @@ def _write_sets(metadata: LedgerMetadata) -> Iterable[set[str]]:
     """The bookies of each write set of the first fragment."""
     names, size = metadata.fragments[0].bookies, metadata.ensemble_size
     return ({names[i] for i in write_set(n, size, metadata.write_quorum)} for n in range(size))
+
+
+def _holes(metadata: LedgerMetadata) -> set[int]:
+    """The entries that are recorded as lost."""
+    loss = metadata.accepted_loss
+    return {n for first, last in (() if loss is None else loss.holes) for n in range(first, last + 1)}
 
 
 class LedgerStory(Story):
@@ -325,6 +332,8 @@ class Oracle(HealingOracle):
         for fragment in new.fragments:
             if len(set(fragment.bookies)) != len(fragment.bookies):
                 self.violate("I6", f"a fragment of ledger {new.ledger_id} names {', '.join(fragment.bookies)}")
+        if (holes := _holes(new) - _holes(old)) and (had := holes - self.given_up(new)):
+            self.violate("I10", f"entries {sorted(had)} of ledger {new.ledger_id} became a hole, and bookies have them")
         if new.state is LedgerState.IN_RECOVERY:
             self.left_behind.setdefault(new.ledger_id, old)
         story = self.stories.by_id.get(new.ledger_id)
@@ -391,8 +400,10 @@ class Oracle(HealingOracle):
         """Only bookies that have not acknowledged all of their share are asked: more may be there after a restart."""
         by_name = {bookie.settings.bookie_id: bookie for bookie in self.bookies}
         lost = self._not_copied(metadata)
-        for held in holdings(metadata):
+        for number, held in enumerate(holdings(metadata)):
             assert held.last_entry is not None
+            if metadata.is_hole(number):
+                continue  # nobody has it, and it keeps its bookies
             for share in held.shares:
                 wanted = {n for start in share.starts for n in range(start, held.last_entry + 1, share.step)}
                 wanted -= lost

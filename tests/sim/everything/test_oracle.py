@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 
 import pytest
@@ -11,6 +12,7 @@ from bkpy.metadata import paths
 from bkpy.metadata.ledgers.layout import LONG_HIERARCHICAL
 from bkpy.metadata.replication.underreplication import LossReason, UnderreplicationQueue
 from bkpy.metadata.store.store import Create, Delete, Put, parent_of
+from bkpy.protocol.ledger.accepted_loss import AcceptedLoss
 from bkpy.protocol.ledger.ledger_metadata import LEDGER_KEY_BYTES, Fragment, LedgerMetadata, LedgerState
 from bkpy.storage.space.deletion import hide
 from tests.hooks import storage_of
@@ -158,6 +160,54 @@ def test_what_the_lost_host_alone_had_is_given_up_and_no_more(oracle: Oracle, ac
     assert oracle.stuck() == ({LEDGER} if ack_quorum == 1 else set())
     oracle.gone = {NAMES[1]}
     assert not oracle.given_up(ledger) - {3}
+
+
+def with_accepted_loss(oracle: Oracle) -> LedgerMetadata:
+    """A closed ledger of one acknowledgement, of which the lost host alone had all entries but the last."""
+    ledger = LedgerMetadata(
+        LEDGER, LedgerState.OPEN, 2, 2, 1, "crc32c", b"k" * LEDGER_KEY_BYTES, (Fragment(0, NAMES[:2]),)
+    )
+    store(oracle, ledger)
+    oracle.bookies[0].promises[LEDGER] |= ENTRIES
+    oracle.bookies[1].promises[LEDGER] |= {2}
+    oracle.bookies[2].promises[LEDGER] |= {2}
+    oracle.gone.add(NAMES[0])
+    return dataclasses.replace(ledger.closed(2, 3), accepted_loss=AcceptedLoss(0, 2, 2, {NAMES[0]: "gone"}))
+
+
+def store(oracle: Oracle, ledger: LedgerMetadata) -> None:
+    put(oracle, LONG_HIERARCHICAL.path_of(ROOT, LEDGER), ledger.encode())
+
+
+def test_a_hole_keeps_the_bookie_that_is_gone_and_what_lies_beside_it_does_not(oracle: Oracle) -> None:
+    cluster, named = oracle.cluster, f"ledger {LEDGER} names {NAMES[0]}, which is gone"
+
+    async def play() -> None:
+        ledger = with_accepted_loss(oracle)
+        async with cluster.client(calm=True) as client:
+            for one, why in (
+                (ledger := ledger.with_hole(0, 1), named),
+                (ledger.replace_bookie(1, 0, NAMES[2]), ""),
+            ):
+                store(oracle, one)
+                assert await oracle.short(client) == why
+
+    async def whole() -> None:
+        with oracle.watching():
+            await cluster.start()
+            await cluster.client_host.start(play())
+
+    cluster.run(whole())
+    assert not oracle.found.done()
+
+
+@pytest.mark.parametrize(("last", "noticed"), [(0, False), (1, False), (2, True)])
+def test_a_hole_has_nothing_that_a_bookie_has(oracle: Oracle, last: int, noticed: bool) -> None:
+    with oracle.watching():
+        ledger = with_accepted_loss(oracle)
+        store(oracle, ledger)
+        store(oracle, ledger.with_hole(0, last))
+    assert oracle.found.done() == noticed
 
 
 def test_a_copy_that_goes_with_its_disks_before_the_swap_was_whole(oracle: Oracle) -> None:
