@@ -7,6 +7,7 @@ import errno
 from typing import TYPE_CHECKING
 
 from tests.sim.coverage_marks import DIED_IN_BOOKKEEPERS, struck
+from tests.sim.disk import PLENTY_BYTES
 
 from .drawing import DEATHS, LINKS
 from .rot import rot, rot_in_a_journal, rot_in_an_index
@@ -96,12 +97,11 @@ async def _slow_disk(stage: Stage, fault: Fault, rng: Random) -> None:
 
 
 async def _full_disk(stage: Stage, fault: Fault, rng: Random) -> None:
-    """Something else has filled the disk, until an operator makes room."""
+    """Something else has filled the disk, until an operator makes room, whatever else has filled it meanwhile."""
     disk = stage.bookie(fault.options["bookie"]).host.disk
-    room = disk.capacity_bytes
     disk.capacity_bytes = disk.used_bytes() + fault.options["free_bytes"]
     await asyncio.sleep(fault.lasts_s)
-    disk.capacity_bytes = room
+    disk.capacity_bytes = PLENTY_BYTES
 
 
 async def _read_errors(stage: Stage, fault: Fault, rng: Random) -> None:
