@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import struct
 from typing import TYPE_CHECKING
@@ -24,6 +25,8 @@ from bkpy.storage.tools.check.check import Checked, bytes_to_check, check_bookie
 from bkpy.storage.tools.check.logs import check_log
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from bkpy.runtime.interfaces import Files
     from bkpy.storage.tools.check.defects import Defect
 
@@ -112,19 +115,25 @@ async def test_every_flip_in_a_log_is_told_or_harmless() -> None:
             assert any(f.offset is not None and f.offset <= offset for f in findings)
 
 
-async def test_what_a_crash_has_cut_of_a_log_is_no_damage() -> None:
-    """At any write of a log, header or block: no row names what is torn, and it stays until the log is removed."""
-    crashes = cut = 0
-    while True:
+async def cut_at_a_write_of_a_log() -> AsyncIterator[Host]:
+    """A bookie that died in the first write of a log, one that died in the second, and so on."""
+    for nth in itertools.count(1):
         host = new_host()
         await (await host.boot()).close()
-        host.disk.crash_at(crashes + 1, operation="pwritev", path=".log")
+        host.disk.crash_at(nth, operation="pwritev", path=".log")
         with contextlib.suppress(SimulatedCrash, StorageFailedError):
             await whole_life(host, AcknowledgedWrites())
         if not host.disk.dead:
-            break
-        crashes += 1
+            return
         host.disk.heal()
+        yield host
+
+
+async def test_what_a_crash_has_cut_of_a_log_is_no_damage() -> None:
+    """At any write of a log, header or block: no row names what is torn, and it stays until the log is removed."""
+    crashes = cut = 0
+    async for host in cut_at_a_write_of_a_log():
+        crashes += 1
         for fate in (kept, None):
             torn = copy_of(host)
             torn.disk.rng.seed(crashes)
@@ -140,17 +149,8 @@ async def test_what_a_crash_has_cut_of_a_log_is_no_damage() -> None:
 
 async def test_what_power_takes_of_a_log_that_a_start_has_counted_is_no_damage() -> None:
     """A write that a crash cut is still in the page cache when the next start counts the log's bytes."""
-    crashes = shorter = 0
-    while True:
-        host = new_host()
-        await (await host.boot()).close()
-        host.disk.crash_at(crashes + 1, operation="pwritev", path=".log")
-        with contextlib.suppress(SimulatedCrash, StorageFailedError):
-            await whole_life(host, AcknowledgedWrites())
-        if not host.disk.dead:
-            break
-        crashes += 1
-        host.disk.heal()
+    shorter = 0
+    async for host in cut_at_a_write_of_a_log():
         host.disk.crash()
         (await host.boot()).release()
         counted = {path: len(host.disk.contents(path)) for path in files_of(host, ".log")}
