@@ -1,7 +1,12 @@
-"""An index that is made anew of logs of which a byte has flipped (everything 941304, shrunk)."""
+"""An index that is made anew: of logs with a flipped byte (everything 941304, shrunk), and while ledgers are open."""
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
+import pytest
+
+from tests.sim.everything import stage
 from tests.sim.everything.plan import Actor, Fault, Plan
 from tests.sim.everything.run import play
 
@@ -69,3 +74,12 @@ PLAN = Plan(
 def test_a_bookie_with_an_index_of_rotten_logs_may_not_know_what_it_never_had() -> None:
     outcome = play(PLAN)
     assert outcome.error is None, f"{outcome.invariant}: {outcome.error}"
+
+
+@pytest.mark.exhaustive
+def test_a_limbo_that_nobody_looks_for_again_is_noticed() -> None:
+    """A ledger that leaves a bookie open and in limbo, and comes back when it is closed."""
+    plan = Plan.draw(1001391)
+    assert play(plan).error is None
+    with patch.dict(stage.CALM_BOOKIE, integrity_look_interval_s=1e6):
+        assert str(play(plan).error) == "liveness: limbo empty: bookie-1: [0]"
