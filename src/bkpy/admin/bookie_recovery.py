@@ -134,6 +134,8 @@ class BookieRecovery:
         began = self._runtime.clock.monotonic()
         async with manual_moves(self._store, self._root, name, self._runtime, self._settings):
             working = self._runtime.spawn(worker.run(), name=name, on_death=raised_where_awaited)
+            # The session goes on: a lock that the worker held as it ended would keep others from the ledger.
+            working.add_done_callback(lambda ended: locks.release_abandoned_later())
             try:
                 while len(queue) and not working.done() and not self._registered() and not directory.closed:
                     await asyncio.wait([working], timeout=_POLL_S)

@@ -445,8 +445,8 @@ class AdminClient:
         """Move copies of closed ledgers to bookies that hold less than their share; with `dry_run`, only plan that.
 
         `on_scanned` gets the number of ledgers scanned, `on_moved` the bytes moved and those planned. Copies are
-        verified before they replace others. If the call is cancelled, close the client: its session may hold locks.
-        Raises `ConfigError` if a restore of the cluster isn't confirmed.
+        verified before they replace others. A cancelled call leaves each ledger as it was, or moved. Raises
+        `ConfigError` if a restore of the cluster isn't confirmed.
         """
         self._guard.check()
         if not dry_run:

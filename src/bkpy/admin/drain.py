@@ -257,6 +257,8 @@ class BookieDrain:
         self._works_here = True
         worker = ReplicationWorker(self._context, queue, locks, self._runtime, self._settings, name)
         working: asyncio.Task[Any] = self._runtime.spawn(worker.run(), name=name)
+        # The session goes on: a lock that the worker held as it ended would keep others from the ledger.
+        working.add_done_callback(lambda ended: locks.release_abandoned_later())
 
         async def end() -> None:
             working.cancel()

@@ -149,7 +149,7 @@ class LedgerImport:
                 self._locks.abandon(lock)
             await self._locks.release_abandoned()
         finally:  # a call that is cancelled gives its lock back, too
-            self._runtime.spawn(self._locks.release_abandoned(), name=f"lock on imported ledger {ledger_id}")
+            self._locks.release_abandoned_later()
         return copied
 
     async def _copy_locked(

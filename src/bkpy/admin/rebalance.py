@@ -136,13 +136,15 @@ class Rebalancer:
                 self._moved(move)
 
     async def run(self, balance: Balance) -> None:
-        """Move copies as planned, several ledgers at a time. A caller that cancels this has to end the session."""
+        """Move copies as planned, several ledgers at a time."""
         self._on_moved(0, self.planned)
         queue: asyncio.Queue[list[Move] | None] = asyncio.Queue(maxsize=1)
         hands = [
             self._runtime.spawn(self._work(queue), name=f"rebalancing, {number}", on_death=raised_where_awaited)
             for number in range(self._settings.copies_at_once)
         ]
+        for hand in hands:  # the session goes on: a lock that one held as it ended would keep others from the ledger
+            hand.add_done_callback(lambda ended: self._locks.release_abandoned_later())
         planning = self._runtime.spawn(
             self._hand_out(balance, queue, len(hands)), name="planning", on_death=raised_where_awaited
         )

@@ -9,7 +9,7 @@ import pytest
 from tests.hooks import cluster_of, pool_of
 from tests.in_process import DEADLINE_S, InProcess, contents
 from tests.unit.client.support import payload
-from tests.unit.replication.repairing import whole
+from tests.unit.replication.repairing import hanging_copies, locked, whole
 from tests.unit.replication.worker.test_ledger_repair import closed, lose
 from tests.waiting import eventually
 
@@ -295,6 +295,28 @@ async def test_a_bookie_that_comes_back_ends_its_recovery(cluster: InProcess) ->
         async with asyncio.timeout(DEADLINE_S):
             await recovering
     assert (await client.ledger_metadata(ledger_id)).state is LedgerState.OPEN
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+async def test_a_recovery_that_ends_inside_of_a_ledger_leaves_it_to_others(
+    five: InProcess, monkeypatch: pytest.MonkeyPatch, comes_back: bool
+) -> None:
+    """The client that has recovered the bookie goes on, and with it the session that holds its locks."""
+    admin = await admin_of(five)
+    writer = await closed(admin.client, 5)
+    gone = writer.ensemble[0]
+    await lose(five, admin.client, gone)
+    with hanging_copies(monkeypatch) as hangs:
+        recovering = asyncio.create_task(admin.recover_bookie(gone))
+        await hangs.wait()
+        assert locked(five) == [writer.ledger_id]
+        if comes_back:
+            await five.start_node(gone)
+        else:
+            recovering.cancel()
+        await asyncio.wait([recovering])
+        assert recovering.cancelled() is not comes_back
+    await eventually(lambda: not locked(five))
 
 
 async def test_a_recovery_ends_with_its_client(cluster: InProcess) -> None:

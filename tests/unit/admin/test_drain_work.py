@@ -14,7 +14,7 @@ from tests.in_process import DEADLINE_S, ROOT, InProcess, add, contents, rewrite
 from tests.stepping import naming as naming_step
 from tests.stepping import run_to
 from tests.unit.client.support import payload
-from tests.unit.replication.repairing import whole
+from tests.unit.replication.repairing import hanging_copies, locked, whole
 from tests.unit.replication.worker.test_ledger_repair import closed, lose
 from tests.unit.replication.worker.test_worker import healer
 from tests.waiting import eventually
@@ -518,6 +518,28 @@ async def test_an_interrupted_drain_is_taken_up_again(five: InProcess, monkeypat
     assert (await decommission(client, victim)).scan.clear
     for writer in writers:
         assert victim not in (await whole(client, writer.ledger_id)).fragments[0].bookies
+
+
+@pytest.mark.parametrize("by_another_client", [False, True])
+async def test_a_drain_that_ends_inside_of_a_ledger_leaves_it_to_others(
+    five: InProcess, monkeypatch: pytest.MonkeyPatch, by_another_client: bool
+) -> None:
+    """The client that has drained goes on, and with it the session that holds its locks."""
+    client = await five.client()
+    writer = await closed(client, 20)
+    victim = writer.ensemble[0]
+    with hanging_copies(monkeypatch) as hangs:
+        draining = asyncio.create_task(drain(client, victim))
+        await hangs.wait()
+        assert locked(five) == [writer.ledger_id]
+        if by_another_client:
+            await BookieDrain(replication_context(await five.client()), victim, settings()).cancel()
+        else:
+            draining.cancel()
+        await asyncio.wait([draining])
+    await eventually(lambda: not locked(five))
+    assert (await drain(await five.client(), victim)).ledgers == 0
+    assert victim not in (await whole(client, writer.ledger_id)).fragments[0].bookies
 
 
 async def test_a_drain_that_was_cancelled_and_begun_again_is_another_one(five: InProcess) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from tests.hooks import cluster_of
 from tests.in_process import InProcess, contents
 from tests.unit.client.support import payload
-from tests.unit.replication.repairing import whole
+from tests.unit.replication.repairing import hanging_copies, locked, whole
 from tests.waiting import eventually
 
+from bkpy.admin.client import AdminClient
 from bkpy.admin.rebalance import Rebalancer
 from bkpy.client.client import replication_context
 from bkpy.config.recovery import RecoverySettings
@@ -20,6 +22,8 @@ from bkpy.replication.worker.ledger_repair import LOCKED
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
+
+    import pytest
 
     from bkpy.client.client import Client
     from bkpy.protocol.repair.rebalance import Balance, Move
@@ -173,3 +177,22 @@ async def test_a_target_that_is_gone_costs_nothing(cluster: InProcess) -> None:
     assert one.failed
     for ledger_id in ledgers:
         assert set(shares(await whole(client, ledger_id))) == set("abc")
+
+
+async def test_one_that_is_cancelled_inside_of_ledgers_leaves_them_to_others(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client goes on, and with it the session that holds its locks."""
+    client = await cluster.client()
+    await write_all(client, 4)
+    await another(cluster, client, "d")
+    admin = AdminClient(client)
+    with hanging_copies(monkeypatch) as hangs:
+        moving = asyncio.create_task(admin.rebalance())
+        await hangs.wait()
+        assert locked(cluster)
+        moving.cancel()
+        await asyncio.wait([moving])
+        assert moving.cancelled()
+    await eventually(lambda: not locked(cluster))
+    assert (await admin.rebalance()).moves > 0

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import re
 from typing import TYPE_CHECKING, Any
 
 from tests.hooks import cluster_of, pool_of
@@ -14,12 +17,15 @@ from bkpy.protocol.repair.rereplication import RepairScope
 from bkpy.protocol.wire import messages as m
 from bkpy.protocol.wire.messages import Op, Status
 from bkpy.protocol.wire.records import RecordCodec, walk
-from bkpy.replication.worker.fragment_copy import CopyCount
+from bkpy.replication.worker.fragment_copy import CopyCount, FragmentCopy
 from bkpy.replication.worker.ledger_repair import LedgerRepair
 from bkpy.replication.worker.pacing import CopyRate
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
+
+    import pytest
+    from tests.in_process import InProcess
 
     from bkpy.client.client import Client
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
@@ -46,6 +52,26 @@ class Repairs:
         ended = await self.repair.run(ledger_id, scope)
         self.left = ended.left
         return ended
+
+
+@contextlib.contextmanager
+def hanging_copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[asyncio.Event]:
+    """While this lasts, who copies a fragment hangs until cancelled. The event is set when somebody does."""
+    hangs = asyncio.Event()
+
+    async def hang(copy: FragmentCopy) -> Any:
+        hangs.set()
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FragmentCopy, "run", hang)
+        yield hangs
+
+
+def locked(cluster: InProcess) -> list[int]:
+    """The ledgers whose re-replication lock is held."""
+    found = (re.search(r"/locks/L([0-9]{19})$", path) for path in cluster.tree.paths)
+    return sorted(int(match[1]) for match in found if match)
 
 
 async def held(client: Client, ledger_id: int, bookie_id: str, last: int) -> dict[int, bytes]:

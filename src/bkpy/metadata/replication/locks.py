@@ -5,7 +5,8 @@ holder at a time, and a *proof* whose name nobody else ever has. That the proof 
 held; a check of the other node could be passed by a successor's.
 
 Invariants: a lock that was given out or that may have been made is taken back by `release`, or by `release_abandoned`
-where its holder was cancelled, or goes with the session; the lock of a successor is never removed.
+or `release_abandoned_later` where its holder was cancelled, or goes with the session; the lock of a successor is never
+removed.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ class LedgerLocks:
     """Takes and releases locks for `holder`, a bookie's or a client's name for people to read.
 
     A holder that is cancelled abandons its lock. The session's owner either ends the session, or goes on and calls
-    `release_abandoned`. `folder`: where the locks are, of which those on other things than copies have another one.
+    `release_abandoned` or `release_abandoned_later`. `folder`: where the locks are, of which those on other things than
+    copies have another one.
     """
 
     def __init__(
@@ -136,6 +138,11 @@ class LedgerLocks:
             except asyncio.CancelledError:
                 self.abandon(lock)
                 raise
+
+    def release_abandoned_later(self) -> None:
+        """The same, in a task of its own: for an end that must not wait for the store, as that of a cancelled call."""
+        if self._abandoned:
+            self._runtime.spawn(self.release_abandoned(), name=f"release of locks that {self.holder} has left")
 
     async def release(self, lock: LedgerLock) -> None:
         """Return when the lock is certainly not held any more: while the store is away, waits for it."""
