@@ -261,12 +261,38 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a writer that closes short marks nothing",
         "a bookie that was away for a moment misses acknowledged entries until a weekly check samples them",
-        "        if under_replicated:\n"
-        "            await self._fragments.mark_short(self._ledger_id, under_replicated)\n",
+        "        if short:\n            await self._fragments.mark_short(self._ledger_id, short)\n",
         "",
         (
             "tests/unit/replication/auditor/test_returned_bookies.py"
             "::test_a_writer_that_closes_without_a_bookie_marks_it_and_workers_bring_what_it_missed",
+        ),
+    ),
+    Mutant(
+        "a closed ledger is not marked for bookies that have not answered",
+        "a bookie that is slow, and then fails, misses acknowledged entries until a weekly check samples them",
+        "(self._replication.under_replicated.keys() | silent)",
+        "self._replication.under_replicated.keys()",
+        ("tests/unit/client/write/test_closing_lingers.py::test_a_bookie_that_does_not_answer_is_waited_for_so_long",),
+    ),
+    Mutant(
+        "a closed ledger is not marked for bookies that fail behind its end",
+        "a bookie that fails as a ledger is closed misses acknowledged entries until a weekly check samples them",
+        "(self._replication.under_replicated.keys() | silent)",
+        "set(silent)",
+        (
+            "tests/unit/client/write/test_closing_lingers.py"
+            "::test_a_bookie_that_fails_behind_the_end_of_the_ledger_is_recorded",
+        ),
+    ),
+    Mutant(
+        "a closed ledger is marked for bookies that have answered late",
+        "each close of a ledger writes a record",
+        "            silent = [name for name in bookie_ids if self.channel(name).has_unanswered_appends(ledger_id)]",
+        "            silent = list(bookie_ids)",
+        (
+            "tests/unit/client/write/test_closing_lingers.py"
+            "::test_a_bookie_that_is_slower_than_the_ack_quorum_has_everything_when_the_client_is_closed",
         ),
     ),
     Mutant(

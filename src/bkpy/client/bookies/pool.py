@@ -137,16 +137,18 @@ class BookiePool:
         for channel in self._channels.values():
             channel.forget(ledger_id)
 
-    async def linger(self, ledger_id: int, bookie_ids: Sequence[str]) -> None:
+    async def linger(self, ledger_id: int, bookie_ids: Sequence[str]) -> list[str]:
         """Wait until these bookies have answered all appends to the ledger, for at most `close_linger_s`.
 
         A client that ends right after the ack quorum's answer would leave the rest of the write quorum incomplete.
+        Returns the bookies that have not answered.
         """
         now, pause_s = self._runtime.clock.monotonic, _LINGER_PAUSE_S
         until = now() + self._settings.close_linger_s
-        while not self._closed and now() < until:
-            if not any(self.channel(bookie_id).has_unanswered_appends(ledger_id) for bookie_id in bookie_ids):
-                return
+        while True:
+            silent = [name for name in bookie_ids if self.channel(name).has_unanswered_appends(ledger_id)]
+            if not silent or self._closed or now() >= until:
+                return silent
             await asyncio.sleep(pause_s)
             pause_s *= 2
 

@@ -299,12 +299,15 @@ class LedgerWriter:
         closing.set_result(None)
         abandoned = self._replication.state.over  # meanwhile
         self._replication.move(Event.STORED)
-        under_replicated = self._replication.under_replicated  # the absent ones are recorded since the creation
+        short = self._replication.under_replicated.keys()  # the absent ones are recorded since the creation
         if not abandoned:
             self._let_go()
-        if under_replicated:
-            await self._fragments.mark_short(self._ledger_id, under_replicated)
-        await self._pool.linger(self._ledger_id, self.ensemble)
+        if short:
+            await self._fragments.mark_short(self._ledger_id, short)
+        silent = await self._pool.linger(self._ledger_id, self.ensemble)
+        # Nobody will look when those answer, or fail to.
+        if late := (self._replication.under_replicated.keys() | silent) - short - self.absent:
+            await self._fragments.mark_short(self._ledger_id, late)
 
     async def _drain(self) -> None:
         """Wait until every append has ended, one way or the other."""
