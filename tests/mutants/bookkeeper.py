@@ -631,6 +631,13 @@ MUTANTS: list[Mutant] = [
         (f"{_MEMBERSHIP}::test_a_ledger_that_is_made_again_while_the_former_is_collected_loses_nothing",),
     ),
     Mutant(
+        "a range of entries is asked for however long that takes",
+        "no read or tail gets on while a bookie answers slowly",
+        "        return expected <= self._asked.bytes_max and self._now() <= self._until\n",
+        "        return expected <= self._asked.bytes_max\n",
+        (f"{_CLIENT}::test_a_range_ends_with_its_time_however_slow_the_bookies_are",),
+    ),
+    Mutant(
         "any number of clients shake hands by START_TLS at once",
         "strangers take the files that the journal and the logs need",
         "        if len(self._under_way) > self._most:\n",

@@ -305,6 +305,7 @@ CONSTANTS = {
         "_TOKEN_BYTES": ON_DISK,
     },
     "client/bookkeeper/translator.py": {
+        "_ASKS_FOR": "is a part of read_timeout_s",
         "_LAST_ENTRY": ON_THE_WIRE,
         "_REQUEST_BYTES": "is what a request takes besides an entry's data, at most",
         "_UNKNOWN_LENGTH": A_MARK,

@@ -101,7 +101,7 @@ class TranslatingConnection(asyncio.Protocol):
         self._settings = settings
         self._now = runtime.clock.monotonic
         self._raw: asyncio.Transport | None = None
-        self._translator = Translator(owner.bookie_id, ledgers, settings, self.send, self._hand_up)
+        self._translator = Translator(owner.bookie_id, ledgers, settings, self._now, self.send, self._hand_up)
         self._received = bytearray()
         self._next_id = itertools.count(1).__next__
         self._sent: dict[int, _Sent] = {}

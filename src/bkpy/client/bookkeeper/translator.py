@@ -51,6 +51,8 @@ _WANTS_AUTHENTICATION: Final = m.message_of(Status.TLS_REQUIRED)
 _NOBODY_WAITS: Final = "the ledger's reader or writer is gone"
 _LAST_ENTRY: Final = -1
 _UNKNOWN_LENGTH: Final = -1
+# Of `read_timeout_s`, which readers divide among the write quorum: for so long a range asks for more entries.
+_ASKS_FOR: Final = 0.125
 
 
 class Send(Protocol):
@@ -74,12 +76,14 @@ class Translator:
         bookie_id: str,
         ledgers: UsedLedgers,
         settings: ClientSettings,
+        now: Callable[[], float],
         send: Send,
         reply: Callable[[wire.Frame], None],
     ) -> None:
         self._bookie_id = bookie_id
         self._ledgers = ledgers
         self._settings = settings
+        self._now = now
         self._send = send
         self._reply = reply
 
@@ -125,9 +129,8 @@ class Translator:
             self._refuse(Op.READ, correlation_id, Status.UNKNOWN, _NOBODY_WAITS)
             return
         key = codecs.key if asked.flags & Flags.RECOVERY else b""
-        reading = _Reading(
-            asked, codecs, key, self._settings, self._send, partial(self._answer, Op.READ, correlation_id)
-        )
+        answer = partial(self._answer, Op.READ, correlation_id)
+        reading = _Reading(asked, codecs, key, self._settings, self._now, self._send, answer)
         reading.go_on()
 
     # --- last add confirmed -----------------------------------------------------------------------------------------
@@ -272,12 +275,15 @@ class _Reading:
         codecs: VerifyingCodecs,
         key: bytes,
         settings: ClientSettings,
+        now: Callable[[], float],
         send: Send,
         answer: Callable[..., None],
     ) -> None:
         self._asked = asked
         self._codecs = codecs
         self._key = key
+        self._now = now
+        self._until = now() + _ASKS_FOR * settings.read_timeout_s
         self._send = send
         self._answer = answer
         self._at_once_max = settings.bookkeeper_reads_at_once
@@ -306,11 +312,13 @@ class _Reading:
             self._end()
 
     def _has_room(self) -> bool:
-        """Whether one more entry, as large as the largest one so far, fits the reply; the first one does always."""
+        """Whether one more entry, as large as the largest one so far, fits the reply and its time; the first does."""
         if self._failed or self._no_ledger or len(self._denied) >= self._codecs.stride:
             return False
         expected = self._bytes + (self._waiting + 1) * self._largest
-        return self._following == self._asked.first or expected <= self._asked.bytes_max
+        if self._following == self._asked.first:
+            return True
+        return expected <= self._asked.bytes_max and self._now() <= self._until
 
     def _answered(self, entry_id: int, response: ResponseMessage) -> None:
         self._waiting -= 1

@@ -92,6 +92,18 @@ async def test_a_range_of_small_entries_is_not_more_requests_than_its_time_is_en
     assert max(ranges) <= RANGE_ENTRIES_MAX
 
 
+async def test_a_range_ends_with_its_time_however_slow_the_bookies_are(theirs: TheirCluster) -> None:
+    """What they have answered until then is returned, and the rest is asked for anew."""
+    theirs.write(7, 100)
+    for bookie in theirs.bookies.values():
+        bookie.seconds_each = 0.1
+    client = await theirs.client(read_timeout_s=6, bookkeeper_reads_at_once=1)
+    reader = await client.open_ledger(7)
+    ranges = [len(block) async for block in reader.read_blocks()]
+    assert sum(ranges) == 100
+    assert 1 < max(ranges) < 10
+
+
 async def test_a_recovery_has_its_time_for_few_requests_too(
     theirs: TheirCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
