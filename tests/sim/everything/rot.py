@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from bkpy.bookie.rebuild import rebuild_with_metadata
-from bkpy.errors import BookKeeperError
+from bkpy.errors import BookKeeperError, CorruptDataError
 from bkpy.storage.entry_log.entry_log import LOG_HEADER_BYTES
 from bkpy.storage.entry_log.scan import LogScan
 from bkpy.storage.file_names import INDEX_NAME
@@ -120,7 +120,7 @@ async def rot_in_an_index(stage: Stage, fault: Fault, rng: Random) -> None:
         if not there:
             return
         bookie.host.disk.replace(rng.choice(there), b"page 7 is rotten")
-        while not await _rebuilt(bookie) and not stage.is_gone(bookie):
+        while not await _rebuilt(stage, bookie) and not stage.is_gone(bookie):
             await asyncio.sleep(TRY_AGAIN_S)
         if bookie.settings.bookie_id in stage.oracle.rotten:
             stage.oracle.in_doubt.add(bookie.settings.bookie_id)
@@ -128,7 +128,7 @@ async def rot_in_an_index(stage: Stage, fault: Fault, rng: Random) -> None:
         await stage.start(bookie)
 
 
-async def _rebuilt(bookie: Bookie) -> bool:
+async def _rebuilt(stage: Stage, bookie: Bookie) -> bool:
     """Whether it was made anew. The process ends then."""
     host = bookie.host
     host.boot()
@@ -141,6 +141,8 @@ async def _rebuilt(bookie: Bookie) -> bool:
         return False
     except (BookKeeperError, OSError) as error:  # its disk may fail while it reads
         host.record("rebuild failed", f"{type(error).__name__}: {error}")
+        if isinstance(error, CorruptDataError) and host.name in stage.rotten_journals:
+            stage.do_without_its_journal(bookie)
         host.crash()
         return False
     host.crash()

@@ -218,7 +218,7 @@ class Stage(Users):
                 bookie.host.record("start failed", type(error).__name__)
                 self.refusals[bookie.host.name] = str(error)
                 if isinstance(error, CorruptDataError) and bookie.host.name in self.rotten_journals:
-                    self._start_without_its_journal(bookie)
+                    self.do_without_its_journal(bookie)
                 if bookie.host.up:
                     bookie.host.crash()
                 bookie.host.disk.heal()
@@ -229,8 +229,8 @@ class Stage(Users):
         with contextlib.suppress(BookKeeperError):  # it may be down again
             await self.oracle.check_denials(client, bookie)
 
-    def _start_without_its_journal(self, bookie: Bookie) -> None:
-        """As an operator does when a start refuses a journal with damage: the bookie may have lost anything."""
+    def do_without_its_journal(self, bookie: Bookie) -> None:
+        """As an operator does where a start or a rebuild refuses damage: the bookie may have lost anything."""
         bookie.settings = bookie.settings.model_copy(update={"journal_damage": "limbo"})
         self.oracle.loses_memory(bookie)
         self.world.marks[JOURNAL_GIVEN_UP] += 1
