@@ -64,8 +64,9 @@ class SimMetadata(MemoryStore):
         return {path: node for path in self.paths if not (node := self.state_of(path)).owner}
 
     def put_back(self, older: Mapping[str, Any]) -> None:
-        """Go back to a copy; whoever is connected has to begin a new session."""
-        for path in sorted(self.paths, reverse=True)[:-1]:  # but for the root
+        """Go back to a copy, on all servers; whoever is connected has to begin a new session."""
+        before = self.paths
+        for path in sorted(before, reverse=True)[:-1]:  # but for the root
             super().apply(Delete(path, None), 0)
         for path in sorted(older)[1:]:
             super().apply(Create(path, older[path].data), 0)
@@ -73,7 +74,8 @@ class SimMetadata(MemoryStore):
             node = self.node(path)
             node.version, node.written_ms, node.created = was.version, was.written_ms, was.created
         for follower in self.followers:
-            follower.hear(self.paths)
+            follower.hear([*before, *self.paths])
+            follower.catch_up()
 
     def state_of(self, path: str) -> Any:
         """A copy of the node; None if there is none."""

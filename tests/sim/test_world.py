@@ -307,6 +307,27 @@ def test_clocks_of_hosts_count_at_their_own_rates() -> None:
     world.run(main())
 
 
+def test_a_follower_goes_back_with_the_store() -> None:
+    world = World(0)
+    far = world.add_host("far")
+
+    async def main() -> None:
+        far.boot()
+        far.follow(1.0)
+        store = far.session()
+        await far.start(store.create("/a", b"1"))
+        older = world.metadata.copy()
+        await far.start(store.put("/a", b"2", 0))
+        await far.start(store.create("/b", b""))
+        world.metadata.put_back(older)
+        assert await far.start(store.get("/a")) == (b"1", 0)
+        assert not await far.start(store.exists("/b"))
+        assert "b" not in await far.start(store.children("/"))
+        await far.start(store.close())
+
+    world.run(main())
+
+
 def test_a_follower_is_behind_but_not_behind_its_own_writes_nor_a_sync() -> None:
     world = World(0)
     near, far = world.add_host("near"), world.add_host("far")
