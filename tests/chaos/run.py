@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import sys
 from collections import Counter
+from operator import not_
 from typing import TYPE_CHECKING
 
 import bkpy
@@ -187,7 +188,7 @@ class Chaos:
         await self._ledgers.kill()
         await self._stage.heal()
         try:
-            await eventually(self._stage.sound, "the cluster heals", deadline_s=HEALED_S, pause_s=0.5)
+            await eventually(self._stage.unsound, "the cluster heals", until=not_, deadline_s=HEALED_S, pause_s=0.5)
         except AssertionError as error:
             raise ChaosError(str(error)) from None
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 SKIPPED = "skipped"
 _STARTED_S = 180.0
+_SHOWN_MAX = 4  # under-replication records, of those that keep a cluster from being sound
 _MIB = 1 << 20
 _SMALL_BYTES = 4096 * _MIB
 # What every version knows.
@@ -230,23 +231,30 @@ class Stage:
 
         A bookie that is still copying what an earlier fault took is read-only. An earlier version can't be rebuilt.
         """
-        if bookie.software != Software.today() or not await self.sound(without=bookie.id):
+        if bookie.software != Software.today() or await self.unsound(without=bookie.id):
             return False
         for name in ("journal", "ledgers"):
             shutil.rmtree(bookie.directory / name)
         bookie.flags = ("--rebuild",)
         return True
 
-    async def sound(self, *, without: str = "") -> bool:
-        """Whether every bookie takes entries, so none is still copying, and no under-replication record is there."""
+    async def unsound(self, *, without: str = "") -> list[str]:
+        """Bookies that take no entries, as they are still copying, and some under-replication records."""
         queue = UnderreplicationQueue(self._store, self._root, self._store.runtime)
+        found = []
         try:
+            for name in BOOKIES:
+                writable = paths.available(self._root, name, read_only=False)
+                if name != without and not await self._store.exists(writable):
+                    found.append(f"{name} takes no entries")
             marked = [ledger_id async for ledger_id in queue.list()]
-            others = [name for name in BOOKIES if name != without]
-            there = [await self._store.exists(paths.available(self._root, name, read_only=False)) for name in others]
-        except bkpy.BookKeeperError:
-            return False
-        return not marked and all(there)
+            for ledger_id in marked[:_SHOWN_MAX]:
+                if (record := await queue.read(ledger_id)) is not None:
+                    lost = ", ".join(f"{name} ({loss.reason})" for name, loss in sorted(record.lost.items()))
+                    found.append(f"ledger {ledger_id} of {len(marked)} is under-replicated on {lost}")
+        except bkpy.BookKeeperError as error:
+            return [str(error)]
+        return found
 
     async def _restart_leader(self, fault: Fault) -> str:
         modes = [await _mode(server.port) for server in self._ensemble.servers]
