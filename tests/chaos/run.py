@@ -14,6 +14,7 @@ from operator import not_
 from typing import TYPE_CHECKING
 
 import bkpy
+from bkpy.protocol.ledger.ledger_metadata import LedgerState
 from tests.faults.oracle import BrokenPromiseError, Promises, check, check_replicas
 from tests.waiting import eventually
 
@@ -67,7 +68,7 @@ class Chaos:
             await self._stage.start()
             async with bkpy.connect(self._stage.direct_uri) as client:
                 await self._storm(schedule, client)
-                await self._healed()
+                await self._healed(client)
                 await self._compare(client)
         finally:
             await self._end_clients()
@@ -182,12 +183,22 @@ class Chaos:
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
-    async def _healed(self) -> None:
-        """The writers end, as killed processes do. Return when every bookie takes entries and no record is left."""
+    async def _healed(self, client: bkpy.Client) -> None:
+        """The writers end, as killed processes do. Return when every bookie takes entries and no record is left.
+
+        A record of an open ledger whose bookies are back waits for who closes the ledger: here nobody else does.
+        """
         await asyncio.gather(*(one.kill() for one in (*self._writers.values(), *self._consumers.values())))
         await self._ledgers.kill()
         await self._stage.heal()
         try:
+            await eventually(
+                lambda: _recover_all(client),
+                "every ledger is closed",
+                deadline_s=HEALED_S,
+                pause_s=0.5,
+                meanwhile=bkpy.BookKeeperError,
+            )
             await eventually(self._stage.unsound, "the cluster heals", until=not_, deadline_s=HEALED_S, pause_s=0.5)
         except AssertionError as error:
             raise ChaosError(str(error)) from None
@@ -243,6 +254,14 @@ class Chaos:
                     continue  # the present driver may have met the last of the faults
             wrong += streamed(found, await asyncio.to_thread(self._stream.rows))
         return wrong
+
+
+async def _recover_all(client: bkpy.Client) -> bool:
+    """Recover each ledger that its writer has left open. Raises what that raises."""
+    async for ledger_id in client.list_ledgers():
+        if (await client.ledger_metadata(ledger_id)).state is not LedgerState.CLOSED:
+            await (await client.recover_ledger(ledger_id)).close()
+    return True
 
 
 def _stream(uri: str, directory: Path) -> Stream:
