@@ -7,6 +7,8 @@ from tests.mutants import Mutant
 _MARKS = "tests/unit/metadata/replication/test_underreplication.py"
 _ELECTION = "tests/unit/metadata/replication/test_election.py"
 _DECISIONS = "tests/unit/protocol/repair/test_lost_bookies.py"
+_LINGERS = "tests/unit/client/write/test_closing_lingers.py"
+_IN_PLACE = "tests/unit/replication/worker/test_repair_in_place.py"
 _AUDITOR = "tests/unit/replication/auditor/test_auditor.py"
 _DIRECTORY = "tests/unit/metadata/bookies/test_directory.py"
 _SHARES = "tests/unit/replication/worker/test_shares.py"
@@ -261,8 +263,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a writer that closes short marks nothing",
         "a bookie that was away for a moment misses acknowledged entries until a weekly check samples them",
-        "        if short:\n            await self._fragments.mark_short(self._ledger_id, short)\n",
-        "",
+        "            if short:\n                await self.record(ledger_id, short)\n            silent",
+        "            silent",
         (
             "tests/unit/replication/auditor/test_returned_bookies.py"
             "::test_a_writer_that_closes_without_a_bookie_marks_it_and_workers_bring_what_it_missed",
@@ -271,15 +273,15 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a closed ledger is not marked for bookies that have not answered",
         "a bookie that is slow, and then fails, misses acknowledged entries until a weekly check samples them",
-        "(self._replication.under_replicated.keys() | silent)",
-        "self._replication.under_replicated.keys()",
+        "{*failed(), *silent}",
+        "{*failed()}",
         ("tests/unit/client/write/test_closing_lingers.py::test_a_bookie_that_does_not_answer_is_waited_for_so_long",),
     ),
     Mutant(
         "a closed ledger is not marked for bookies that fail behind its end",
         "a bookie that fails as a ledger is closed misses acknowledged entries until a weekly check samples them",
-        "(self._replication.under_replicated.keys() | silent)",
-        "set(silent)",
+        "{*failed(), *silent}",
+        "{*silent}",
         (
             "tests/unit/client/write/test_closing_lingers.py"
             "::test_a_bookie_that_fails_behind_the_end_of_the_ledger_is_recorded",
@@ -288,18 +290,86 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a closed ledger is marked for bookies that have answered late",
         "each close of a ledger writes a record",
-        "            silent = [name for name in bookie_ids if self.channel(name).has_unanswered_appends(ledger_id)]",
-        "            silent = list(bookie_ids)",
+        " if channel.has_unanswered_appends(ledger_id)]",
+        "]",
         (
             "tests/unit/client/write/test_closing_lingers.py"
             "::test_a_bookie_that_is_slower_than_the_ack_quorum_has_everything_when_the_client_is_closed",
         ),
     ),
     Mutant(
+        "a closed ledger is recorded for the bookies of its last fragment alone",
+        "a bookie that its writer left misses acknowledged entries until a weekly check samples them",
+        "fragment in metadata.fragments for name in fragment.bookies}\nshort",
+        "fragment in metadata.fragments[-1:] for name in fragment.bookies}\nshort",
+        (f"{_LINGERS}::test_a_bookie_of_a_former_fragment_that_has_not_answered_is_recorded",),
+    ),
+    Mutant(
+        "a cancelled close records nothing",
+        "a log that is closed right behind a roll leaves a slow bookie without entries",
+        "if not abandoned:\nself._let_go()\nawait asyncio.wait([self._following])",
+        "if not abandoned:\n    self._let_go()\nawait self._following",
+        (
+            f"{_LINGERS}::test_a_call_that_is_cancelled_ends_no_look_for_what_bookies_miss",
+            f"{_LINGERS}::test_a_log_that_is_closed_right_behind_a_roll_records_what_bookies_miss_of_both_ledgers",
+        ),
+    ),
+    Mutant(
+        "a second close returns before the first",
+        "what bookies miss is not recorded when the client ends behind it",
+        "                if self._following is not None:\n                    await asyncio.wait([self._following])\n",
+        "",
+        (f"{_LINGERS}::test_the_second_of_two_calls_returns_when_what_bookies_miss_is_recorded",),
+    ),
+    Mutant(
+        "a recovery forgets bookies that are slower than the ack quorum",
+        "what it wrote back is missing there until a weekly check samples it",
+        "            stragglers.follow(closed.metadata, lambda: written.under_replicated, recorded=failed)\n",
+        "",
+        (f"{_LINGERS}::test_a_recovery_records_what_a_bookie_misses_that_is_slower_than_the_ack_quorum",),
+    ),
+    Mutant(
+        "a client ends before what bookies miss is recorded",
+        "a command that recovers a ledger leaves a slow bookie without entries",
+        "            await self._stragglers.close()",
+        "            pass",
+        (f"{_LINGERS}::test_a_client_that_is_closed_meanwhile_records_what_bookies_miss",),
+    ),
+    Mutant(
+        "a slow bookie is waited for in doubled steps alone",
+        "closing takes up to twice as long as the setting says, and a client ends before",
+        "min(pause_s, until - now())",
+        "pause_s",
+        (f"{_LINGERS}::test_a_client_that_is_closed_meanwhile_records_what_bookies_miss",),
+    ),
+    Mutant(
+        "a bookie is trusted with what it has not synced",
+        "its record is removed, and then it loses power",
+        " or not await self._syncs(metadata, copy)",
+        "",
+        (f"{_IN_PLACE}::test_a_bookie_that_returns_what_it_has_not_synced_stays_recorded",),
+    ),
+    Mutant(
+        "a bookie that restarted is trusted with what it returned before",
+        "it has lost that, and its record is removed",
+        "return channel.up and channel.generation == generation",
+        "return True",
+        (f"{_IN_PLACE}::test_a_bookie_that_restarts_behind_what_it_returned_is_not_taken_for_one_that_has_it",),
+    ),
+    Mutant(
+        "the look of a worker has no time to notice the end of its session",
+        "an operator is asked to report a defect that there is not",
+        "timeout=2 * self._settings.repair_pause_min_s",
+        "timeout=self._settings.repair_pause_min_s",
+        (
+            "tests/unit/replication/worker/test_worker_edges.py"
+            "::test_a_session_that_ends_with_a_failure_of_the_look_is_no_defect",
+        ),
+    ),
+    Mutant(
         "a recovery that closes short marks nothing",
         "a bookie that was away for a moment misses acknowledged entries until a weekly check samples them",
-        "            if under_replicated := write_back.under_replicated:\n"
-        "                await mark_short(self._catalog, self._ledger_id, under_replicated)\n",
+        "            if failed:\n                await stragglers.record(self._ledger_id, failed)\n",
         "",
         ("tests/unit/recovery/test_recovery.py::test_a_bookie_that_nothing_could_be_written_back_to_is_marked",),
     ),

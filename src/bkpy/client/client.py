@@ -23,6 +23,7 @@ from bkpy.client.write.explicit_lac import Publisher
 from bkpy.client.write.interfaces import ReplicationParts
 from bkpy.client.write.leaving import Leaving
 from bkpy.client.write.progress import Progress
+from bkpy.client.write.stragglers import Stragglers
 from bkpy.client.write.writer import LedgerWriter
 from bkpy.errors import (
     BookKeeperError,
@@ -124,7 +125,10 @@ class Client:
         self._ensembles = Ensembles(
             directory, placement or rack_aware_placement(runtime.rng), self._pool, settings, runtime
         )
-        self._parts = ReplicationParts(self._ensembles, self._pool, self._dispatcher, settings, runtime)
+        self._stragglers = Stragglers(cluster.catalog, self._pool, settings, runtime)
+        self._parts = ReplicationParts(
+            self._ensembles, self._pool, self._dispatcher, self._stragglers, settings, runtime
+        )
         self._recoveries = Recoveries(
             cluster.catalog,
             directory,
@@ -554,14 +558,17 @@ class Client:
         self._leaving.close()
         for writing in list(self._writing):
             writing.abandon()
-        self._dispatcher.close()
-        self._publisher.close()
-        await self._pool.close()
-        try:
-            await self._directory.close()
-        finally:  # also if this is cancelled: nothing else ends the session
-            if self._owns_store:
-                await self._cluster.store.close()
+        try:  # also if this is cancelled: nothing else ends connections and session
+            await self._stragglers.close()
+        finally:
+            self._dispatcher.close()
+            self._publisher.close()
+            await self._pool.close()
+            try:
+                await self._directory.close()
+            finally:
+                if self._owns_store:
+                    await self._cluster.store.close()
 
     async def __aenter__(self) -> Client:
         return self

@@ -7,7 +7,7 @@ Invariants: a recovery reads entries from the ensembles that the metadata named 
 of the last fragment fences; an entry is the last one only if so many bookies explicitly deny the next one that it can't
 have been acknowledged; the closing write stores changed ensembles, and no write before it. A recovery that fails leaves
 the ledger IN_RECOVERY, for a later try. A ledger that is closed while a bookie misses entries that were written back is
-marked as under-replicated.
+recorded as under-replicated, by the recovery's client (`client/write/stragglers.py`) if the bookie is merely slow.
 
 A recovery reads through the same pipeline of ranges as a reader, and gets the same replies. It counts them more
 strictly, because its decision is final: docs/explanation/protocol.md compares the two.
@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, NamedTuple, assert_never
 from bkpy.client.close import Closed, close_ledger, read_again
 from bkpy.client.iteration import raised_where_awaited
 from bkpy.client.read.range_pipeline import RangePipeline
-from bkpy.client.write.fragments import mark_short
 from bkpy.errors import (
     BookKeeperError,
     CorruptDataError,
@@ -187,8 +186,12 @@ class LedgerRecovery:
             )
             if not isinstance(closed, Closed):
                 raise to_error(closed, ledger_id=self._ledger_id)
-            if under_replicated := write_back.under_replicated:
-                await mark_short(self._catalog, self._ledger_id, under_replicated)
+            # No recovery waits for a bookie that is slower than the ack quorum: a takeover would.
+            stragglers, written = self._parts.stragglers, write_back
+            failed = written.under_replicated
+            stragglers.follow(closed.metadata, lambda: written.under_replicated, recorded=failed)
+            if failed:
+                await stragglers.record(self._ledger_id, failed)
             return closed.metadata
         finally:
             if write_back is not None:

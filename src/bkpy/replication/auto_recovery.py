@@ -1,7 +1,8 @@
 """Autorecovery: a candidate for auditor and a worker, in a bookie or alone, in the session that they are given.
 
-Invariants: a failure in here is logged and tried again, and harms nothing else in the process; a stop takes no longer
-than `metadata_close_timeout_s` while the metadata store is away.
+Invariants: a failure in here is logged and tried again, and harms nothing else in the process; while the metadata store
+is away, a stop takes no longer than `metadata_close_timeout_s`, and behind a recovery as long again and
+`close_linger_s`.
 """
 
 from __future__ import annotations

@@ -145,11 +145,12 @@ class BookiePool:
         """
         now, pause_s = self._runtime.clock.monotonic, _LINGER_PAUSE_S
         until = now() + self._settings.close_linger_s
+        channels = {name: self._channels[name] for name in bookie_ids if name in self._channels}
         while True:
-            silent = [name for name in bookie_ids if self.channel(name).has_unanswered_appends(ledger_id)]
+            silent = [name for name, channel in channels.items() if channel.has_unanswered_appends(ledger_id)]
             if not silent or self._closed or now() >= until:
                 return silent
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(min(pause_s, until - now()))
             pause_s *= 2
 
     async def close(self) -> None:

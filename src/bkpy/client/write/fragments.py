@@ -148,27 +148,6 @@ class StoredFragments:
             case _:
                 assert_never(closed)
 
-    async def mark_short(self, ledger_id: int, bookie_ids: Collection[str]) -> None:
-        """Mark the closed ledger for these bookies, see the function."""
-        await mark_short(self._catalog, ledger_id, bookie_ids)
-
-
-async def mark_short(catalog: LedgerCatalog, ledger_id: int, bookie_ids: Collection[str]) -> None:
-    """Mark the closed ledger for bookies that may miss acknowledged entries, so that workers verify and copy.
-
-    Where that fails, the periodic check of replicas may find it, as in a BookKeeper cluster, which has no marks.
-    """
-    if not catalog.has_marks:
-        return
-    marks = catalog.marks()
-    try:
-        outcome = await marks.add(ledger_id, marks.returned_now(bookie_ids))
-        if isinstance(outcome, NotDone | Unknown):
-            raise to_error(outcome)
-        await marks.announce()
-    except (BookKeeperError, UnsupportedVersionError) as error:
-        log.warning("ledger %d: failed to mark it under-replicated on %s: %s", ledger_id, sorted(bookie_ids), error)
-
 
 def _place(fragment: Fragment) -> tuple[int, tuple[str, ...]]:
     return fragment.first_entry, fragment.bookies

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from bkpy.client.bookies.ensembles import Ensembles
     from bkpy.client.bookies.pool import BookiePool
     from bkpy.client.write.dispatcher import AddDispatcher
+    from bkpy.client.write.stragglers import Stragglers
     from bkpy.config.client import ClientSettings
     from bkpy.errors import BookKeeperError
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
@@ -22,6 +23,7 @@ class ReplicationParts(NamedTuple):
     ensembles: Ensembles
     pool: BookiePool
     dispatcher: AddDispatcher
+    stragglers: Stragglers
     settings: ClientSettings
     runtime: Runtime
 

@@ -48,11 +48,13 @@ class LedgerWriter:
         "_batcher",
         "_closing",
         "_deferred_sync",
+        "_following",
         "_fragments",
         "_ledger_id",
         "_on_closed",
         "_pool",
         "_replication",
+        "_stragglers",
         "_window",
     )
     __reduce__ = refuse_pickling
@@ -89,6 +91,8 @@ class LedgerWriter:
         self._replication = self._batcher.replication
         self._deferred_sync = DeferredSync(self._batcher, parts) if metadata.deferred_sync else None
         self._pool = parts.pool
+        self._stragglers = parts.stragglers
+        self._following: asyncio.Task[None] | None = None  # records what bookies miss of the closed ledger
         self._on_closed = on_closed
         self._closing: asyncio.Future[None] | None = None  # the call of `close` that goes on, or has ended it
 
@@ -274,6 +278,8 @@ class LedgerWriter:
         while (others := self._closing) is not None:
             await asyncio.wait([others])
             if not others.cancelled():  # else that call has gone, and this one takes its place
+                if self._following is not None:
+                    await asyncio.wait([self._following])
                 return others.result()
         if (state := self._replication.state).over:
             unknown = state is WriterState.GIVEN_UP
@@ -296,18 +302,16 @@ class LedgerWriter:
             else:
                 self._closing = None  # may be tried again; appends stay refused, for the write may have happened
             raise
-        closing.set_result(None)
         abandoned = self._replication.state.over  # meanwhile
         self._replication.move(Event.STORED)
-        short = self._replication.under_replicated.keys()  # the absent ones are recorded since the creation
+        # The absent ones are recorded since the creation.
+        self._following = self._stragglers.follow(
+            self.metadata, lambda: self._replication.under_replicated, recorded=self.absent
+        )
+        closing.set_result(None)
         if not abandoned:
             self._let_go()
-        if short:
-            await self._fragments.mark_short(self._ledger_id, short)
-        silent = await self._pool.linger(self._ledger_id, self.ensemble)
-        # Nobody will look when those answer, or fail to.
-        if late := (self._replication.under_replicated.keys() | silent) - short - self.absent:
-            await self._fragments.mark_short(self._ledger_id, late)
+        await asyncio.wait([self._following])
 
     async def _drain(self) -> None:
         """Wait until every append has ended, one way or the other."""

@@ -38,6 +38,13 @@ class Share(NamedTuple):
             else None
         )
 
+    def last(self, entry_id: int) -> int | None:
+        """The last of these entries up to `entry_id`; None if there are none."""
+        return max(
+            (start + (entry_id - start) // self.step * self.step for start in self.starts if start <= entry_id),
+            default=None,
+        )
+
 
 class Holdings(NamedTuple):
     """A fragment, from `first_entry` to `last_entry` (one less if it is empty, None for no end yet)."""

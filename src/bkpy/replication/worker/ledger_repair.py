@@ -195,6 +195,11 @@ class LedgerRepair:
 
     async def copy(self, metadata: LedgerMetadata, copy: Copy, target: str) -> Copied | Unreadable | Failed:
         """Copy to the bookie, and no more."""
+        return await self._copy(metadata, copy, target, self._count)
+
+    async def _copy(
+        self, metadata: LedgerMetadata, copy: Copy, target: str, count: CopyCount
+    ) -> Copied | Unreadable | Failed:
         return await FragmentCopy(
             metadata,
             copy,
@@ -202,11 +207,23 @@ class LedgerRepair:
             context=self._context,
             settings=self._settings,
             rate=self._rate,
-            count=self._count,
+            count=count,
         ).run()
 
     async def holds(self, metadata: LedgerMetadata, copy: Copy) -> bool:
-        """Whether the bookie that has the place returns all of its share intact. One that doesn't answer does not."""
+        """Whether the bookie that has the place has synced all of its share. One that doesn't answer has not."""
+        channel = self._context.parts.pool.channel(copy.old)
+        try:
+            await channel.connect(again=True)
+        except BookKeeperError:
+            return False
+        generation = channel.generation
+        if not await self._returns(metadata, copy) or not await self._syncs(metadata, copy):
+            return False
+        return channel.up and channel.generation == generation  # else it may have lost what it returned
+
+    async def _returns(self, metadata: LedgerMetadata, copy: Copy) -> bool:
+        """Whether the bookie returns all of its share intact."""
         following = copy.first
         while following <= copy.last:
             try:
@@ -220,6 +237,18 @@ class LedgerRepair:
             await self._rate.spend(held.size)
             following = held.examined_to + 1
         return True
+
+    async def _syncs(self, metadata: LedgerMetadata, copy: Copy) -> bool:
+        """Whether the bookie syncs what it was sent of its share, and may have returned from memory alone.
+
+        It answers an append of the last entry behind the syncs of all before.
+        """
+        last = copy.share.last(copy.last)
+        if last is None:
+            return True
+        share = copy.share._replace(starts=(last,), entries=1)
+        again = copy._replace(first=last, last=last, share=share, in_place=True)
+        return isinstance(await self._copy(metadata, again, copy.old, CopyCount()), Copied)
 
     async def choose(self, metadata: LedgerMetadata, copy: Copy, leaving: Collection[str]) -> str | None:
         """A bookie to copy to, which can be reached; None if there is none."""

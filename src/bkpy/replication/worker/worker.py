@@ -151,8 +151,9 @@ class ReplicationWorker:
         try:
             while True:
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                if any(_returned(task) for task in done):  # as they do when the client is closed: the look does as well
-                    done, _ = await asyncio.wait(tasks, timeout=self._settings.repair_pause_min_s)
+                if any(_returned(task) for task in done):
+                    # As they do when the client is closed. So does the look, which may pause behind a failure first.
+                    done, _ = await asyncio.wait(tasks, timeout=2 * self._settings.repair_pause_min_s)
                 ended = [(task, tasks.pop(task)) for task in done]
                 if any(name == looking and _returned(task) for task, name in ended):
                     return

@@ -6,16 +6,18 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.unit.replication.repairing import whole
+from tests.unit.replication.repairing import held, whole
 from tests.waiting import eventually
 
 from bkpy.admin.client import AdminClient
-from bkpy.metadata.replication.underreplication import LossReason
+from bkpy.metadata.replication.underreplication import LossReason, UnderreplicationQueue
+from bkpy.protocol.ledger.ledger_metadata import LedgerState
 
 if TYPE_CHECKING:
     from tests.in_process import InProcess
 
     from bkpy.client.client import Client
+    from bkpy.client.write.writer import LedgerWriter
 
 
 async def recorded(client: Client, ledger_id: int) -> dict[str, str]:
@@ -64,3 +66,127 @@ async def test_a_bookie_that_fails_behind_the_end_of_the_ledger_is_recorded(clus
     cluster.kill("b")
     await closing
     assert await recorded(client, writer.ledger_id) == {"b": LossReason.RETURNED}
+
+
+async def closed_without_b(cluster: InProcess, client: Client) -> tuple[LedgerWriter, asyncio.Task[None]]:
+    """A writer whose ledger is CLOSED, and its `close`, which waits for a bookie that doesn't answer."""
+    writer = await client.create_ledger()
+    cluster.hang("b")
+    await writer.append(b"entry")
+    closing = asyncio.create_task(writer.close())
+    await eventually(lambda: writer.metadata.state is LedgerState.CLOSED)
+    assert not closing.done()
+    return writer, closing
+
+
+async def test_a_client_that_is_closed_meanwhile_records_what_bookies_miss(cluster: InProcess) -> None:
+    client = await cluster.client(close_linger_s=60.0, add_timeout_s=120.0)
+    other = await cluster.client()
+    writer, closing = await closed_without_b(cluster, client)
+    await client.close()
+    assert await recorded(other, writer.ledger_id) == {"b": LossReason.RETURNED}
+    await closing
+
+
+async def test_a_client_whose_store_is_away_ends_in_time(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = await cluster.client(close_linger_s=0.1, metadata_close_timeout_s=1.0)
+    writer, closing = await closed_without_b(cluster, client)
+    monkeypatch.setattr(UnderreplicationQueue, "add", lambda *_: asyncio.Event().wait())
+    await client.close()
+    await closing
+    assert f"ledger {writer.ledger_id}: the client ended before it was known whether" in caplog.text
+
+
+async def test_a_call_that_is_cancelled_ends_no_look_for_what_bookies_miss(cluster: InProcess) -> None:
+    client = await cluster.client()
+    writer, closing = await closed_without_b(cluster, client)
+    closing.cancel()
+    await asyncio.wait([closing])
+    await writer.close()
+    assert await recorded(client, writer.ledger_id) == {"b": LossReason.RETURNED}
+
+
+async def test_the_second_of_two_calls_returns_when_what_bookies_miss_is_recorded(cluster: InProcess) -> None:
+    client = await cluster.client()
+    writer, first = await closed_without_b(cluster, client)
+    await writer.close()
+    assert await recorded(client, writer.ledger_id) == {"b": LossReason.RETURNED}
+    await first
+
+
+async def test_a_log_that_is_closed_right_behind_a_roll_records_what_bookies_miss_of_both_ledgers(
+    cluster: InProcess,
+) -> None:
+    """The log's end cancels the end of its former ledger, and begins that again."""
+    client = await cluster.client()
+    log = await client.open_log("log", create=True, roll_entries=3)
+    former = log.ledger_id
+    cluster.hang("b")
+    for _ in range(4):
+        await log.append(b"entry")
+    await eventually(lambda: log.ledger_id != former)
+    await log.append(b"entry")
+
+    async def former_is_closed() -> bool:
+        return (await client.ledger_metadata(former)).state is LedgerState.CLOSED
+
+    await eventually(former_is_closed)
+    last = log.ledger_id
+    await log.close()
+    for ledger_id in (former, last):
+        assert await recorded(client, ledger_id) == {"b": LossReason.RETURNED}
+
+
+async def test_a_bookie_of_a_former_fragment_that_has_not_answered_is_recorded(four: InProcess) -> None:
+    """Its disk stalls before an entry is synced. It refuses the next one, and another bookie replaces it."""
+    client = await four.client(add_timeout_s=60.0)
+    writer = await client.create_ledger()
+    slow, *others = writer.ensemble
+    four.disks[slow].stall("journal")
+    try:
+        await writer.append(b"entry")
+        refusing = asyncio.create_task(four.node(slow).set_read_only(True, "its disk is full"))
+        await eventually(lambda: four.service(slow).read_only)
+        for name in others:  # else they acknowledge the next entry before it is refused
+            four.disks[name].stall("journal")
+        appended = writer.append_nowait(b"entry")
+        await eventually(lambda: slow not in writer.ensemble)
+        for name in others:
+            four.disks[name].unstall()
+        await appended
+        await writer.close()
+        assert [slow in fragment.bookies for fragment in writer.metadata.fragments] == [True, False]
+        assert await recorded(client, writer.ledger_id) == {slow: LossReason.RETURNED}
+    finally:
+        for disk in four.disks.values():
+            disk.unstall()
+    await refusing
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["silent", "fails"])
+async def test_a_recovery_records_what_a_bookie_misses_that_is_slower_than_the_ack_quorum(
+    cluster: InProcess, fails: bool
+) -> None:
+    """It doesn't wait for it, its client does."""
+    client = await cluster.client()
+    writer = await client.create_ledger()
+    cluster.hang("b")
+    await writer.append_batch([b"entry"] * 5)  # no bookie knows that these are acknowledged
+    writer.abandon()
+    other = await cluster.client(close_linger_s=60.0, add_timeout_s=120.0)
+    began = asyncio.get_running_loop().time()
+    await other.recover_ledger(writer.ledger_id)
+    assert asyncio.get_running_loop().time() - began < 60.0
+    assert await recorded(client, writer.ledger_id) == {}
+    if fails:
+        cluster.kill("b")
+    await other.close()
+    assert (await client.ledger_metadata(writer.ledger_id)).fragments[0].bookies == writer.ensemble
+    assert await recorded(client, writer.ledger_id) == {"b": LossReason.RETURNED}
+    if not fails:
+        cluster.kill("b")
+    await cluster.node("b").stop()
+    await cluster.start_node("b")
+    assert not await held(client, writer.ledger_id, "b", 4)

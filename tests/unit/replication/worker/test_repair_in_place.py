@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.hooks import cluster_of
 from tests.in_process import DEADLINE_S, InProcess, rewrite
+from tests.sim.disk import EntryStatus
 from tests.unit.client.support import payload
+from tests.unit.client.write.test_closing_lingers import recorded
 from tests.unit.replication.repairing import held, whole
 from tests.unit.replication.worker.test_ledger_repair import ENTRIES, closed, lose
 from tests.unit.replication.worker.test_worker import healer
@@ -184,3 +186,63 @@ async def test_a_mark_stays_while_one_of_two_copies_fails(four: InProcess, monke
         failing = False
         await one.unmarked()
     await whole(client, metadata.ledger_id)
+
+
+# --- what a bookie returns before it has synced it --------------------------------------------------------------------
+
+
+async def lose_power(cluster: InProcess) -> None:
+    """Bookie b restarts without what it has not synced."""
+    left = cluster.disks["b"].clone()
+    left.power_cut(lambda dirty: EntryStatus.DROPPED)
+    left.heal()
+    cluster.disks["b"].unstall()
+    await cluster.node("b").stop()
+    cluster.disks["b"] = left
+    await cluster.start_node("b")
+
+
+async def unsynced_by_b(cluster: InProcess, client: Client) -> int:
+    """A closed ledger of four entries, of which b has synced one."""
+    writer = await client.create_ledger()
+    await writer.append(b"synced")
+    cluster.disks["b"].stall("journal")
+    await writer.append_batch([b"entry"] * 3)
+    await writer.close()
+    assert await recorded(client, writer.ledger_id) == {"b": LossReason.RETURNED}
+    return writer.ledger_id
+
+
+async def test_a_bookie_that_returns_what_it_has_not_synced_stays_recorded(cluster: InProcess) -> None:
+    client = await cluster.client()
+    ledger_id = await unsynced_by_b(cluster, client)
+    async with healer(cluster) as one:
+        one.start()
+        try:
+            await eventually(lambda: one.worker.status()["postponed"] == 1)
+            assert await recorded(client, ledger_id) == {"b": LossReason.RETURNED}
+        finally:
+            await lose_power(cluster)
+        await one.unmarked()
+    assert set(await held(client, ledger_id, "b", 3)) == {0, 1, 2, 3}
+
+
+async def test_a_bookie_that_restarts_behind_what_it_returned_is_not_taken_for_one_that_has_it(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has lost what it returned, and syncs the last entry again."""
+    client = await cluster.client()
+    ledger_id = await unsynced_by_b(cluster, client)
+    returns = LedgerRepair._returns
+
+    async def and_then_power_fails(repair: LedgerRepair, metadata: LedgerMetadata, copy: Copy) -> bool:
+        monkeypatch.undo()
+        returned = await returns(repair, metadata, copy)
+        await lose_power(cluster)
+        return returned
+
+    async with healer(cluster) as one:
+        monkeypatch.setattr(LedgerRepair, "_returns", and_then_power_fails)
+        one.start()
+        await one.unmarked()
+    assert set(await held(client, ledger_id, "b", 3)) == {0, 1, 2, 3}

@@ -17,7 +17,7 @@ from tests.unit.replication.worker.test_worker import healer
 from tests.waiting import eventually
 
 from bkpy.client.client import replication_context
-from bkpy.errors import UnauthorizedError
+from bkpy.errors import MetadataUnavailableError, UnauthorizedError
 from bkpy.metadata import paths
 from bkpy.metadata.bookies import registration
 from bkpy.metadata.ledgers.layout import LONG_HIERARCHICAL
@@ -32,6 +32,8 @@ from bkpy.replication.worker.repair_queue import RepairQueue
 from bkpy.replication.worker.worker_metrics import WorkerMetrics
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from tests.in_process import InProcess
 
     from bkpy.client.client import Client
@@ -403,6 +405,35 @@ async def test_a_task_of_the_worker_that_ends_is_logged_counted_and_replaced(
         assert registry.get_sample_value("bkpy_replication_replaced_tasks_total") == 1
     (record,) = [record for record in caplog.records if "ended though the worker runs" in record.message]
     assert record.levelname == "ERROR"
+
+
+async def test_a_session_that_ends_with_a_failure_of_the_look_is_no_defect(
+    four: InProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The switch notices the end at once; the look is told that the store didn't answer, and pauses first."""
+    listing = UnderreplicationQueue.list
+    looks = asyncio.Event()
+    ended = asyncio.Event()
+
+    async def fail_at_the_end(marks: UnderreplicationQueue) -> AsyncIterator[int]:
+        if not looks.is_set():
+            looks.set()
+            await ended.wait()
+            await asyncio.sleep(one.settings.repair_pause_min_s / 2)
+            raise MetadataUnavailableError("no answer in time")
+        async for ledger_id in listing(marks):
+            yield ledger_id
+
+    async with healer(four) as one:
+        monkeypatch.setattr(UnderreplicationQueue, "list", fail_at_the_end)
+        one.start()
+        assert one.task is not None
+        await looks.wait()
+        await cluster_of(one.client).store.close()
+        ended.set()
+        await one.task
+        assert one.worker.replaced_tasks == 0
+    assert "ended though the worker runs" not in caplog.text
 
 
 @pytest.mark.parametrize("whole_worker", [False, True])
