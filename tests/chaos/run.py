@@ -32,12 +32,52 @@ from .schedule import LANES, LOGS, STREAMED, Fault, draw
 from .stage import SKIPPED, Stage
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from .stream import Stream
 
 HEALED_S = 300.0
+CALM_S = 60.0  # for the cluster to be sound before a bookie loses its disks
 ENDED_S = 120.0  # for the stream to read the rest
+
+
+class Turns:
+    """Most faults share the time, and one that needs a calm has it alone."""
+
+    def __init__(self) -> None:
+        self._changed = asyncio.Condition()
+        self._sharing = 0
+        self._calm = False
+
+    @contextlib.asynccontextmanager
+    async def shared(self) -> AsyncIterator[None]:
+        async with self._changed:
+            await self._changed.wait_for(lambda: not self._calm)
+            self._sharing += 1
+        try:
+            yield
+        finally:
+            async with self._changed:
+                self._sharing -= 1
+                self._changed.notify_all()
+
+    @contextlib.asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        async with self._changed:
+            await self._changed.wait_for(lambda: not self._calm)
+            self._calm = True
+            try:
+                await self._changed.wait_for(lambda: not self._sharing)
+            except asyncio.CancelledError:
+                self._calm = False
+                raise
+        try:
+            yield
+        finally:
+            async with self._changed:
+                self._calm = False
+                self._changed.notify_all()
 
 
 class ChaosError(AssertionError):
@@ -53,6 +93,7 @@ class Chaos:
         self._directory = directory
         self._seed, self._length_s = seed, length_s
         self._stage = Stage(directory)
+        self._turns = Turns()
         uri = self._stage.uri
         self._writers = {log: ClientProcess("write", uri, directory, log, seed) for log in LOGS}
         self._rivals = {log: ClientProcess("write", uri, directory, log, seed + 1, name="rival") for log in LOGS}
@@ -95,10 +136,14 @@ class Chaos:
     async def _lane(self, faults: list[Fault], client: bkpy.Client) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
+        calm_s = 0.0
         for fault in faults:
-            await asyncio.sleep(max(0.0, began + fault.at_s - loop.time()))
-            if loop.time() < began + self._length_s:  # a bookie takes its time to start, the more the busier all is
-                self.faults[await self._apply(fault, client)] += 1
+            await asyncio.sleep(max(0.0, began + fault.at_s + calm_s - loop.time()))
+            waits = loop.time()
+            async with self._turns.alone() if fault.kind == "disk lost" else self._turns.shared():
+                calm_s += loop.time() - waits
+                if loop.time() < began + self._length_s:  # a bookie takes its time to start, the more the busier all is
+                    self.faults[await self._apply(fault, client)] += 1
 
     async def _apply(self, fault: Fault, client: bkpy.Client) -> str:
         match fault.kind:
@@ -127,6 +172,8 @@ class Chaos:
                 return await self._drain(fault, bkpy.AdminClient(client))
             case "truncation":
                 return await self._truncate(fault, bkpy.AdminClient(client))
+            case "disk lost":
+                return await self._lose_disk(fault, client)
             case _:
                 return await self._stage.apply(fault)
         return fault.kind
@@ -160,6 +207,18 @@ class Chaos:
         except (bkpy.BookKeeperError, KeyError):  # there is no such log or consumer yet, or not all bookies answer
             return "truncation, refused"
         return fault.kind
+
+    async def _lose_disk(self, fault: Fault, client: bkpy.Client) -> str:
+        """A bookie loses its disks once every other one is sound."""
+
+        async def sound() -> bool:
+            for ledger_id in await self._stage.recorded():
+                await _recover(client, ledger_id)  # else its record waits for whoever closes it
+            return not await self._stage.unsound()
+
+        with contextlib.suppress(AssertionError):
+            await eventually(sound, "calm", deadline_s=CALM_S, pause_s=0.5, meanwhile=bkpy.BookKeeperError)
+        return await self._stage.apply(fault)
 
     async def _progress(self) -> None:
         loop = asyncio.get_running_loop()
@@ -259,9 +318,13 @@ class Chaos:
 async def _recover_all(client: bkpy.Client) -> bool:
     """Recover each ledger that its writer has left open. Raises what that raises."""
     async for ledger_id in client.list_ledgers():
-        if (await client.ledger_metadata(ledger_id)).state is not LedgerState.CLOSED:
-            await (await client.recover_ledger(ledger_id)).close()
+        await _recover(client, ledger_id)
     return True
+
+
+async def _recover(client: bkpy.Client, ledger_id: int) -> None:
+    if (await client.ledger_metadata(ledger_id)).state is not LedgerState.CLOSED:
+        await (await client.recover_ledger(ledger_id)).close()
 
 
 def _stream(uri: str, directory: Path) -> Stream:

@@ -21,7 +21,7 @@ LANES: dict[str, dict[str, tuple[tuple[str, ...], int]]] = {
         "restart": (BOOKIES, 3),
         "cut": (BOOKIES, 3),
         "delay": (BOOKIES, 3),
-        "disk lost": (BOOKIES, 2),
+        "disk lost": (BOOKIES, 1),
         "disk full": ((SMALL,), 2),
     },
     "bookies as well": {

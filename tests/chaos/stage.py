@@ -247,6 +247,11 @@ class Stage:
         bookie.flags = ("--rebuild",)
         return True
 
+    async def recorded(self) -> list[int]:
+        """The ledgers that have under-replication records."""
+        queue = UnderreplicationQueue(self._store, self._root, self._store.runtime)
+        return [ledger_id async for ledger_id in queue.list()]
+
     async def unsound(self, *, without: str = "") -> list[str]:
         """Bookies that take no entries, as they are still copying, and some under-replication records."""
         queue = UnderreplicationQueue(self._store, self._root, self._store.runtime)
@@ -256,7 +261,7 @@ class Stage:
                 writable = paths.available(self._root, name, read_only=False)
                 if name != without and not await self._store.exists(writable):
                     found.append(f"{name} takes no entries")
-            marked = [ledger_id async for ledger_id in queue.list()]
+            marked = await self.recorded()
             for ledger_id in marked[:_SHOWN_MAX]:
                 if (record := await queue.read(ledger_id)) is not None:
                     lost = ", ".join(f"{name} ({loss.reason})" for name, loss in sorted(record.lost.items()))
