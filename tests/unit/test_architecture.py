@@ -306,6 +306,7 @@ CONSTANTS = {
     },
     "client/bookkeeper/translator.py": {
         "_ASKS_FOR": "is a part of read_timeout_s",
+        "_ENDS_AFTER": "is a part of read_timeout_s",
         "_LAST_ENTRY": ON_THE_WIRE,
         "_REQUEST_BYTES": "is what a request takes besides an entry's data, at most",
         "_UNKNOWN_LENGTH": A_MARK,

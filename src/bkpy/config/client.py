@@ -114,6 +114,10 @@ class ClientSettings(ClientNetwork, WriterHealing, LogRolling, MetadataSettings,
         description="name of the client for people. A log shows it, with host and process, as its writer",
     )
 
+    def replica_timeout_s(self, write_quorum: int) -> float:
+        """For how long a read waits for one replica of an entry: hung ones leave time for another round."""
+        return self.read_timeout_s / write_quorum
+
     @model_validator(mode="after")
     def _consistent(self) -> ClientSettings:
         if self.reply_bytes_max < max(self.entry_bytes_max, self.read_bytes) + 64 * KIB:

@@ -27,13 +27,15 @@ _SHORT_NAMES: Final = {name.removeprefix("bk-"): name for name in DIGEST_TYPES}
 class VerifyingCodecs(NamedTuple):
     """Of one ledger: its entries as bookies have them, and as this client's parts have them; and its key.
 
-    A bookie that has the ledger has one of any `stride` entries in a row, unless it misses some.
+    A bookie that has the ledger has one of any `stride` entries in a row, unless it misses some. Readers divide their
+    time among `write_quorum` replicas.
     """
 
     entries: EntryCodec
     records: RecordCodec
     key: bytes
     stride: int
+    write_quorum: int
 
 
 class UsedLedgers:
@@ -55,7 +57,11 @@ class UsedLedgers:
         striped = metadata.ensemble_size > metadata.write_quorum
         stride = metadata.ensemble_size if striped else 1
         self._codecs[ledger_id] = VerifyingCodecs(
-            EntryCodec(ledger_id, digest_type, password), RecordCodec(ledger_id), metadata.ledger_key, stride
+            EntryCodec(ledger_id, digest_type, password),
+            RecordCodec(ledger_id),
+            metadata.ledger_key,
+            stride,
+            metadata.write_quorum,
         )
         self._users[ledger_id] += 1
         codec = RecordCodec(ledger_id)

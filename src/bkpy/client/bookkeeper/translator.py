@@ -11,11 +11,14 @@
     WRITE_LAC, FORCE          WRITE_LAC, FORCE_LEDGER                                  a status
 
 Invariants: an entry whose digest doesn't match is handed up as a record that doesn't verify. A bookie denies an entry
-only by ENOENTRY or ENOLEDGER. Last add confirmed is taken from what a digest covers, never from `maxLAC`.
+only by ENOENTRY or ENOLEDGER. Last add confirmed is taken from what a digest covers, never from `maxLAC`. The reply to
+a READ is about the range's first entries, at least one, and the bookie has answered each of them.
 """
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -51,8 +54,10 @@ _WANTS_AUTHENTICATION: Final = m.message_of(Status.TLS_REQUIRED)
 _NOBODY_WAITS: Final = "the ledger's reader or writer is gone"
 _LAST_ENTRY: Final = -1
 _UNKNOWN_LENGTH: Final = -1
-# Of `read_timeout_s`, which readers divide among the write quorum: for so long a range asks for more entries.
-_ASKS_FOR: Final = 0.125
+# Parts of the time that a reader gives one replica. A range asks for the entries that the bookie is expected to answer
+# in the first part. After the second part it ends with what the bookie has answered.
+_ASKS_FOR: Final = 0.375
+_ENDS_AFTER: Final = 0.75
 
 
 class Send(Protocol):
@@ -86,6 +91,7 @@ class Translator:
         self._now = now
         self._send = send
         self._reply = reply
+        self._pace = _Pace()
 
     def take(self, buffers: list[Bytes]) -> None:
         """Take one of the channel's frames."""
@@ -130,7 +136,7 @@ class Translator:
             return
         key = codecs.key if asked.flags & Flags.RECOVERY else b""
         answer = partial(self._answer, Op.READ, correlation_id)
-        reading = _Reading(asked, codecs, key, self._settings, self._now, self._send, answer)
+        reading = _Reading(asked, codecs, key, self._settings, self._now, self._pace, self._send, answer)
         reading.go_on()
 
     # --- last add confirmed -----------------------------------------------------------------------------------------
@@ -266,8 +272,20 @@ class _Adding:
             self._answer(list(map(int, self._statuses)))
 
 
+@dataclass
+class _Pace:
+    """How fast the bookie answers reads, as a range has last seen it; 0 before the first answer."""
+
+    seconds_each: float = 0.0
+
+
 class _Reading:
-    """The entries first..last of one READ frame, some of which are asked for at a time."""
+    """The entries first..last of one READ frame, some of which are asked for at a time.
+
+    A bookie may answer the reads of a ledger one after the other. So no more are outstanding than it answers in the
+    range's time at the pace of its answers so far. A range that it answers more slowly ends without the rest. The
+    answers to these requests are ignored.
+    """
 
     def __init__(
         self,
@@ -276,6 +294,7 @@ class _Reading:
         key: bytes,
         settings: ClientSettings,
         now: Callable[[], float],
+        pace: _Pace,
         send: Send,
         answer: Callable[..., None],
     ) -> None:
@@ -283,7 +302,15 @@ class _Reading:
         self._codecs = codecs
         self._key = key
         self._now = now
-        self._until = now() + _ASKS_FOR * settings.read_timeout_s
+        self._began = now()
+        timeout_s = settings.replica_timeout_s(codecs.write_quorum)
+        self._until = self._began + _ASKS_FOR * timeout_s
+        self._late = False
+        self._timer: asyncio.TimerHandle | None = None
+        if asked.last > asked.first:  # a single entry is all or nothing
+            self._timer = asyncio.get_running_loop().call_later(_ENDS_AFTER * timeout_s, self._time_is_up)
+        self._pace = pace
+        self._seconds_each = pace.seconds_each
         self._send = send
         self._answer = answer
         self._at_once_max = settings.bookkeeper_reads_at_once
@@ -297,31 +324,44 @@ class _Reading:
         self._failed: dict[int, int] = {}  # the status of each entry that the bookie can't tell
         self._no_ledger = False
         self._unwelcome = False
-        self._waiting = 0
+        self._waiting: set[int] = set()
+        self._answers = 0
+        self._ended = False
 
     def go_on(self) -> None:
         """Ask for more entries, or answer."""
         asked = self._asked
-        while self._following <= asked.last and self._waiting < self._at_once and self._has_room():
+        while self._following <= asked.last and len(self._waiting) < self._at_once and self._has_room():
             entry_id = self._following
             self._following += 1
-            self._waiting += 1
+            self._waiting.add(entry_id)
             request = ReadEntryRequest(asked.ledger_id, entry_id, self._key, fence=bool(self._key))
             self._send(request, partial(self._answered, entry_id), priority=HIGH_PRIORITY if self._key else 0)
-        if not self._waiting:
+        # A reply about no entry says nothing: a late range waits for its first one, too.
+        if not self._waiting or (self._late and asked.first not in self._waiting):
             self._end()
+
+    def _time_is_up(self) -> None:
+        self._late = True
+        self.go_on()
 
     def _has_room(self) -> bool:
         """Whether one more entry, as large as the largest one so far, fits the reply and its time; the first does."""
         if self._failed or self._no_ledger or len(self._denied) >= self._codecs.stride:
             return False
-        expected = self._bytes + (self._waiting + 1) * self._largest
         if self._following == self._asked.first:
             return True
-        return expected <= self._asked.bytes_max and self._now() <= self._until
+        waiting = len(self._waiting) + 1
+        if self._bytes + waiting * self._largest > self._asked.bytes_max:
+            return False
+        return self._now() + waiting * self._seconds_each <= self._until
 
     def _answered(self, entry_id: int, response: ResponseMessage) -> None:
-        self._waiting -= 1
+        if self._ended:
+            return  # the reply has left this entry out
+        self._waiting.remove(entry_id)
+        self._answers += 1
+        self._seconds_each = self._pace.seconds_each = (self._now() - self._began) / self._answers
         found = response.response
         if response.status == StatusCode.EOK and isinstance(found, ReadEntryResponse) and found.body is not None:
             record = record_of(self._codecs, bytes(found.body), entry_id)
@@ -343,7 +383,10 @@ class _Reading:
         self.go_on()
 
     def _end(self) -> None:
-        first, last = self._asked.first, self._following - 1
+        self._ended = True
+        if self._timer is not None:
+            self._timer.cancel()
+        first, last = self._asked.first, min(self._waiting, default=self._following) - 1
         unknown: list[list[int]] = []
         if self._failed:
             worst = self._failed.get(first)
@@ -359,10 +402,11 @@ class _Reading:
                 else:
                     self._answer([int(Status.TLS_REQUIRED if self._unwelcome else Status.UNAUTHORIZED), ""])
                 return
-            unknown = [[entry_id, entry_id] for entry_id in sorted(self._failed)]
-        elif self._no_ledger and not self._records:
+            unknown = [[entry_id, entry_id] for entry_id in sorted(self._failed) if entry_id <= last]
+        elif self._no_ledger and not self._records and not self._waiting:
             last = self._asked.last  # it denies all of them
-        body = b"".join(self._records[entry_id] for entry_id in sorted(self._records))
+        body = b"".join(self._records[entry_id] for entry_id in sorted(self._records) if entry_id <= last)
+        self._records.clear()  # unanswered requests keep this object
         self._answer([int(Status.OK), last, unknown, -1], body)
 
 

@@ -187,8 +187,7 @@ class RangeReader:
         def judge(frame: wire.Frame, bookie_id: str) -> Block | MissKind:
             return self._scan(self._reply(frame, bookie_id), frame.body, first, last)
 
-        # Only a part of the timeout, so that hung bookies leave time for another round.
-        timeout_s = self._settings.read_timeout_s / self._snapshot.metadata.write_quorum
+        timeout_s = self._settings.replica_timeout_s(self._snapshot.metadata.write_quorum)
         head = self._head(first, last)
         read = HedgedRead(self._pool, self._runtime, order=order, head=head, judge=judge, timeout_s=timeout_s)
         return await read.run()
@@ -281,7 +280,7 @@ class RangeReader:
     async def _read_stripe(self, bookie_id: str, first: int, last: int) -> dict[int, memoryview] | None:
         """The intact records of first..last that one bookie returns; None if it fails."""
         channel = self._pool.channel(bookie_id)
-        timeout_s = self._settings.read_timeout_s / self._snapshot.metadata.write_quorum
+        timeout_s = self._settings.replica_timeout_s(self._snapshot.metadata.write_quorum)
         found: dict[int, memoryview] = {}
         began = self._runtime.clock.monotonic()
         try:

@@ -144,7 +144,7 @@ class ShareReader:
         """What the bookie returns of first..last, intact; nothing if it fails."""
         found: dict[int, memoryview] = {}
         head = m.pack([0, self._metadata.ledger_id, first, last, self._settings.read_bytes])
-        timeout_s = self._settings.read_timeout_s / self._metadata.write_quorum
+        timeout_s = self._settings.replica_timeout_s(self._metadata.write_quorum)
         try:
             frame = await self._pool.channel(bookie_id).call(Op.READ, head, timeout_s=timeout_s)
             if m.reply_status(frame.head) != Status.OK:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.in_process import ROOT, contents, runtime_here
-from tests.unit.client.bookkeeper.their_bookies import TheirLedger
+from tests.unit.client.bookkeeper.their_bookies import TheirCluster, TheirLedger
 
 import bkpy
 from bkpy.client.bookkeeper import dialect
@@ -33,7 +33,7 @@ from bkpy.protocol.bookkeeper.statuses import StatusCode
 from bkpy.protocol.ledger.ledger_metadata import LedgerState
 
 if TYPE_CHECKING:
-    from tests.unit.client.bookkeeper.their_bookies import TheirBookie, TheirCluster
+    from tests.unit.client.bookkeeper.their_bookies import TheirBookie
 
 PASSWORD = b"secret"
 
@@ -102,6 +102,63 @@ async def test_a_range_ends_with_its_time_however_slow_the_bookies_are(theirs: T
     ranges = [len(block) async for block in reader.read_blocks()]
     assert sum(ranges) == 100
     assert 1 < max(ranges) < 10
+
+
+@pytest.mark.parametrize("seconds_each", [0.03, 0.1, 1.0])
+async def test_bookies_that_answer_one_read_after_the_other_are_read(theirs: TheirCluster, seconds_each: float) -> None:
+    """A range has no more requests outstanding than the bookie answers in the range's time.
+
+    What one range has seen of the bookie's pace holds for the first requests of the next.
+    """
+    payloads = theirs.write(7, 200)
+    for bookie in theirs.bookies.values():
+        bookie.seconds_each = seconds_each
+    assert await contents(await theirs.client(), 7) == payloads
+
+
+async def test_slow_bookies_of_a_large_write_quorum_are_read() -> None:
+    """The time of a range is a part of what a reader gives each of the nine replicas."""
+    cluster = TheirCluster()
+    await cluster.start("abcdefghi")
+    payloads = cluster.write(7, 40, names="abcdefghi", write_quorum=9, ack_quorum=5)
+    for bookie in cluster.bookies.values():
+        bookie.seconds_each = 0.1
+    client = await cluster.client(read_timeout_s=9, bookkeeper_reads_at_once=1, prefetch_depth=1)
+    assert await contents(client, 7) == payloads
+    await cluster.stop()
+
+
+async def test_a_read_without_an_answer_holds_back_no_entry_before_it(theirs: TheirCluster) -> None:
+    payloads = theirs.write(7, 100)
+    for bookie in theirs.bookies.values():
+        bookie.answer_by = lambda request: None if reads(request) and request.entry_id == 50 else StatusCode.EOK
+    blocks = (await (await theirs.client()).open_ledger(7)).read_blocks()
+    assert (await anext(blocks)).payloads() == payloads[:50]
+    with pytest.raises(BookieUnavailableError):
+        await anext(blocks)
+
+
+async def test_a_late_range_has_its_first_entry_and_no_answer_after_its_end(theirs: TheirCluster) -> None:
+    """Entry 0 is answered when its range is late, and entry 50 when that range has ended without it."""
+    payloads = theirs.write(7, 100)
+    for bookie in theirs.bookies.values():
+        bookie.delay_s = lambda request: 3.0 if reads(request) and request.entry_id in (0, 50) else 0.0
+    reader = await (await theirs.client()).open_ledger(7)
+    blocks = [block async for block in reader.read_blocks()]
+    assert [payload for block in blocks for payload in block.payloads()] == payloads
+    assert [(block.first_entry, len(block)) for block in blocks] == [(0, 50), (50, 50)]
+
+
+async def test_quick_bookies_are_asked_for_many_entries_at_a_time(theirs: TheirCluster) -> None:
+    """8 entries, and then 128 at a time: a thousand take nine times as long as one."""
+    theirs.write(7, 1000)
+    for bookie in theirs.bookies.values():
+        bookie.delay_s = lambda request: 0.01 if reads(request) else 0.0
+    reader = await (await theirs.client(prefetch_depth=1)).open_ledger(7)
+    began = asyncio.get_running_loop().time()
+    ranges = [len(block) async for block in reader.read_blocks()]
+    assert ranges == [1000]
+    assert asyncio.get_running_loop().time() - began < 0.13
 
 
 async def test_a_recovery_has_its_time_for_few_requests_too(

@@ -60,6 +60,7 @@ class TheirBookie:
         self.asked: list[Any] = []
         self.answer_by: Callable[[Any], StatusCode | None] = lambda request: StatusCode.EOK
         self.seconds_each = 0.0  # for which it does nothing else than answer one request
+        self.delay_s: Callable[[Any], float] = lambda request: 0.0  # of one answer, while it answers others
         self._turn = asyncio.Lock()
         self.tls = tls
         self.mangle: Callable[[bytes], bytes] = lambda frame: frame  # what somebody makes of an answer
@@ -83,6 +84,8 @@ class TheirBookie:
         if self.seconds_each:
             async with self._turn:
                 await asyncio.sleep(self.seconds_each)
+        if delay_s := self.delay_s(request):
+            await asyncio.sleep(delay_s)
         status = self.answer_by(request)
         if status != StatusCode.EOK:
             return status
