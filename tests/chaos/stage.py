@@ -39,6 +39,7 @@ _STARTED_S = 180.0
 _SHOWN_MAX = 4  # under-replication records, of those that keep a cluster from being sound
 _MIB = 1 << 20
 _SMALL_BYTES = 4096 * _MIB
+_NO_METADATA = "the metadata store"  # in the last line of a bookie that did not find any at its start
 # What every version knows.
 _SETTINGS: dict[str, Any] = {"journal_max_size_mb": 4, "session_timeout_s": CONFIG["session_timeout_s"]}
 _TODAYS: dict[str, Any] = CONFIG | {
@@ -197,11 +198,12 @@ class Stage:
         return "disk lost, refused" if fault.kind == "disk lost" and not lost else fault.kind
 
     async def _stop(self, bookie: Bookie) -> None:
-        """The small one may be about to end by itself, of a disk that was full until now."""
+        """It may have ended by itself: at its start without metadata, or of a disk that was full until now."""
+        reasons = [_NO_METADATA, *([os.strerror(errno.ENOSPC)] if bookie.id == SMALL else [])]
         try:
             await bookie.stop()
         except AssertionError as error:
-            if bookie.id != SMALL or os.strerror(errno.ENOSPC) not in str(error):
+            if not any(reason in str(error).splitlines()[-1] for reason in reasons):
                 raise
 
     @staticmethod
