@@ -21,8 +21,10 @@ from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import DigestMismatchError
 from bkpy.metadata.replication.underreplication import LossReason, LostBookie, UnderreplicationRecord
 from bkpy.protocol.ledger.ledger_metadata import Fragment, LedgerState
+from bkpy.replication.auditor.held_entries import Held, held_entries
 from bkpy.replication.context import incomplete_bookies
 from bkpy.replication.overview import overview
+from bkpy.replication.worker import ledger_repair
 from bkpy.replication.worker.fragment_copy import Failed
 from bkpy.replication.worker.ledger_repair import LedgerRepair
 
@@ -233,16 +235,15 @@ async def test_a_bookie_that_restarts_behind_what_it_returned_is_not_taken_for_o
     """It has lost what it returned, and syncs the last entry again."""
     client = await cluster.client()
     ledger_id = await unsynced_by_b(cluster, client)
-    returns = LedgerRepair._returns
 
-    async def and_then_power_fails(repair: LedgerRepair, metadata: LedgerMetadata, copy: Copy) -> bool:
+    async def and_then_power_fails(*given: Any) -> Held:
         monkeypatch.undo()
-        returned = await returns(repair, metadata, copy)
+        returned = await held_entries(*given)
         await lose_power(cluster)
         return returned
 
     async with healer(cluster) as one:
-        monkeypatch.setattr(LedgerRepair, "_returns", and_then_power_fails)
+        monkeypatch.setattr(ledger_repair, "held_entries", and_then_power_fails)
         one.start()
         await one.unmarked()
     assert set(await held(client, ledger_id, "b", 3)) == {0, 1, 2, 3}
