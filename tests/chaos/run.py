@@ -67,12 +67,9 @@ class Turns:
         async with self._changed:
             await self._changed.wait_for(lambda: not self._calm)
             self._calm = True
-            try:
-                await self._changed.wait_for(lambda: not self._sharing)
-            except asyncio.CancelledError:
-                self._calm = False
-                raise
         try:
+            async with self._changed:
+                await self._changed.wait_for(lambda: not self._sharing)
             yield
         finally:
             async with self._changed:

@@ -524,6 +524,9 @@ class Client:
     async def close(self) -> None:
         """Close connections and session. Open writers fail what is pending; their ledgers stay open for recovery.
 
+        Waits until it is recorded what slow bookies miss of ledgers that this client has closed or recovered, for
+        `close_linger_s` and `metadata_close_timeout_s` at most.
+
         A cancelled call has closed the client all the same; of several calls each returns when all is closed.
         Emits a `ResourceWarning` about writers that were neither closed nor abandoned and have not failed.
         """
