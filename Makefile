@@ -10,6 +10,8 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; 
 # Processes of tests, each with a ZooKeeper, bookies and ports of its own. Four keep two processors busy, since tests
 # wait as well as compute; 1 runs them in one, in the usual order.
 WORKERS ?= 4
+# Of mutants more at a time: many of them make their tests wait until they hang.
+MUTANTS_AT_ONCE = $(if $(filter-out 1,$(WORKERS)),$(shell expr $(WORKERS) + 2),1)
 RUNS ?= 10
 LOAD ?= 0
 # Bytecode is kept, whatever the environment says: tests start hundreds of processes, and each would compile all modules.
@@ -65,7 +67,7 @@ compiled: $(VENV)/.dev
 
 test-full: $(VENV)/.dev $(VENV)/zookeeper.jsa $(VENV)/spark.jsa compiled
 	$(PYTEST) -m "not long" --durations=40
-	$(BIN)/python -m tests.mutants --jobs $(WORKERS)
+	$(BIN)/python -m tests.mutants --jobs $(MUTANTS_AT_ONCE)
 
 test-fast: $(VENV)/.dev compiled
 	$(PYTEST) tests/unit tests/sim -m "not thorough and not exhaustive and not privileged"
@@ -98,7 +100,7 @@ test-pythons: $(VENV)/.dev
 	$(BIN)/python -m tests.pythons $(PYTHONS)
 
 mutants: $(VENV)/.dev $(VENV)/zookeeper.jsa compiled
-	$(BIN)/python -m tests.mutants --jobs $(WORKERS) $(if $(MUTANTS),"$(MUTANTS)")
+	$(BIN)/python -m tests.mutants --jobs $(MUTANTS_AT_ONCE) $(if $(MUTANTS),"$(MUTANTS)")
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check

@@ -199,6 +199,16 @@ def closed_descriptors() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module", autouse=True)
+def ended_loops() -> Iterator[None]:
+    """A thread with an event loop that a module leaves behind works beside later tests, some of which count memory."""
+    from tests.hooks import threads_with_loops
+
+    before = threads_with_loops()
+    yield
+    assert not threads_with_loops() - before
+
+
+@pytest.fixture(scope="module", autouse=True)
 def same_log_level() -> Iterator[None]:
     """What a module logs is no other one's: tests look at all records of a level."""
     before = logging.getLogger().level

@@ -7,6 +7,7 @@ see is asserted there and not through these.
 from __future__ import annotations
 
 import contextlib
+from threading import enumerate as enumerate_threads
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from bkpy.bookie.collector import Collector
@@ -22,7 +23,7 @@ from bkpy.log.rolling import Roller
 from bkpy.metadata.bookies.naming import NamingScan
 from bkpy.recovery.ledger_recovery import LedgerRecovery
 from bkpy.replication.integrity import IntegrityCheck
-from bkpy.runtime import metrics_page
+from bkpy.runtime import background, metrics_page
 from bkpy.runtime.process import TaskSpawner
 from bkpy.storage.engine import LedgerStorage
 from bkpy.storage.journal.journal import JournalWriter
@@ -576,6 +577,11 @@ def without_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
 def heap_of(queue: RepairQueue) -> Sequence[object]:
     """What the worker's queue holds to be in order."""
     return [*queue._untried._heap, *queue._failed._heap]
+
+
+def threads_with_loops() -> set[threading.Thread]:
+    """Of this process: those whose event loop works between calls of other threads."""
+    return {thread for thread in enumerate_threads() if getattr(thread, "_target", None) is background._run}
 
 
 # --- the dashboard --------------------------------------------------------------------------------------------------

@@ -112,7 +112,7 @@ class Soak:
     def _start(self) -> Worker:
         ours, theirs = multiprocessing.Pipe()
         context = multiprocessing.get_context("fork")
-        process = context.Process(target=_work, args=(self.play, theirs), daemon=True)
+        process = context.Process(target=_work, args=(self.play, theirs, ours), daemon=True)
         process.start()
         theirs.close()
         seed, self._next = self._next, self._next + 1
@@ -187,18 +187,21 @@ class Soak:
         return 1 if self.failed or missed else 0
 
 
-def _work(play: Callable[[int], Result], connection: Connection) -> None:
+def _work(play: Callable[[int], Result], connection: Connection, others_end: Connection) -> None:
     """A worker: plays what it is told, until nobody tells it any more."""
+    others_end.close()  # a fork has that too, and would never see the soak's own process gone
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # sent to the whole group; the soak's own process asks for an end
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     logging.lastResort = None  # what runs do to bookies and clients makes them warn all the time
     World.keeps_trace = False
     gc.freeze()  # what was imported stays
     gc.disable()
     full = False
-    while not full and (seed := connection.recv()) is not None:
-        result = play(seed)
-        full = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB > MEMORY_BYTES_MAX
-        connection.send((result, full))
+    with contextlib.suppress(EOFError, ConnectionError):
+        while not full and (seed := connection.recv()) is not None:
+            result = play(seed)
+            full = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB > MEMORY_BYTES_MAX
+            connection.send((result, full))
 
 
 def main() -> int:

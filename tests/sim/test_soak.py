@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import DEADLINE_S
+
 from . import soak as soaking
 from .soak import Result, Soak
 
@@ -19,6 +22,12 @@ def toy(seed: int) -> Result:
     if seed == 5:
         os.kill(os.getpid(), signal.SIGKILL)
     return Result(seed, "it is odd" if seed == 3 else None, Counter(seen=1, odd=seed % 2), 1800.0, 0.5)
+
+
+def sigterm(seed: int) -> Result:
+    if seed == 1:
+        os.kill(os.getpid(), signal.SIGTERM)
+    return Result(seed, None, Counter(), 0.0, 0.0)
 
 
 def own_process(seed: int) -> Result:
@@ -75,6 +84,37 @@ def test_it_ends_when_its_time_is_over() -> None:
     soak.run(10, minutes=0.0, jobs=1)
     assert soak.stopped
     assert soak.seeds >= 1
+
+
+def test_its_processes_end_when_it_is_killed() -> None:
+    ours, theirs = os.pipe()
+    ready = multiprocessing.get_context("fork").Event()
+
+    def play(seed: int) -> Result:
+        if seed == 10:
+            ready.set()
+        return Result(seed, None, Counter(), 0.0, 0.0)
+
+    # Forked, so that each of them holds the writing end.
+    soak = multiprocessing.get_context("fork").Process(target=Soak(play, "see ").run, args=(0,), kwargs={"jobs": 3})
+    soak.start()
+    os.close(theirs)
+    assert ready.wait(DEADLINE_S)
+    soak.kill()
+    soak.join()
+    with open(ours, "rb") as pipe:
+        assert pipe.read() == b""  # once none has the other end
+
+
+def test_a_process_of_it_ends_by_sigterm() -> None:
+    soak = Soak(sigterm, "see ")
+    before = signal.signal(signal.SIGTERM, lambda *_: soak.stop())
+    try:
+        soak.run(0, seeds=3, jobs=1)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert soak.failed == {1: f"its process died: -{signal.SIGTERM}"}
+    assert soak.seeds == 3
 
 
 @pytest.mark.exhaustive

@@ -143,12 +143,16 @@ class TestLog:
         await self._open(create=True)
 
     def close(self) -> None:
-        self._loop.call(self._close())
-        self._loop.close()
+        try:
+            self._loop.call(self._close())
+        finally:
+            self._loop.close()
 
     async def _close(self) -> None:
-        await self._writer.close()
-        await self.client.close()
+        try:
+            await self._writer.close()
+        finally:
+            await self.client.close()
 
     def __enter__(self) -> TestLog:
         return self

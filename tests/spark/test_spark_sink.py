@@ -225,21 +225,22 @@ def test_another_password_is_an_error_before_any_task(log: Written, tmp_path: Pa
 
 
 def test_whoever_commits_takes_the_place_of_the_writer(ledgers: Ledgers) -> None:
-    open_log = TestLog(ledgers.uri, roll_entries=20)
-    open_log.append(50, 10)
-    log = Written(open_log)
-    writer = log.stream()
-    writer.commit([attempt(writer, b"a")], 0)
-    with pytest.raises(BookKeeperError):
+    with TestLog(ledgers.uri, roll_entries=20) as open_log:
+        open_log.append(50, 10)
+        log = Written(open_log)
+        writer = log.stream()
+        writer.commit([attempt(writer, b"a")], 0)
+        with pytest.raises(BookKeeperError):
+            open_log.append(1)
+        assert log.payloads() == [b"a"]
+        log_list = log.list()
+        assert all(segment.sealed for segment in log_list.segments)
+        open_log.die()
         open_log.append(1)
-    assert log.payloads() == [b"a"]
-    log_list = log.list()
-    assert all(segment.sealed for segment in log_list.segments)
-    open_log.die()
-    open_log.append(1)
-    assert len(log.payloads()) == 2
-    writer.commit([attempt(writer, b"b")], 1)
-    assert log.payloads()[0::2] == [b"a", b"b"]
+        assert len(log.payloads()) == 2
+        writer.commit([attempt(writer, b"b")], 1)
+        assert log.payloads()[0::2] == [b"a", b"b"]
+        open_log.die()  # another writer, which nobody has taken the place of, can be closed
 
 
 def test_several_writers_commit_at_once(log: Written) -> None:
