@@ -8,6 +8,7 @@ _MARKS = "tests/unit/metadata/replication/test_underreplication.py"
 _ELECTION = "tests/unit/metadata/replication/test_election.py"
 _DECISIONS = "tests/unit/protocol/repair/test_lost_bookies.py"
 _LINGERS = "tests/unit/client/write/test_closing_lingers.py"
+_WHENEVER = f"{_LINGERS}::test_whenever_a_call_ends_that_closes_a_ledger_what_bookies_miss_is_recorded"
 _IN_PLACE = "tests/unit/replication/worker/test_repair_in_place.py"
 _AUDITOR = "tests/unit/replication/auditor/test_auditor.py"
 _DIRECTORY = "tests/unit/metadata/bookies/test_directory.py"
@@ -263,7 +264,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a writer that closes short marks nothing",
         "a bookie that was away for a moment misses acknowledged entries until a weekly check samples them",
-        "            if short:\n                await self.record(ledger_id, short)\n            silent",
+        "            if short:\n                await self._record(ledger_id, short)\n            silent",
         "            silent",
         (
             "tests/unit/replication/auditor/test_returned_bookies.py"
@@ -334,6 +335,44 @@ MUTANTS: list[Mutant] = [
         "            await self._stragglers.close()",
         "            pass",
         (f"{_LINGERS}::test_a_client_that_is_closed_meanwhile_records_what_bookies_miss",),
+    ),
+    Mutant(
+        "a closing write that nobody waited for to its end is not followed",
+        "a timeout around `close` or `recover_ledger` leaves a ledger short, and nobody knows",
+        "self._start(self._follow_if_closed(ledger_id, failed, set(recorded)), ledger_id)",
+        "pass",
+        (f"{_WHENEVER}[close-the call is cancelled]",),
+    ),
+    Mutant(
+        "a client ends before the write that closes a ledger",
+        "a ledger is closed, and what bookies miss of it is recorded nowhere",
+        "self._under_way.add(write)",
+        "pass",
+        (f"{_WHENEVER}[close-the client is closed]",),
+    ),
+    Mutant(
+        "a record ends with the call that made it",
+        "a timeout around `recover_ledger` leaves a bookie without entries, and nobody knows",
+        "await asyncio.wait([self._start(self._record(ledger_id, bookie_ids), ledger_id)])",
+        "await self._record(ledger_id, bookie_ids)",
+        (f"{_WHENEVER}[recovery-the call is cancelled]",),
+    ),
+    Mutant(
+        "a cancelled closing write is forgotten",
+        "a second close says that nothing was written, where the first has closed the ledger",
+        "self._end_in_doubt = True  # the write may be on its way",
+        "pass",
+        (
+            "tests/unit/client/write/test_appends_in_doubt.py"
+            "::test_a_close_that_was_cancelled_in_its_write_leaves_the_next_one_in_doubt",
+        ),
+    ),
+    Mutant(
+        "what a silent bookie has is called unreadable",
+        "an operator accepts the loss of entries that a live bookie has",
+        "silent[name] = error  # another one may do",
+        "pass",
+        ("tests/unit/replication/auditor/test_held_entries.py::test_what_a_silent_bookie_may_have_is_in_doubt",),
     ),
     Mutant(
         "a slow bookie is waited for in doubled steps alone",

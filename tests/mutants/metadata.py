@@ -208,9 +208,19 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a ledger whose creation is cancelled stays",
         "ledgers that nobody knows of gather in the metadata",
-        'self._runtime.spawn(self._take_back(ledger, new.node), name=f"take back ledger {new.ledger_id}")',
-        "pass",
+        "work = self._take_back(ledger, new.node)",
+        "work = self._discard(new.node)",
         (f"{_IN_DOUBT}::test_a_creation_that_is_cancelled_leaves_no_ledger",),
+    ),
+    Mutant(
+        "a client ends before the ledger of a cancelled creation is gone",
+        "a time limit inside of `async with` leaves an open ledger that nobody knows",
+        "await self._cluster.catalog.close()",
+        "pass",
+        (
+            "tests/unit/client/test_cancellation.py"
+            "::test_a_client_that_is_closed_behind_a_cancelled_creation_leaves_no_ledger",
+        ),
     ),
     Mutant(
         "a task started on a loop that has ended",

@@ -28,7 +28,7 @@ from bkpy.client.client import (
 )
 from bkpy.client.iteration import ResumableIterator, Stepwise, alone
 from bkpy.config.recovery import RecoverySettings
-from bkpy.errors import ConfigError, NoSuchLedgerError
+from bkpy.errors import BookieUnavailableError, ConfigError, NoSuchLedgerError
 from bkpy.log.client import NewLog, create_log
 from bkpy.metadata.audit_trail import ActKind, recorded
 from bkpy.metadata.logs.consumers import LogConsumers
@@ -214,10 +214,10 @@ class AdminClient:
         """The first `ranges_max` ranges of entries that a planned copy needs and that no bookie returns intact.
 
         Reads all of the copy's share; `on_read` is called with the highest entry id so far. Raises
-        `BookieUnavailableError` if a bookie gives no answer.
+        `BookieUnavailableError` if a bookie gives no answer, and no other one returns what it should have.
         """
         self._guard.check()
-        return await unreadable(
+        found = await unreadable(
             self._context,
             metadata,
             copy,
@@ -225,6 +225,11 @@ class AdminClient:
             ranges_max=ranges_max,
             looked_at=on_read or _ignore,
         )
+        if found.doubt is not None:
+            raise BookieUnavailableError(
+                "it is not known which entries bookies return: " + str(found.doubt), ledger_id=metadata.ledger_id
+            ) from found.doubt
+        return found.ranges
 
     def _under_replicated(self) -> UnderreplicationQueue:
         return UnderreplicationQueue(self._store, self._root, self._runtime, self._settings)

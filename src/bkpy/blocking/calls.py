@@ -309,7 +309,7 @@ class BlockingAdminClient(Blocking[AdminClient]):
         """The first `ranges_max` ranges of entries that a planned copy needs and that no bookie returns intact.
 
         Reads all of the copy's share; `on_read` is called with the highest entry id so far. Raises
-        `BookieUnavailableError` if a bookie gives no answer.
+        `BookieUnavailableError` if a bookie gives no answer, and no other one returns what it should have.
         """
         return self._call(self._of.unreadable_entries, metadata, copy, ranges_max=ranges_max, on_read=on_read)
 

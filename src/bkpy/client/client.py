@@ -525,7 +525,8 @@ class Client:
         """Close connections and session. Open writers fail what is pending; their ledgers stay open for recovery.
 
         Waits until it is recorded what slow bookies miss of ledgers that this client has closed or recovered, for
-        `close_linger_s` and `metadata_close_timeout_s` at most.
+        `close_linger_s` and `metadata_close_timeout_s` at most, and until the ledgers of cancelled calls of
+        `create_ledger` are gone, for `metadata_close_timeout_s`.
 
         A cancelled call has closed the client all the same; of several calls each returns when all is closed.
         Emits a `ResourceWarning` about writers that were neither closed nor abandoned and have not failed.
@@ -563,6 +564,7 @@ class Client:
             writing.abandon()
         try:  # also if this is cancelled: nothing else ends connections and session
             await self._stragglers.close()
+            await self._cluster.catalog.close()
         finally:
             self._dispatcher.close()
             self._publisher.close()

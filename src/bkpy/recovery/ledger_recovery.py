@@ -172,22 +172,23 @@ class LedgerRecovery:
             last = write_back.last_entry
             length = await self._length(last) if write_back.length is None else write_back.length
             loss = self._loss(confirmed, last)
-            closed = await close_ledger(
-                self._catalog,
-                dataclasses.replace(write_back.metadata, accepted_loss=loss),
-                self._version,
-                last,
-                length,
-                Closer.RECOVERY,
-                conflicts_max=self._settings.metadata_conflicts_max,
-                rebase=lambda fresh: dataclasses.replace(
-                    rebased(fresh, self._metadata, write_back.metadata), accepted_loss=loss
-                ),
-            )
-            if not isinstance(closed, Closed):
-                raise to_error(closed, ledger_id=self._ledger_id)
-            # No recovery waits for a bookie that is slower than the ack quorum: a takeover would.
             stragglers, written = self._parts.stragglers, write_back
+            with stragglers.closing(self._ledger_id, lambda: written.under_replicated):
+                closed = await close_ledger(
+                    self._catalog,
+                    dataclasses.replace(written.metadata, accepted_loss=loss),
+                    self._version,
+                    last,
+                    length,
+                    Closer.RECOVERY,
+                    conflicts_max=self._settings.metadata_conflicts_max,
+                    rebase=lambda fresh: dataclasses.replace(
+                        rebased(fresh, self._metadata, written.metadata), accepted_loss=loss
+                    ),
+                )
+                if not isinstance(closed, Closed):
+                    raise to_error(closed, ledger_id=self._ledger_id)
+            # No recovery waits for a bookie that is slower than the ack quorum: a takeover would.
             failed = written.under_replicated
             stragglers.follow(closed.metadata, lambda: written.under_replicated, recorded=failed)
             if failed:

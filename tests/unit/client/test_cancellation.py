@@ -470,3 +470,36 @@ def test_a_client_that_is_closed_keeps_no_connection_to_a_bookie_that_reads_noth
         await eventually(lambda: not cluster.connections(hung.bookie_id))
 
     on_a_cluster(new_loop, tmp_path, test)
+
+
+def slow(session: MemorySession) -> MemorySession:
+    """The same, with 10 ms to the store and 10 ms back."""
+    perform = session.perform
+
+    async def delayed(*args: Any, **kwargs: Any) -> Any:
+        await asyncio.sleep(0.01)
+        result = await perform(*args, **kwargs)
+        await asyncio.sleep(0.01)
+        return result
+
+    session.perform = delayed  # type: ignore[method-assign]
+    return session
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_client_that_is_closed_behind_a_cancelled_creation_leaves_no_ledger(
+    cluster: InProcess, late: bool
+) -> None:
+    """As a time limit inside of `async with` does. The store takes a while for each request."""
+    other = await cluster.client()
+    await (await other.create_ledger()).close()  # the first one has nodes made above it, one after the other
+    made, at, reached = 1, 0, True
+    while reached:
+        session = slow(cluster.tree.session())
+        client = await open_client(session, ROOT, runtime_here(), client_settings(), owns_store=True)
+        reached = await run_to(client.create_ledger(), at, late, None)
+        made += not reached
+        await client.close()
+        assert len([ledger_id async for ledger_id in other.list_ledgers()]) == made, at
+        at += 1
+    assert at > 3

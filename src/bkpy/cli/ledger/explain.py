@@ -63,14 +63,19 @@ async def _explain(client: bkpy.Client, ledger_id: int, read: bool) -> dict[str,
 
 async def _read(admin: AdminClient, metadata: LedgerMetadata, copy: Copy) -> list[str]:
     """The entries to copy that no bookie returns, and the bookies that may hold them."""
-    with progress(unit="entries") as bar:
-        task = bar.add_task(f"reading the copies of {copy.old}", total=copy.last - copy.first + 1)
-        ranges = await admin.unreadable_entries(
-            metadata,
-            copy,
-            ranges_max=_RANGES_MAX,
-            on_read=lambda entry_id: bar.update(task, completed=entry_id - copy.first + 1),
-        )
+    from bkpy.errors import BookieUnavailableError
+
+    try:
+        with progress(unit="entries") as bar:
+            task = bar.add_task(f"reading the copies of {copy.old}", total=copy.last - copy.first + 1)
+            ranges = await admin.unreadable_entries(
+                metadata,
+                copy,
+                ranges_max=_RANGES_MAX,
+                on_read=lambda entry_id: bar.update(task, completed=entry_id - copy.first + 1),
+            )
+    except BookieUnavailableError as error:
+        return [f"entries of {copy.old}'s: {error}"]
     lines = [_nowhere(admin, metadata, copy, first, last) for first, last in ranges]
     return [*lines, "and perhaps more"] if len(ranges) == _RANGES_MAX else lines
 

@@ -127,15 +127,19 @@ class StoredFragments:
 
     async def close(self, metadata: LedgerMetadata, last_entry: int, length: int) -> LedgerMetadata:
         """Close the ledger; returns its metadata. Raises what `LedgerWriter.close` does."""
-        closed = await close_ledger(
-            self._catalog,
-            metadata,
-            self._version,
-            last_entry,
-            length,
-            Closer.WRITER,
-            conflicts_max=self._settings.metadata_conflicts_max,
-        )
+        try:
+            closed = await close_ledger(
+                self._catalog,
+                metadata,
+                self._version,
+                last_entry,
+                length,
+                Closer.WRITER,
+                conflicts_max=self._settings.metadata_conflicts_max,
+            )
+        except asyncio.CancelledError:
+            self._end_in_doubt = True  # the write may be on its way
+            raise
         match closed:
             case Closed():
                 self._version = closed.version

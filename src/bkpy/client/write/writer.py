@@ -290,7 +290,8 @@ class LedgerWriter:
             await self._drain()
             await self._replication.settled()
             last_entry, length = await self._end()
-            self._replication.metadata = await self._fragments.close(self.metadata, last_entry, length)
+            with self._stragglers.closing(self._ledger_id, self._failed, recorded=self.absent):
+                self._replication.metadata = await self._fragments.close(self.metadata, last_entry, length)
         except BaseException as e:
             if isinstance(e, Exception):
                 closing.set_exception(e)
@@ -305,13 +306,15 @@ class LedgerWriter:
         abandoned = self._replication.state.over  # meanwhile
         self._replication.move(Event.STORED)
         # The absent ones are recorded since the creation.
-        self._following = self._stragglers.follow(
-            self.metadata, lambda: self._replication.under_replicated, recorded=self.absent
-        )
+        self._following = self._stragglers.follow(self.metadata, self._failed, recorded=self.absent)
         closing.set_result(None)
         if not abandoned:
             self._let_go()
         await asyncio.wait([self._following])
+
+    def _failed(self) -> Collection[str]:
+        """The bookies that failed to take acknowledged entries."""
+        return self._replication.under_replicated
 
     async def _drain(self) -> None:
         """Wait until every append has ended, one way or the other."""

@@ -112,6 +112,7 @@ class LedgerCatalog:
         self._settings = settings
         self._attempts_max = settings.metadata_write_attempts_max
         self._new_ids = new_ids or IdGenerator(store, root, layout, attempts_max=self._attempts_max)
+        self._taking_back: set[asyncio.Task[None]] = set()
 
     @property
     def reachable(self) -> bool:
@@ -144,7 +145,10 @@ class LedgerCatalog:
             except GeneratorExit:  # the loop has ended: nothing can take the ledger back
                 raise
             except BaseException:  # nobody will use the ledger
-                self._runtime.spawn(self._take_back(ledger, new.node), name=f"take back ledger {new.ledger_id}")
+                work = self._take_back(ledger, new.node)
+                task = self._runtime.spawn(work, name=f"take back ledger {new.ledger_id}")
+                self._taking_back.add(task)
+                task.add_done_callback(self._taking_back.discard)
                 raise
             match outcome:
                 case Done():
@@ -232,6 +236,11 @@ class LedgerCatalog:
     async def _discard(self, id_node: str) -> None:
         # The outcome doesn't matter: at the latest the node ends with the session.
         await delete_certainly(self._store, id_node, attempts_max=1)
+
+    async def close(self) -> None:
+        """Wait until ledgers of cancelled creations are gone, for `metadata_close_timeout_s` at most."""
+        if self._taking_back:
+            await asyncio.wait(self._taking_back, timeout=self._settings.metadata_close_timeout_s)
 
     async def _take_back(self, ledger: Create, id_node: str) -> None:
         """Delete a ledger whose creation was cancelled, if it is there and unchanged."""

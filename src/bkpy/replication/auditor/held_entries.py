@@ -20,11 +20,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
-    from bkpy.protocol.repair.holdings import Share
     from bkpy.protocol.repair.rereplication import Copy
     from bkpy.replication.context import ReplicationContext
 
 log = logging.getLogger("bkpy.recovery")
+
+
+class Unreturned(NamedTuple):
+    """Ranges of entries that nobody returns; `doubt`: a bookie gave no answer, and others may be on it."""
+
+    ranges: list[tuple[int, int]]
+    doubt: BookKeeperError | None
 
 
 class Held(NamedTuple):
@@ -113,47 +119,48 @@ async def unreadable(
     read_bytes: int,
     ranges_max: int,
     looked_at: Callable[[int], None] = lambda entry_id: None,
-) -> list[tuple[int, int]]:
+) -> Unreturned:
     """The entries that are to be copied and that nobody returns intact now: the first `ranges_max` ranges of them.
 
-    A range ends at an entry of the share that somebody has. All of the share is read, once where the first bookie that
-    is asked has it.
+    A range ends at an entry of the share that somebody has, or may have. All of the share is read, once where the first
+    bookie that is asked has it.
     """
     readable = context.bookies().readable
     names = [name for name in metadata.fragments[copy.fragment].bookies if name in readable]
     names.sort(key=lambda name: name == copy.old)
     ranges: list[tuple[int, int]] = []
+    doubt: BookKeeperError | None = None
     open_range = False
     following = copy.first
     while following <= copy.last:
-        end, absent = await _nowhere(context, metadata, copy.share, names, following, copy.last, read_bytes)
+        end, absent, error = await _nowhere(context, metadata, copy, names, following, read_bytes)
+        doubt = doubt or error
         for entry_id in wanted(copy.share, following, end):
             if entry_id not in absent:
                 open_range = False
             elif open_range:
                 ranges[-1] = ranges[-1][0], entry_id
             elif len(ranges) == ranges_max:
-                return ranges
+                return Unreturned(ranges, doubt)
             else:
                 ranges.append((entry_id, entry_id))
                 open_range = True
         looked_at(end)
         following = end + 1
-    return ranges
+    return Unreturned(ranges, doubt)
 
 
 async def _nowhere(
-    context: ReplicationContext,
-    metadata: LedgerMetadata,
-    share: Share,
-    names: list[str],
-    first: int,
-    last: int,
-    read_bytes: int,
-) -> tuple[int, set[int]]:
-    """Up to where it was looked, and what of the share up to there none of these bookies returns intact."""
+    context: ReplicationContext, metadata: LedgerMetadata, copy: Copy, names: list[str], first: int, read_bytes: int
+) -> tuple[int, set[int], BookKeeperError | None]:
+    """Up to where it was looked, and what of the share up to there none of these bookies returns intact.
+
+    The error is that of a bookie which gave no answer, and may have others of them.
+    """
+    share, last = copy.share, copy.last
     end: int | None = None
     absent: list[int] = []
+    silent: dict[str, BookKeeperError] = {}
     for name in names:
         following = first if end is None else absent[0]
         try:
@@ -164,11 +171,22 @@ async def _nowhere(
                 else:
                     absent = [entry_id for entry_id in absent if entry_id not in held.intact]
                 following = held.examined_to + 1
-        except BookKeeperError:
-            continue  # another one may do
+        except BookKeeperError as error:
+            silent[name] = error  # another one may do
+            continue
         if not absent:
             break
     if end is None:  # some at a time: a record has more than a byte
         end = min(last, first + read_bytes)
-        return end, set(wanted(share, first, end))
-    return end, set(absent)
+        absent = list(wanted(share, first, end))
+    places = metadata.fragments[copy.fragment].bookies
+    certain: set[int] = set()
+    doubt: BookKeeperError | None = None
+    for entry_id in absent:
+        members = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum)
+        unanswered = [silent[places[i]] for i in members if places[i] in silent]
+        if unanswered:
+            doubt = unanswered[0]
+        else:
+            certain.add(entry_id)
+    return end, certain, doubt

@@ -285,8 +285,8 @@ class LedgerRepair:
                     if await certainly_lost(self._context, metadata, first, last, read_bytes):
                         return first, last
             for copy in planned.copies:
-                ranges = await unreadable(self._context, metadata, copy, read_bytes=read_bytes, ranges_max=1)
-                for first, last in ranges:
+                found = await unreadable(self._context, metadata, copy, read_bytes=read_bytes, ranges_max=1)
+                for first, last in found.ranges:
                     end = last if copy.share.step == 1 else first
                     if await certainly_lost(self._context, metadata, first, end, read_bytes):
                         return first, end

@@ -1,4 +1,4 @@
-"""Appends of which nobody told the writer whether they were stored: what their errors say."""
+"""Appends, and ends of ledgers, of which nobody told the writer whether they were stored: what their errors say."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.in_process import DEADLINE_S, InProcess, contents
+from tests.in_process import DEADLINE_S, InProcess, contents, runtime_here
+from tests.stepping import run_to
 
 import bkpy
 from bkpy.bookie.connection.connection import Connection
-from bkpy.client.client import replication_context
+from bkpy.client.client import open_client, replication_context
+from bkpy.config.client import client_settings
+from bkpy.protocol.ledger.ledger_metadata import LedgerState
 from bkpy.protocol.wire import messages as m
 from bkpy.protocol.wire.messages import Op, Status
 
@@ -109,3 +112,18 @@ async def test_who_flushes_when_all_is_acknowledged_hears_nothing_of_doubt(clust
             await writer.flush()
         assert not failure.value.outcome_unknown
         writer.abandon()
+
+
+async def test_a_close_that_was_cancelled_in_its_write_leaves_the_next_one_in_doubt(cluster: InProcess) -> None:
+    session = cluster.tree.session()
+    client = await open_client(session, cluster.root, runtime_here(), client_settings(), owns_store=True)
+    writer = await client.create_ledger()
+    await writer.append(b"0")
+    assert await run_to(writer.close(), 1, False, None)
+    session.suspend()
+    with pytest.raises(bkpy.MetadataUnavailableError) as failure:
+        await writer.close()
+    assert failure.value.outcome_unknown
+    session.resume()
+    assert (await (await cluster.client()).ledger_metadata(writer.ledger_id)).state is LedgerState.CLOSED
+    await client.close()

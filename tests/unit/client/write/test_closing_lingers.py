@@ -6,10 +6,14 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.in_process import runtime_here
+from tests.stepping import run_to
 from tests.unit.replication.repairing import held, whole
 from tests.waiting import eventually
 
 from bkpy.admin.client import AdminClient
+from bkpy.client.client import open_client
+from bkpy.config.client import client_settings
 from bkpy.metadata.replication.underreplication import LossReason, UnderreplicationQueue
 from bkpy.protocol.ledger.ledger_metadata import LedgerState
 
@@ -190,3 +194,40 @@ async def test_a_recovery_records_what_a_bookie_misses_that_is_slower_than_the_a
     await cluster.node("b").stop()
     await cluster.start_node("b")
     assert not await held(client, writer.ledger_id, "b", 4)
+
+
+@pytest.mark.parametrize("client_closes", [False, True], ids=["the call is cancelled", "the client is closed"])
+@pytest.mark.parametrize("recovery", [False, True], ids=["close", "recovery"])
+async def test_whenever_a_call_ends_that_closes_a_ledger_what_bookies_miss_is_recorded(
+    cluster: InProcess, recovery: bool, client_closes: bool
+) -> None:
+    """At each of its waits."""
+    other = await cluster.client()
+    closed, at, reached = 0, 0, True
+    while reached:
+        settings = client_settings(close_linger_s=0.5, add_timeout_s=60.0)
+        session = cluster.tree.session()
+        client = await open_client(session, cluster.root, runtime_here(), settings, owns_store=True)
+        writer = await client.create_ledger()
+        cluster.hang("b")
+        if recovery:
+            await writer.append_batch([b"entry"] * 3)
+            writer.abandon()
+            cluster.kill("b")
+        else:
+            await writer.append(b"entry")
+        ends: list[asyncio.Task[None]] = []
+        call = client.recover_ledger(writer.ledger_id) if recovery else writer.close()
+        act = (lambda c=client, e=ends: e.append(asyncio.create_task(c.close()))) if client_closes else None
+        reached = await run_to(call, at, False, act)
+        await asyncio.gather(*ends)
+        await client.close()
+        if (await other.ledger_metadata(writer.ledger_id)).state is LedgerState.CLOSED:
+            closed += 1
+            assert await recorded(other, writer.ledger_id) == {"b": LossReason.RETURNED}, at
+        cluster.kill("b")
+        await cluster.node("b").stop()
+        await cluster.start_node("b")
+        await eventually(lambda: "b" in other.bookies)
+        at += 1
+    assert closed > 1
