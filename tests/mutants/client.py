@@ -536,9 +536,23 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "an overloaded client asks second replicas",
         "its reads take the slots that its other reads wait for",
-        "            if channel.slots.locked():  # this client itself is overloaded: more reads would not help\n",
+        "            if channel is None:  # this client itself is overloaded: more reads would not help\n",
         "            if False:\n",
         (f"{_RARE}::test_a_client_that_is_overloaded_asks_no_second_replica",),
+    ),
+    Mutant(
+        "a read waits for a slot at the first replica, though another one has some",
+        "a hung bookie holds reads up for as long as other requests wait for it",
+        "        return next((channel for channel in channels if not channel.slots.locked()), None)\n",
+        "        return next(channels)\n",
+        (f"{_RARE}::test_a_replica_without_a_free_slot_is_passed_over",),
+    ),
+    Mutant(
+        "a read that waits for a slot waits at one replica alone",
+        "a hung bookie holds reads up though slots of others come free",
+        "            self._queue.rotate(-1)\n",
+        "",
+        (f"{_RARE}::test_a_read_that_waits_for_a_slot_waits_for_each_replica_in_turn",),
     ),
     Mutant(
         "a force that a bookie refuses is taken for one that was carried out",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
-from tests.hooks import cluster_of, pool_of
+from tests.hooks import cluster_of, free_slots, pool_of
 from tests.in_process import contents, rewrite, runtime_here
 from tests.unit.client.write.test_absent_bookies import taken_in, without
 from tests.waiting import eventually
@@ -171,6 +171,30 @@ async def test_a_client_that_is_overloaded_asks_no_second_replica(cluster: InPro
     pool.channel("b").slots.release()
     assert (await reading).good == [0, 1, 2]
     assert pool.latency.speculative == 1
+
+
+async def test_a_replica_without_a_free_slot_is_passed_over(cluster: InProcess) -> None:
+    """What has the slots of a hung bookie may wait for longer than any read: this one would, too."""
+    client = await cluster.client(calls_in_flight_max=1)
+    writer = await written(client)
+    await pool_of(client).channel("a").slots.acquire()
+    async with asyncio.timeout(pool_of(client).latency.late_s):
+        assert (await hedged(client, writer, "ab", ids).run()).good == [0, 1, 2]
+
+
+async def test_a_read_that_waits_for_a_slot_waits_for_each_replica_in_turn(cluster: InProcess) -> None:
+    client = await cluster.client(calls_in_flight_max=1)
+    writer = await written(client)
+    pool = pool_of(client)
+    for name in "ab":
+        await pool.channel(name).slots.acquire()
+    reading = asyncio.create_task(hedged(client, writer, "ab", ids).run())
+    await asyncio.sleep(READ_TIMEOUT_S)  # the client is overloaded: its reads wait for longer than a bookie may
+    assert not reading.done()
+    pool.channel("b").slots.release()
+    async with asyncio.timeout(2 * READ_TIMEOUT_S):
+        assert (await reading).good == [0, 1, 2]
+    assert free_slots(pool.channel("b")) == 1
 
 
 async def test_a_part_of_a_block_is_what_lies_in_it(cluster: InProcess) -> None:

@@ -1,13 +1,14 @@
 """A hedged read: it asks one replica after the other until one gives a good answer.
 
-It asks the next replica when one has failed, and also when one is late. The first good answer wins, and the read
-abandons the other requests. Invariants: no replica is asked twice; the result has the bad answer of each replica that
-gave one; no request is left behind, however the read ends.
+It asks the next replica when one has failed, and also when one is late. Replicas with a free slot come first. The first
+good answer wins, and the read abandons the other requests. Invariants: no replica is asked twice; the result has the
+bad answer of each replica that gave one; no request is left behind, however the read ends.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
@@ -90,17 +91,41 @@ class HedgedRead(Generic[T]):
 
     async def _ask_next(self) -> None:
         latency = self._pool.latency
-        channel = self._pool.channel(self._queue[0])
+        channel = self._free()
         if self._asked:
-            if channel.slots.locked():  # this client itself is overloaded: more reads would not help
+            if channel is None:  # this client itself is overloaded: more reads would not help
                 self._ask_at = self._now() + latency.late_s
                 return
             latency.speculative += 1
-        await channel.slots.acquire()
-        self._queue.popleft()
+        if channel is None:
+            channel = await self._wait_for_slot()
+        else:
+            await channel.slots.acquire()
+        self._queue.remove(channel.bookie_id)
         now = self._now()
         self._asked[channel.request(Op.READ, self._head)] = _Asked(channel, now)
         self._ask_at = now + latency.late_s
+
+    def _free(self) -> BookieChannel | None:
+        """The first bookie of the queue with a free slot."""
+        channels = map(self._pool.channel, self._queue)
+        return next((channel for channel in channels if not channel.slots.locked()), None)
+
+    async def _wait_for_slot(self) -> BookieChannel:
+        """The bookie at which it has acquired a slot. It waits at each bookie of the queue in turn.
+
+        Other requests may keep the slots of a hung bookie for longer than a read may take. Each wait is longer than
+        the one before: a read that always moved on early would never come to the head of a line.
+        """
+        patience_s = self._pool.latency.late_s
+        while True:
+            channel = self._pool.channel(self._queue[0])
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(patience_s):
+                    await channel.slots.acquire()
+                    return channel
+            self._queue.rotate(-1)
+            patience_s = min(2 * patience_s, self._timeout_s)
 
     async def _wait(self) -> list[asyncio.Future[wire.Frame]]:
         """Wait for an answer, a timeout or the time of the next request. Returns requests that ended or timed out."""
