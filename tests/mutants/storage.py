@@ -862,4 +862,18 @@ MUTANTS: list[Mutant] = [
             f"{_TESTS}/entry_log/test_entry_log.py::test_a_log_with_a_footer_has_all_of_its_blocks_whatever_a_crash_left",
         ),
     ),
+    Mutant(
+        "memory that was freed before the flush for it begins not noticed",
+        "writers stay paused until the next periodic checkpoint",
+        "if not self.memory.full and not self.failed.done():",
+        "if False:",
+        (f"{_FULL}::test_memory_that_others_free_before_the_flush_for_it_begins_ends_the_wait",),
+    ),
+    Mutant(
+        "flushes that have nothing to flush begun one after the other",
+        "a bookie whose disk stalls takes all of a processor",
+        "if not self.memory.full and not self.failed.done():",
+        "if not self.failed.done():",
+        (f"{_FULL}::test_memory_that_a_journal_alone_can_free_is_waited_for_without_a_flush",),
+    ),
 ]

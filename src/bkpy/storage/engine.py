@@ -461,6 +461,8 @@ class LedgerStorage:
                 await self._checkpoint(shard, False)
         finally:
             self._flushing.discard(shard.number)
+        if not self.memory.full and not self.failed.done():  # others may have freed it before there was a flush
+            self.look_for_space()
 
     def look_for_space(self) -> None:
         """Call the `on_space` callbacks if memory was full and isn't any more."""

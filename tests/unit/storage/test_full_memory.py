@@ -251,6 +251,51 @@ async def test_memory_that_is_used_up_while_a_journal_stalls_is_made_room_in_whe
     await storage.close()
 
 
+async def test_memory_that_others_free_before_the_flush_for_it_begins_ends_the_wait() -> None:
+    host = Host(settings=bookie_settings(memory_bytes_max=1_000_000, journal_queue_bytes_max=1000))
+    storage = await host.boot()
+    await known(storage)
+    space: list[bool] = []
+    storage.on_space.append(lambda: space.append(storage.full))
+    future = add(storage, Batch(1, 1, payload=PAYLOAD))
+    assert storage.full  # of the journal's queue
+    others = storage.memory.part("others")
+    others.set(2_000_000)
+    freed_at: list[tuple[bool, bool]] = []
+
+    def free(_: object) -> None:
+        freed_at.append((storage.memory.full, storage.full))
+        others.set(0)
+
+    future.add_done_callback(free)  # after the journal has asked for a flush, and before that takes its first step
+    await future
+    await turns()
+    assert freed_at == [(True, True)]
+    assert storage.memory_bytes > 0, "no flush was needed"
+    assert space == [False]
+    assert not storage.full
+    await storage.close()
+
+
+async def test_memory_that_a_journal_alone_can_free_is_waited_for_without_a_flush() -> None:
+    host = Host(settings=bookie_settings(memory_bytes_max=1_000_000))
+    storage = await host.boot()
+    await known(storage)
+    stall = Stall(journal_worker(storage.journals[0]))
+    stall.begin()
+    storage.memory.part("others").set(2_000_000)
+    future = add(storage, Batch(1, 1, payload=PAYLOAD))
+    await turns()
+    assert storage.memory_bytes == 0
+    assert storage.full
+    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("flush of")]
+    stall.end()
+    await future
+    await turns()
+    assert not storage.full
+    await storage.close()
+
+
 async def test_a_memtable_that_nothing_is_added_to_is_flushed() -> None:
     host = Host(settings=bookie_settings(memtable_rest_bytes_min=5000))
     storage = await host.boot()
