@@ -876,4 +876,11 @@ MUTANTS: list[Mutant] = [
         "if not self.failed.done():",
         (f"{_FULL}::test_memory_that_a_journal_alone_can_free_is_waited_for_without_a_flush",),
     ),
+    Mutant(
+        "the name of a journal file without a frame left unsynced by a start",
+        "a power cut takes a file that a mark names, and the bookie does not start",
+        "if journal.begun:  # marks will lie in the last one, whose name may not have been synced",
+        "if False:",
+        (f"{_TESTS}/journal/test_journal_faults.py::test_a_mark_names_no_journal_file_whose_name_a_power_cut_takes",),
+    ),
 ]

@@ -112,6 +112,8 @@ class Replay:
             await self._make_room()
         for path in journal.begun:
             write_header_again(self._files, path)
+        if journal.begun:  # marks will lie in the last one, whose name may not have been synced
+            self._files.sync_dir(directory)
         furthest = max((shard.row.marks[number] for shard in self._ledgers.shards), key=lambda mark: mark.sequence)
         if journal.end.sequence < furthest.sequence:
             journal.damages.append(_cut_short(directory, journal.end, furthest))

@@ -186,6 +186,43 @@ def test_a_crash_at_every_operation_of_a_restart(power: bool) -> None:
         asyncio.run(crash(nth))
 
 
+@pytest.mark.scenario(55)
+def test_a_mark_names_no_journal_file_whose_name_a_power_cut_takes() -> None:
+    """The process died before it synced the name of a new file, which the next start goes on behind."""
+    host, writes = Host(), AcknowledgedWrites()
+
+    async def life() -> None:
+        storage = await host.boot()
+        await writes.add(storage, Batch(1, 0, payload=b"a" * 600_000))
+        host.disk.crash_at(1, operation="sync_dir", path="/journal0")
+        with pytest.raises(StorageFailedError):
+            await writes.add(storage, Batch(1, 1, payload=b"b" * 600_000))
+
+    asyncio.run(life())
+    host.disk.heal()
+    host.disk.crash()
+    begun = host.journal_files()[-1]
+
+    async def boot(host: Host) -> None:
+        (await host.boot()).release()
+
+    count = operations_of(boot, copy_of(host))
+
+    async def crash(nth: int) -> bool:
+        """Returns whether the power cut took the name."""
+        other = copy_of(host)
+        other.disk.crash_at(nth)
+        with pytest.raises((SimulatedCrash, StorageFailedError)):
+            await other.boot()
+        other.disk.heal()
+        other.disk.power_cut(dropped)
+        taken = begun not in other.journal_files()
+        await restart(other, writes)
+        return taken
+
+    assert {asyncio.run(crash(nth)) for nth in range(1, count + 1)} == {True, False}
+
+
 @pytest.mark.scenario(45)
 def test_the_sweep_notices_a_disk_that_does_not_sync() -> None:
     """What the other tests rely on: an acknowledgement without a sync would be found out."""
