@@ -244,8 +244,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "an opening that is cancelled at its end keeps the lease",
         "the log counts as written until the client ends, though nobody writes it",
-        "            dropping = drop_lease(name, opened.log_list.uid, opened.token, parts.logs)\n"
-        '            parts.shared.runtime.spawn(dropping, name="drop a lease")\n',
+        "            drop_lease_later(name, opened.log_list.uid, opened.token, parts)\n",
         "",
         ("tests/unit/log/test_interrupted.py::test_opening",),
     ),
@@ -266,9 +265,40 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a cancelled opener keeps the lease",
         "nobody who doesn't want to fence others can open the log while the client lives",
-        '                self._parts.shared.runtime.spawn(dropping, name="drop a lease")\n',
-        "                dropping.close()\n",
+        "                drop_lease_later(self._name, self._uid, self._token, self._parts)\n",
+        "                pass\n",
         (f"{_RARE}::test_an_opening_that_does_not_wait_and_is_cancelled_leaves_no_lease",),
+    ),
+    Mutant(
+        "a writer whose close is cancelled at its end keeps the lease",
+        "the log counts as written until the client ends, though nobody writes it: nothing of it is deleted",
+        "    except asyncio.CancelledError:\n        drop_lease_later(name, uid, token, parts)\n        raise\n",
+        "",
+        (f"{_ROOM}::test_a_close_that_is_cancelled_at_any_step_leaves_no_lease",),
+    ),
+    Mutant(
+        "a writer whose request to end its lease was lost keeps it",
+        "the log counts as written until the client ends, though nobody writes it: nothing of it is deleted",
+        '        log.info("failed to give up the lease of log %s, retrying: %s", name, error)\n'
+        "        drop_lease_later(name, uid, token, parts)\n",
+        '        log.info("failed to give up the lease of log %s: %s", name, error)\n',
+        (f"{_ROOM}::test_a_close_with_trouble_at_any_request_leaves_no_lease",),
+    ),
+    Mutant(
+        "a lease is given up once",
+        "a writer that ends while the store is away keeps others out for as long as its client lives",
+        "                await self.drop_lease(name, uid, token)\n"
+        "            except MetadataUnavailableError:\n"
+        "                await asyncio.sleep(pause_s)\n",
+        "                await self.drop_lease(name, uid, token)\n",
+        (f"{_ROOM}::test_an_abandoned_writer_gives_up_its_lease_when_the_store_is_back",),
+    ),
+    Mutant(
+        "an opening that fails and is cancelled then ends what it undoes",
+        "a lease or a log stays that nobody can use",
+        "await ended(self._parts.shared.runtime.spawn(self._undo(), ",
+        "await (self._parts.shared.runtime.spawn(self._undo(), ",
+        (f"{_ROOM}::test_an_opening_that_fails_and_is_cancelled_then_leaves_neither_lease_nor_log",),
     ),
     Mutant(
         "another log of the name is taken for the writer's own",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from bkpy.client.arguments import check_password, check_seconds, check_size
 from bkpy.errors import ConfigError, MetadataUnavailableError, NoSuchLogError, UnauthorizedError
-from bkpy.log.opening import Opening, drop_lease, new_ledger
+from bkpy.log.opening import Opening, drop_lease_later, new_ledger
 from bkpy.log.reader import LogReader
 from bkpy.log.rolling import RollLimits
 from bkpy.log.segments import Segments
@@ -93,8 +93,7 @@ async def open_log(
         try:
             await _show(parts, name, opened)
         except BaseException:  # there will be no writer: a lease would keep others away until the session ends
-            dropping = drop_lease(name, opened.log_list.uid, opened.token, parts.logs)
-            parts.shared.runtime.spawn(dropping, name="drop a lease")
+            drop_lease_later(name, opened.log_list.uid, opened.token, parts)
             raise
     return LogWriter(name, opened, password, limits, parts, partial(read_log, parts, name, password))
 

@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from bkpy.client.creation import NewLedger
+from bkpy.client.iteration import ended
 from bkpy.client.read.reader import LedgerReader
 from bkpy.errors import (
     BookKeeperError,
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
 
     from bkpy.log.parts import LogParts
     from bkpy.metadata.ledgers.catalog import Created
-    from bkpy.metadata.logs.catalog import LogStore
     from bkpy.metadata.store.outcome import PutOutcome
     from bkpy.protocol.log.log_list import LogList, Segment
 
@@ -152,15 +152,12 @@ class Opening:
         try:
             return await self._run()
         except BookKeeperError:
-            if self._uid and not self._wait:
-                await drop_lease(self._name, self._uid, self._token, self._logs)
-            if self._uid and self._made:
-                await self._unmake()
+            # In a task, which goes on if the call is cancelled meanwhile.
+            await ended(self._parts.shared.runtime.spawn(self._undo(), name=f"end of opening log {self._name}"))
             raise
         except BaseException:
             if self._uid and not self._wait:
-                dropping = drop_lease(self._name, self._uid, self._token, self._logs)
-                self._parts.shared.runtime.spawn(dropping, name="drop a lease")
+                drop_lease_later(self._name, self._uid, self._token, self._parts)
             raise
         finally:
             if self._created is not None:
@@ -323,6 +320,12 @@ class Opening:
             return wanted, -1, ListState.GONE
         return log_list, version, list_state(log_list, self._token, ledger_id)
 
+    async def _undo(self) -> None:
+        if self._uid and not self._wait:
+            await drop_lease(self._name, self._uid, self._token, self._parts)
+        if self._uid and self._made:
+            await self._unmake()
+
     async def _unmake(self) -> None:
         """Remove the log that the same call has made, unless another client has used it since."""
         try:
@@ -335,12 +338,22 @@ class Opening:
         await discard(created.metadata.ledger_id, self._name, self._parts)
 
 
-async def drop_lease(name: str, uid: str, token: str, logs: LogStore) -> None:
-    """Give up the lease, if that is possible now."""
+async def drop_lease(name: str, uid: str, token: str, parts: LogParts) -> None:
+    """Give up the lease now. If that fails, go on in the background: it would stay as long as the session."""
     try:
-        await logs.drop_lease(name, uid, token)
+        await parts.logs.drop_lease(name, uid, token)
     except BookKeeperError as error:
-        log.info("the lease of log %s stays until the session ends: %s", name, error)
+        log.info("failed to give up the lease of log %s, retrying: %s", name, error)
+        drop_lease_later(name, uid, token, parts)
+    except asyncio.CancelledError:
+        drop_lease_later(name, uid, token, parts)
+        raise
+
+
+def drop_lease_later(name: str, uid: str, token: str, parts: LogParts) -> None:
+    """Give up the lease in the background, for an end that doesn't wait for the store."""
+    dropping = parts.logs.drop_lease_at_last(name, uid, token, parts.shared.settings.tail_poll_s)
+    parts.shared.runtime.spawn(dropping, name=f"lease of log {name}")
 
 
 async def discard(ledger_id: int, name: str, parts: LogParts) -> None:

@@ -26,7 +26,7 @@ from bkpy.errors import (
     NoSuchLogError,
 )
 from bkpy.log.appends import LogAppends, log_fenced
-from bkpy.log.opening import discard, drop_lease, list_write_of, new_ledger
+from bkpy.log.opening import discard, drop_lease, drop_lease_later, list_write_of, new_ledger
 from bkpy.metadata.logs.maintenance import LogMaintenance
 from bkpy.metadata.logs.pages import PageMissingError
 from bkpy.metadata.store.outcome import Changed, Done, Missing, NotDone, Superseded, Unknown, escalate_unknown, to_error
@@ -543,7 +543,7 @@ class Roller:
             self._ended(self._present, self._clock.last_ms)
             await self._write(lambda log_list: ended(log_list, self.ledger_id))
             self.appends.move(LogEvent.ENDED)
-        await drop_lease(self._name, self.log_list.uid, self._token, self._logs)
+        await drop_lease(self._name, self.log_list.uid, self._token, self._parts)
         if self.log_list.pending_delete:
             try:
                 await self._log_maintenance.finish(self._name)
@@ -566,8 +566,7 @@ class Roller:
             )
         else:
             self._stop_rolling()
-        dropping = drop_lease(self._name, self.log_list.uid, self._token, self._logs)
-        self._runtime.spawn(dropping, name=f"lease of log {self._name}")
+        drop_lease_later(self._name, self.log_list.uid, self._token, self._parts)
         asyncio.get_running_loop().call_soon(self._let_go)  # not in the midst of what has failed
 
     def _stop_rolling(self) -> None:

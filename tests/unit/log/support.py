@@ -36,5 +36,5 @@ async def contents(client: Client, name: str) -> list[bytes]:
 
 def left_running(client: Client) -> list[str]:
     """Of what belongs to one call, or to a log."""
-    lasting = ("connection to", "bookie directory", "leaving bookies", "lease of", "drop a lease", "delete an unused")
+    lasting = ("connection to", "bookie directory", "leaving bookies", "lease of", "delete an unused")
     return sorted(task.get_name() for task in tasks_of(client) if not task.get_name().startswith(lasting))

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 import math
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
-from tests.hooks import cluster_of, roller_of
+from tests.hooks import cluster_of, roller_of, tasks_of
 from tests.in_process import DEADLINE_S
+from tests.stepping import naming, run_to
 from tests.unit.log.support import contents, left_running
 from tests.unit.log.test_between_steps import before_the_list_is_written, ledgers_of, opened_without_news
-from tests.unit.log.test_takeovers import FAST, GONE, faulty_client
+from tests.unit.log.test_takeovers import AWAY, FAST, GONE, REPLY_LOST, REQUEST_LOST, faulty_client
 from tests.waiting import eventually
 
 from bkpy.client.client import log_parts, replication_context
@@ -471,6 +473,102 @@ async def test_a_log_that_another_client_uses_is_not_removed_again(cluster: InPr
             await (await client.open_log(name)).close()
         assert not await log_parts(client).logs.unmake(name, log_list.uid)
         await log_parts(client).logs.read(name)
+
+
+# --- the lease of a writer that has ended ----------------------------------------------------------------------------
+
+
+async def opened_alone(other: Client, name: str) -> None:
+    """Nobody has the lease, or its holder gives it up now."""
+
+    async def opened() -> bool:
+        await (await other.open_log(name, wait=False)).close()
+        return True
+
+    assert await eventually(opened, "the lease is given up", meanwhile=LogLockedError)
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_close_that_is_cancelled_at_any_step_leaves_no_lease(cluster: InProcess, late: bool) -> None:
+    """A second call has nothing more to do when the log has ended: the lease would stay as long as the session."""
+    client, other = await cluster.client(**FAST), await cluster.client(**FAST)
+    for at in itertools.count():
+        name = f"log-{at}"
+        log = await client.open_log(name, create=True, ensemble_size=1, write_quorum=1, ack_quorum=1)
+        await log.append(b"0")
+        with naming(name, at, late):
+            reached = await run_to(log.close(), at, late, None)
+            await log.close()
+            await opened_alone(other, name)
+        if not reached:
+            break
+    assert at > 8
+
+
+@pytest.mark.parametrize("trouble", [REQUEST_LOST, REPLY_LOST, AWAY])
+async def test_a_close_with_trouble_at_any_request_leaves_no_lease(cluster: InProcess, trouble: str) -> None:
+    other = await cluster.client(**FAST)
+    client, session = await faulty_client(cluster)
+    for at in itertools.count(1):
+        name = f"log-{at}"
+        log = await client.open_log(name, create=True, ensemble_size=1, write_quorum=1, ack_quorum=1)
+        await log.append(b"0")
+        session.count(at, trouble)
+        with contextlib.suppress(MetadataUnavailableError):
+            await log.close()
+        reached, session.calls = session.calls >= at, -1
+        await log.close()
+        await opened_alone(other, name)
+        if not reached:
+            break
+    assert at > 5
+
+
+async def test_an_abandoned_writer_gives_up_its_lease_when_the_store_is_back(cluster: InProcess) -> None:
+    client, session = await faulty_client(cluster)
+    other = await cluster.client(**FAST)
+    log = await client.open_log("orders", create=True)
+    session.suspend()
+    log.abandon()
+    await asyncio.sleep(3 * session.call_timeout_s)
+    session.resume()
+    await opened_alone(other, "orders")
+
+
+async def test_a_lease_is_not_given_up_when_its_session_is_closed(cluster: InProcess) -> None:
+    client, session = await faulty_client(cluster)
+    log = await client.open_log("orders", create=True)
+    session.suspend()
+    log.abandon()
+    await asyncio.sleep(3 * session.call_timeout_s)
+    assert leases_given_up(client)
+    await session.close()
+    await eventually(lambda: not leases_given_up(client))
+
+
+def leases_given_up(client: Client) -> list[str]:
+    return [task.get_name() for task in tasks_of(client) if task.get_name().startswith("lease of")]
+
+
+async def test_an_opening_that_fails_and_is_cancelled_then_leaves_neither_lease_nor_log(cluster: InProcess) -> None:
+    client = await cluster.client(**FAST, no_bookies_timeout_s=0.01)
+    sizes = {"ensemble_size": 5, "write_quorum": 5, "ack_quorum": 3}
+    opening = asyncio.create_task(client.open_log("orders", create=True, wait=False, **sizes))
+    drop_lease = LogStore.drop_lease
+
+    async def cancelled(logs: LogStore, *lease: str) -> None:
+        opening.cancel()
+        await drop_lease(logs, *lease)
+
+    with patch.object(LogStore, "drop_lease", cancelled):
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+
+        async def made_again() -> bool:
+            return await create_log(log_parts(client).logs, "orders", b"", NewLog(3, 3, 2, "crc32c", None, None, None))
+
+        await eventually(made_again, "the log is removed")
+    await opened_alone(client, "orders")
 
 
 # --- what is kept ----------------------------------------------------------------------------------------------------

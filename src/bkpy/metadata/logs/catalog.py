@@ -14,6 +14,7 @@ it refers to first; a page is changed only while no list refers to it; no transa
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
 from collections import deque
@@ -26,6 +27,7 @@ from bkpy.errors import (
     ConfigError,
     CorruptDataError,
     MetadataConflictError,
+    MetadataUnavailableError,
     NoSuchLogError,
     UnauthorizedError,
 )
@@ -395,13 +397,26 @@ class LogStore:
         return None if found is None else found[1]
 
     async def drop_lease(self, name: str, uid: str, token: str) -> None:
-        """Remove the lease if it has this token. Without the store this fails, and the lease ends with the session."""
+        """Remove the lease if it has this token. Raises an error if it may still be there."""
         path = self._lease_path(name, uid)
         found = await self._lease_at(path)
         if found is not None and found[0] == token:
             outcome = await delete_certainly(self.store, path, 0, attempts_max=1)
-            if not isinstance(outcome, Gone | Missing | Changed | Superseded):
-                log.info("the lease of log %s stays until the session ends: %s", name, outcome.error)
+            if isinstance(outcome, NotDone | Unknown):
+                raise to_error(outcome)
+
+    async def drop_lease_at_last(self, name: str, uid: str, token: str, pause_s: float) -> None:
+        """The same, however long the store is away."""
+        while True:
+            try:
+                await self.drop_lease(name, uid, token)
+            except MetadataUnavailableError:
+                await asyncio.sleep(pause_s)
+            except BookKeeperError as error:  # the session is closed, and the lease with it
+                log.info("the lease of log %s stays until the session ends: %s", name, error)
+                return
+            else:
+                return
 
     def _lease_path(self, name: str, uid: str) -> str:
         return f"{paths.log(self.root, name)}/{uid}/lease"

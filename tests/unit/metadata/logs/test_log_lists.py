@@ -266,7 +266,8 @@ async def test_a_lease_that_can_not_be_taken_is_no_lease(tree: MemoryStore) -> N
     assert isinstance(
         await opened(tree, [None] * 2 + [AWAY]).take_lease("orders", "u1", "t2", "b", replace=True), NotDone
     )
-    await opened(tree, [None] * 2 + [AWAY]).drop_lease("orders", "u1", "t1")
+    with pytest.raises(MetadataUnavailableError):
+        await opened(tree, [None] * 2 + [AWAY]).drop_lease("orders", "u1", "t1")
     assert await opened(tree).lease_holder("orders", "u1") == "a"
 
 
