@@ -301,6 +301,13 @@ MUTANTS: list[Mutant] = [
         (f"{_ROOM}::test_an_opening_that_fails_and_is_cancelled_then_leaves_neither_lease_nor_log",),
     ),
     Mutant(
+        "a flush waits for appends that come after it",
+        "where some always wait for room, it never returns",
+        "        if self._waiting:\n            await asyncio.shield(self._waiting[-1].added)\n",
+        "        while self._waiting:\n            await asyncio.shield(self._waiting[-1].added)\n",
+        ("tests/unit/log/test_producers.py::test_a_flush_returns_though_others_wait_for_room_all_the_time",),
+    ),
+    Mutant(
         "another log of the name is taken for the writer's own",
         "a writer whose log was deleted is told of another writer",
         "        if log_list.uid != self.log_list.uid:\n            self._failed(",

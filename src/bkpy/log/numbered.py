@@ -256,14 +256,15 @@ class NumberedAppends:
         finally:
             self._entering = None
 
-    # --- the end ----------------------------------------------------------------------------------------------------
-
-    async def drained(self) -> None:
-        """Return when no append waits that has its number."""
-        while self._waiting:
+    async def entered(self) -> None:
+        """Return when no append waits that has its number now. Later ones may: there may always be some."""
+        if self._waiting:
             await asyncio.shield(self._waiting[-1].added)
+
+    # --- the end ----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
         """Take no new number, and return when no append waits."""
         self._closing = True
-        await self.drained()
+        while self._waiting:
+            await self.entered()

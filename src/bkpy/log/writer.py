@@ -256,7 +256,7 @@ class LogWriter:
         """
         self._appends.batcher.guard.check()
         if self._numbered is not None:
-            await self._numbered.drained()
+            await self._numbered.entered()
         await self._appends.flush()
 
     async def close(self) -> None:

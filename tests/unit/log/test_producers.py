@@ -186,6 +186,30 @@ async def test_cancelled_appends_that_wait_are_bounded(cluster: InProcess) -> No
     assert await read_all(client) == [(b"%d" % n, "shop", n) for n in range(4)]
 
 
+async def test_a_flush_returns_though_others_wait_for_room_all_the_time(cluster: InProcess) -> None:
+    """It waits for what was appended before it, and not for what comes meanwhile."""
+    client = await cluster.client(write_window_entries=4)
+    async with await client.open_log(NAME, create=True, producer="shop") as log:
+        numbers, going_on = count(), True
+
+        async def append() -> None:
+            while going_on:
+                number = next(numbers)
+                await log.append(b"%d" % number, sequence=number)
+
+        appending = [asyncio.create_task(append()) for _ in range(6)]
+        await asyncio.sleep(0.05)
+        last = next(numbers)
+        waiting = asyncio.create_task(log.append(b"%d" % last, sequence=last))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        async with asyncio.timeout(1.0):
+            await log.flush()
+        assert log.last_sequence >= last
+        going_on = False
+        await asyncio.gather(waiting, *appending)
+
+
 async def test_a_batch_is_not_torn_where_others_came_in_between(cluster: InProcess) -> None:
     """The first part of a batch is in the log, then somebody else's entry, so the rest can't follow it."""
     client = await cluster.client()
