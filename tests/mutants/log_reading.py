@@ -87,6 +87,14 @@ MUTANTS: list[Mutant] = [
         (f"{_RARE}::test_a_lag_is_measured_again_behind_what_is_truncated_meanwhile",),
     ),
     Mutant(
+        "a poll whose reader is closed ends as if the log did",
+        "an iterator that polls takes it for the end, and what comes is never read",
+        "        except StopAsyncIteration:  # `close` has ended its tail, which has no other end\n"
+        "            raise self._closed_error() from None\n",
+        "        finally:\n            pass\n",
+        ("tests/unit/log/test_log_poll.py::test_a_poll_whose_reader_is_closed_says_so",),
+    ),
+    Mutant(
         "a log is opened for reading by a list that may be old",
         "the password of a log that was made again is refused",
         "await parts.logs.read(checked_name(name), fresh=True)\n",

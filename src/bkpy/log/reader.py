@@ -386,7 +386,10 @@ class LogReader:
             raise ConfigError(f"max_entries must be at least 1, not {max_entries}")
         if timeout is not None:
             check_seconds("timeout", timeout)
-        return await self._poll.poll(min(max_entries, sys.maxsize), timeout)
+        try:
+            return await self._poll.poll(min(max_entries, sys.maxsize), timeout)
+        except StopAsyncIteration:  # `close` has ended its tail, which has no other end
+            raise self._closed_error() from None
 
     def seek(self, position: int) -> None:
         """The next `poll` begins at this position. Raises `RuntimeError` while another task polls."""

@@ -69,6 +69,36 @@ async def test_a_poll_returns_what_there_is_and_waits_for_more(cluster: InProces
         reader.seek(0)
 
 
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_poll_whose_reader_is_closed_says_so(cluster: InProcess, late: bool) -> None:
+    """At each wait. `StopAsyncIteration` would be the log's end to an iterator that polls, and a log has none."""
+    client = await cluster.client(**FAST)
+    log = await with_entries(client, "orders")
+    for at in count():
+        reader = await client.read_log("orders")
+        closing: list[asyncio.Task[None]] = []
+
+        async def poll(reader: LogReader = reader) -> None:
+            while await reader.poll(timeout=1.0):
+                pass
+
+        def close(reader: LogReader = reader, closing: list[asyncio.Task[None]] = closing) -> None:
+            closing.append(asyncio.create_task(reader.close()))
+
+        with naming("poll", at, late):
+            reached = await run_to(poll(), at, late, close)  # which takes no error but those of bkpy
+        await asyncio.gather(*closing)
+        if not reached:
+            break
+    assert at > 1
+    polling = asyncio.create_task(reader.poll())
+    await asyncio.sleep(1.0)
+    await reader.close()
+    with pytest.raises(ClientClosedError, match="the reader of log orders is closed"):
+        await polling
+    await log.close()
+
+
 async def seek(reader: LogReader, position: int) -> None:
     reader.seek(position)
 
