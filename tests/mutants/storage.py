@@ -883,4 +883,18 @@ MUTANTS: list[Mutant] = [
         "if False:",
         (f"{_TESTS}/journal/test_journal_faults.py::test_a_mark_names_no_journal_file_whose_name_a_power_cut_takes",),
     ),
+    Mutant(
+        "a ledger hidden whose fence is not durable",
+        "without a journal of entries, its deletion is journaled for a life whose fence is under way",
+        "if fence is not None:  # where adds are not journaled, none of them has waited for it",
+        "if False:",
+        (f"{_DELETION}::test_without_a_journal_a_ledger_is_hidden_only_once_its_fence_is_durable",),
+    ),
+    Mutant(
+        "a record's future taken for that of an earlier one of its ledger",
+        "a fence is answered before it is durable, and the storage fails at the next",
+        "done.set_result(None)\nif pending[ledger_id] is done:\n    del pending[ledger_id]",
+        "pending.pop(ledger_id).set_result(None)",
+        (f"{_DELETION}::test_fences_of_two_lives_are_each_answered_when_their_own_record_is_durable",),
+    ),
 ]

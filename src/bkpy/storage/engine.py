@@ -285,9 +285,9 @@ class LedgerStorage:
 
     def _record_fence(self, ledger_id: int, key: bytes) -> asyncio.Future[None]:
         """Journal a fence; until that is durable, all callers that fence the ledger wait for it."""
-        pending = self._fencing[ledger_id] = asyncio.get_running_loop().create_future()
-        self._record(RecordKind.FENCE, ledger_id, key, lambda: self._fencing.pop(ledger_id).set_result(None))
-        return pending
+        done = self._fencing[ledger_id] = asyncio.get_running_loop().create_future()
+        self._record(RecordKind.FENCE, ledger_id, key, lambda: _settle(self._fencing, ledger_id, done))
+        return done
 
     async def set_explicit_lac(self, ledger_id: int, record: bytes) -> None:
         """Keep the explicit last add confirmed of a known ledger if it is the highest; returns when it is durable."""
@@ -298,18 +298,21 @@ class LedgerStorage:
             self._touch(info)
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._publishing[ledger_id] = done
-            self._record(RecordKind.EXPLICIT_LAC, ledger_id, record, lambda: self._published(ledger_id, done))
+            self._record(RecordKind.EXPLICIT_LAC, ledger_id, record, lambda: _settle(self._publishing, ledger_id, done))
         # A record at least as high may not be synced yet; the one journaled last is durable last.
         pending = self._publishing.get(ledger_id)
         if pending is not None:
             await self._durable(pending)
 
     async def force(self, ledger_id: int) -> None:
-        """Return once every earlier add of the ledger is as durable as the settings make it."""
+        """Return once earlier fences of the ledger are durable, and earlier adds as far as the settings make them."""
+        fence = self._fencing.get(ledger_id)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         tell = self._journal(ledger_id).barrier if self._unjournaled is None else self._unjournaled.add
         tell(lambda: done.set_result(None))
         await self._durable(done)
+        if fence is not None:  # where adds are not journaled, none of them has waited for it
+            await self._durable(fence)
 
     @property
     def last_write(self) -> WriteTimes | None:
@@ -320,11 +323,6 @@ class LedgerStorage:
     def unsynced_bytes(self) -> int:
         """Bytes in memory that wait for a journal."""
         return self._held.queued_bytes
-
-    def _published(self, ledger_id: int, done: asyncio.Future[None]) -> None:
-        done.set_result(None)
-        if self._publishing[ledger_id] is done:
-            del self._publishing[ledger_id]
 
     async def _durable(self, future: asyncio.Future[None]) -> None:
         """Wait for a journal's callback; `StorageFailedError` if it will never come."""
@@ -382,13 +380,8 @@ class LedgerStorage:
         See `bkpy.storage.space.deletion`, which deletes ledgers.
         """
         done = self._deleting[ledger_id] = asyncio.get_running_loop().create_future()
-        self._record(RecordKind.DELETED, ledger_id, b"", lambda: self._deleted(ledger_id, done))
+        self._record(RecordKind.DELETED, ledger_id, b"", lambda: _settle(self._deleting, ledger_id, done))
         await self._durable(done)
-
-    def _deleted(self, ledger_id: int, done: asyncio.Future[None]) -> None:
-        done.set_result(None)
-        if self._deleting[ledger_id] is done:
-            del self._deleting[ledger_id]
 
     @property
     def space(self) -> SpaceTotals:
@@ -508,7 +501,8 @@ class LedgerStorage:
         if self.failed.done():
             return
         if not isinstance(error, BookKeeperError):
-            failure = StorageFailedError(f"the storage failed and refuses everything from now on: {error}")
+            why = error if isinstance(error, OSError) else repr(error)  # a KeyError's text is its key alone
+            failure = StorageFailedError(f"the storage failed and refuses everything from now on: {why}")
             failure.__cause__ = error
             error = failure
         self.failed.set_exception(error)
@@ -568,3 +562,10 @@ class LedgerStorage:
         for shard in self.shards:
             for mark, journal in zip(shard.row.marks, self.journals, strict=True):
                 assert mark.sequence <= journal.position.sequence
+
+
+def _settle(pending: dict[int, asyncio.Future[None]], ledger_id: int, done: asyncio.Future[None]) -> None:
+    """A record is durable: its waiters go on. A later record of the ledger may be the pending one by now."""
+    done.set_result(None)
+    if pending[ledger_id] is done:
+        del pending[ledger_id]

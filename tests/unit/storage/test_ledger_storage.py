@@ -10,7 +10,7 @@ from tests.unit.storage.support import INSTANCE, KEY, Batch, Host, Reports, add,
 from tests.unit.storage.support import settings as bookie_settings
 from tests.waiting import eventually
 
-from bkpy.errors import IdentityError
+from bkpy.errors import IdentityError, StorageFailedError
 from bkpy.protocol.wire.records import RecordCodec
 from bkpy.runtime.lmdb_pages import look_through
 from bkpy.runtime.system import real_runtime
@@ -304,6 +304,14 @@ async def test_a_state_that_is_loaded_while_a_checkpoint_commits_knows_what_it_w
     await storage.states((7,))
     assert (await read_all(storage, 7, 8, 9))[0].keys() == {8, 9}
     storage.check_invariants()
+
+
+async def test_a_failure_that_is_no_error_of_a_disk_is_named_by_its_class() -> None:
+    storage = await Host().boot()
+    storage.fail(KeyError(1))
+    with pytest.raises(StorageFailedError, match=r"from now on: KeyError\(1\)"):
+        await storage.checkpoint()
+    storage.release()
 
 
 async def test_a_refused_second_create_keeps_the_key() -> None:

@@ -724,6 +724,46 @@ async def test_without_a_journal_the_deletion_of_an_earlier_life_never_strikes_a
     assert (await read_all(storage, 1, 0, 2))[0] == dict.fromkeys(range(3), NEW)
 
 
+async def test_without_a_journal_a_ledger_is_hidden_only_once_its_fence_is_durable() -> None:
+    storage = await Host(settings=bookie_settings(journal_write_data=False)).boot()
+    await put(storage, Batch(1, 0))
+    stall = Stall(journal_worker(storage.journals[0]))
+    stall.begin()
+    fencing = asyncio.ensure_future(storage.fence(1, KEY))
+    await turns()
+    hiding = asyncio.ensure_future(hide(storage, 1))
+    await turns()
+    assert not hiding.done()
+    stall.end()
+    assert await fencing
+    hidden = await hiding
+    assert hidden is not None
+    assert await hidden.delete()
+
+
+async def test_fences_of_two_lives_are_each_answered_when_their_own_record_is_durable() -> None:
+    """The second is under way before the first is durable; one record is in each of the journal's frames."""
+    storage = await Host().boot()
+    await put(storage, Batch(1, 0))
+    stall = Stall(journal_worker(storage.journals[0]))
+    stall.begin()
+    fences = [asyncio.ensure_future(storage.fence(1, KEY))]
+    await turns()
+    storage.ledgers.forget(1, storage.shards[0])
+    await storage.states((1,))
+    storage.create(1, KEY)
+    fences.append(asyncio.ensure_future(storage.fence(1, KEY)))
+    await turns()
+    stall.end()
+    stall.begin()  # again once the first frame is on its way
+    await turns()
+    assert [fence.done() for fence in fences] == [True, False]
+    stall.end()
+    assert await asyncio.gather(*fences) == [True, True]
+    assert not storage.failed.done()
+    storage.release()
+
+
 # --- crashes ----------------------------------------------------------------------------------------------------------
 
 
