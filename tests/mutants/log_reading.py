@@ -101,4 +101,21 @@ MUTANTS: list[Mutant] = [
         "await parts.logs.read(checked_name(name))\n",
         (f"{_RARE}::test_a_log_that_was_made_again_is_not_taken_for_the_one_before",),
     ),
+    Mutant(
+        "a page that a truncation has deleted is missed",
+        "a tail that is overtaken by a truncation tells of a missing page, as if something was lost",
+        "if missing.end_position > self.list.first_position:\nraise\nreturn False",
+        "raise",
+        ("tests/unit/log/test_paged_log.py::test_a_ledger_whose_page_was_deleted_with_it_is_not_missed",),
+    ),
+    Mutant(
+        "a writer that was overtaken knows where the log ends",
+        "its consumers can never go on to what another writer appends",
+        "if self.usable or position <= self._appends.acknowledged:",
+        "if True:",
+        (
+            "tests/unit/log/test_consumer_lease.py"
+            "::test_a_consumer_of_a_writer_that_another_one_follows_goes_on_to_what_that_appends",
+        ),
+    ),
 ]

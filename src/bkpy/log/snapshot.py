@@ -89,7 +89,12 @@ class LogSnapshot:
         if isinstance(error, PageMissingError):
             return error.end_position > self.list.first_position
         assert error.ledger_id is not None
-        segment = await pages.segment_of(self.name, self.list, error.ledger_id)
+        try:
+            segment = await pages.segment_of(self.name, self.list, error.ledger_id)
+        except PageMissingError as missing:
+            if missing.end_position > self.list.first_position:
+                raise
+            return False  # the list refers to pages of what was truncated until those are deleted
         return segment is not None and not self.list.is_pending(segment)
 
     def names(self, segment: Segment) -> bool:

@@ -132,8 +132,11 @@ class LogTail:
     async def _explain(self, error: NoSuchLedgerError | PageMissingError) -> None:
         """Return if the log no longer has the ledger or the page; else it is lost, and the error is raised."""
         await self._look(fresh=True)
-        if self._error is None and await self._snapshot.misses(error, self._logs.pages):
-            raise error
+        try:
+            if self._error is None and await self._snapshot.misses(error, self._logs.pages):
+                raise error
+        except MetadataUnavailableError:
+            await asyncio.sleep(self._settings.tail_poll_s)  # it will meet the error once more
 
     def fail(self, error: BaseException) -> None:
         """End: callers that wait for entries get the error."""

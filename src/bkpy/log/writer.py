@@ -236,8 +236,11 @@ class LogWriter:
         end = LogEnd(self._end_at, self._position_at, self._lag_at, self._lag_at)
         return await opened(self._parts, self._name, uid, name, position, end, create=create, lease=lease)
 
-    async def _end_at(self, _: int) -> int:
-        return self._appends.acknowledged
+    async def _end_at(self, position: int) -> int:
+        if self.usable or position <= self._appends.acknowledged:
+            return self._appends.acknowledged
+        async with await self._read() as reader:  # another writer may have appended since this one ended
+            return max(self._appends.acknowledged, reader.next_position)
 
     async def _position_at(self, time: datetime) -> int:
         async with await self._read() as reader:

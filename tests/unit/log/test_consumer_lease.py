@@ -21,6 +21,7 @@ from bkpy.errors import (
     ClientClosedError,
     ConfigError,
     ConsumerLockedError,
+    LedgerFencedError,
     MetadataUnavailableError,
     NoSuchConsumerError,
 )
@@ -84,6 +85,21 @@ async def test_a_consumer_begins_where_it_is_wanted(
         assert (await log.consumer("another", position=begin, create=True)).position == position
         end = await log.append(b"x")
         assert (await log.consumer("last", position="latest", create=True)).position == end + 1
+
+
+async def test_a_consumer_of_a_writer_that_another_one_follows_goes_on_to_what_that_appends(cluster: InProcess) -> None:
+    first, second = await cluster.client(), await cluster.client()
+    log = await first.open_log("orders", create=True)
+    await log.append(b"0")
+    billing = await log.consumer("billing", create=True)
+    async with await second.open_log("orders") as another:
+        await another.append_batch([b"1", b"2"])
+    with pytest.raises(LedgerFencedError):
+        await log.append(b"3")
+    with pytest.raises(ConfigError, match="up to position 3, so no consumer can be at 4"):
+        await billing.commit(4)
+    await billing.commit(3)
+    assert (await log.consumer("last", position="latest", create=True)).position == 3
 
 
 async def test_latest_is_what_can_be_read_at_that_moment(cluster: InProcess) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ from tests.unit.log.test_writer_ends import reopened_without_bookies
 import bkpy
 from bkpy.client.client import log_parts
 from bkpy.errors import BookKeeperError, DiskError, NoSuchLedgerError, NoSuchLogError, TruncatedError
+from bkpy.log.snapshot import LogSnapshot
+from bkpy.metadata.logs.pages import PageMissingError
 from bkpy.metadata.store.store import Delete
 
 if TYPE_CHECKING:
@@ -105,6 +108,21 @@ async def test_a_tail_goes_from_pages_into_what_is_written(cluster: InProcess) -
             await asyncio.sleep(0.003)
         async with asyncio.timeout(DEADLINE_S):
             await following
+
+
+async def test_a_ledger_whose_page_was_deleted_with_it_is_not_missed(cluster: InProcess) -> None:
+    """A truncation first moves the begin of the log, then deletes pages, and then has the list do without them."""
+    client, other = await cluster.client(**PAGED), await cluster.client(**PAGED)
+    await written(client)
+    before = await list_of(client)
+    (part,) = [part async for part in (await client.read_log(NAME)).list_ranges(0, 0)]
+    for page in pages(cluster):
+        cluster.tree.apply(Delete(page), 0)
+    begun = dataclasses.replace(before, first_position=before.pages[-1].end_position)
+    gone = NoSuchLedgerError("there is no such ledger", ledger_id=part.ledger_id)
+    assert not await LogSnapshot(NAME, begun, 1).misses(gone, log_parts(other).logs.pages)
+    with pytest.raises(PageMissingError):
+        await LogSnapshot(NAME, before, 1).misses(gone, log_parts(other).logs.pages)
 
 
 async def test_a_reader_that_knows_an_old_list_says_what_is_gone(cluster: InProcess) -> None:
