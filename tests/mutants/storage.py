@@ -897,4 +897,11 @@ MUTANTS: list[Mutant] = [
         "pending.pop(ledger_id).set_result(None)",
         (f"{_DELETION}::test_fences_of_two_lives_are_each_answered_when_their_own_record_is_durable",),
     ),
+    Mutant(
+        "a begun journal file left where that of another journal can't be begun",
+        "starts that fail for want of space on one disk fill another one",
+        "begun.callback(writer.abandon_file)",
+        "pass",
+        (f"{_SPACE}::test_a_start_that_cannot_begin_a_file_of_one_journal_leaves_none_of_another",),
+    ),
 ]

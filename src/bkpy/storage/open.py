@@ -346,25 +346,28 @@ class _Opening:
     # --- journals -----------------------------------------------------------------------------------------------------
 
     def begin_journals(self, ledgers: Ledgers, ends: Sequence[Mark]) -> list[JournalWriter]:
-        """Begin a new file of each journal, behind what was read of it."""
+        """Begin a new file of each journal, behind what was read of it: all or none."""
         settings = self._settings
         run = at_risk.run_state(settings, [shard.row for shard in ledgers.shards])
         writers = []
-        for number, (directory, end) in enumerate(zip(self._directories.journals, ends, strict=True)):
-            writer = JournalWriter(
-                self._runtime,
-                directory,
-                number,
-                file_bytes_max=settings.journal_max_size_mb * MIB,
-                backups=settings.journal_max_backups,
-                recycled_max=settings.journal_recycled_files_max,
-                uncache_bytes_min=settings.journal_uncache_bytes_min,
-                end=end,
-                run=run,
-            )
-            writer.begin_file()
-            self._held.callback(writer.close)
-            writers.append(writer)
+        with contextlib.ExitStack() as begun:
+            for number, (directory, end) in enumerate(zip(self._directories.journals, ends, strict=True)):
+                writer = JournalWriter(
+                    self._runtime,
+                    directory,
+                    number,
+                    file_bytes_max=settings.journal_max_size_mb * MIB,
+                    backups=settings.journal_max_backups,
+                    recycled_max=settings.journal_recycled_files_max,
+                    uncache_bytes_min=settings.journal_uncache_bytes_min,
+                    end=end,
+                    run=run,
+                )
+                writer.begin_file()
+                begun.callback(writer.abandon_file)  # if another can't be begun: each try would reserve as much again
+                self._held.callback(writer.close)
+                writers.append(writer)
+            begun.pop_all()
         return writers
 
 

@@ -122,6 +122,12 @@ class JournalWriter:
         self.position = Mark(file_id, PAGE_BYTES, self.position.sequence, self.position.chain)
         return self.position
 
+    def abandon_file(self) -> None:
+        """Remove the file that was just begun: it has no frame, and no mark lies in it."""
+        self.close()
+        with contextlib.suppress(OSError):  # an earlier error says why
+            self._files.unlink(self._path(self.position.file_id))
+
     def _take_file(self, path: str) -> File:
         while self._old:
             file_id, own = self._old.popleft()

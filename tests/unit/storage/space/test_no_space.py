@@ -61,6 +61,21 @@ async def test_a_journal_file_that_cannot_be_begun_goes(operation: str) -> None:
     await check_life(host)
 
 
+async def test_a_start_that_cannot_begin_a_file_of_one_journal_leaves_none_of_another() -> None:
+    host = Host(settings=bookie_settings(journals=2))
+    await used(host)
+    files = host.journal_files(0), host.journal_files(1)
+    for _ in range(4):
+        host.disk.fail_at(1, errno.ENOSPC, operation="allocate", path="journal1")
+        with pytest.raises(StorageFailedError, match="No space left"):
+            await host.boot()
+        assert (host.journal_files(0), host.journal_files(1)) == files
+        host.disk.crash()
+        host.disk.heal()
+    host.disk.power_cut()
+    await check_life(host)
+
+
 @pytest.mark.parametrize("operation", ["allocate", "pwritev", "fdatasync", "sync_dir"])
 @pytest.mark.parametrize("recycled", [False, True])
 def test_a_file_that_cannot_be_begun_goes_also_if_it_was_another_before(operation: str, recycled: bool) -> None:
