@@ -544,9 +544,9 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a deletion reported before the journal has it",
         "a power cut brings back a ledger that the collector has counted as gone",
-        'self._record(RecordKind.DELETED, ledger_id, b"", lambda: self._deleted(ledger_id, done))\n'
+        'self._record(RecordKind.DELETED, ledger_id, b"", lambda: _settle(self._deleting, ledger_id, done))\n'
         "await self._durable(done)",
-        'self._record(RecordKind.DELETED, ledger_id, b"", lambda: self._deleted(ledger_id, done))',
+        'self._record(RecordKind.DELETED, ledger_id, b"", lambda: _settle(self._deleting, ledger_id, done))',
         (f"{_DELETION}::test_what_the_journal_has_of_a_ledger_that_is_buried_makes_no_ledger_without_a_key",),
     ),
     Mutant(
