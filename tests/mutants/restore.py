@@ -158,6 +158,20 @@ MUTANTS = [
         (_RESTORE + "test_a_bookie_that_was_given_up_in_vain_and_is_back_keeps_the_last_copies",),
     ),
     Mutant(
+        "each call gives up the same bookies once more",
+        "calls that have less time than bookies' looks never end, as reports of before never count",
+        "RestoreState.CLOSED and given_up and given_up != found.restore.given_up:",
+        "RestoreState.CLOSED and given_up:",
+        (_RESTORE + "test_reports_stay_when_a_confirmation_that_gives_up_a_bookie_is_interrupted",),
+    ),
+    Mutant(
+        "once bookies were given up, others that are given up are not replaced",
+        "a confirmed restore names bookies that never come back, and the last copies are collected",
+        "RestoreState.CLOSED and given_up and given_up != found.restore.given_up:",
+        "RestoreState.CLOSED and given_up and not found.restore.given_up:",
+        (_RESTORE + "test_a_bookie_that_is_given_up_in_place_of_another_one_is_replaced_as_well",),
+    ),
+    Mutant(
         "a confirmation waits for reports of a version that another call has ended",
         "the operator's command waits for ever",
         "            if found.version != version:\n",

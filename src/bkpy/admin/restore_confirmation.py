@@ -1,7 +1,7 @@
 """Brings a restored cluster to the point where it is like any other (`protocol/restore/restoring.py`).
 
     every bookie is here --> close every ledger, asking all bookies --> CLOSED --> every bookie reports --> CONFIRMED
-             ^------------ further bookies are given up ------------------'
+             ^------------ other bookies are given up --------------------'
 
 Invariants: each state is stored before what it permits begins; a call that was interrupted is completed by the next; an
 operator names the bookies and accepts the losses that the cluster goes on without.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bkpy.batching import batched_async
 from bkpy.errors import (
@@ -104,7 +104,9 @@ class RestoreConfirmation:
         collect_later: bool,
         progress: Callable[[ConfirmationProgress], None],
     ) -> Restore:
-        if found.restore.state is RestoreState.CLOSED and without:  # since an earlier call
+        # Others have the places of the bookies that it was closed without: their reports count for every further call.
+        given_up = tuple(sorted(set(without)))
+        if found.restore.state is RestoreState.CLOSED and given_up and given_up != found.restore.given_up:
             await self._all_here(without)
             found = await write_restore(self._store, self._root, found.restore.with_fewer(), found.version)
         done = ConfirmationProgress(found.restore.state)
@@ -114,11 +116,11 @@ class RestoreConfirmation:
             if done.not_closed and not accept_loss:
                 raise _not_closed(done.not_closed)
             await self._relocate(set(without), bookies, accept_loss=accept_loss)
-            found = await self._advance(found)
+            found = await self._advance(found, given_up=given_up)
             done.state = found.restore.state
         if found.restore.state is RestoreState.CLOSED:
             await self._reported(found.version, without, done, progress, accept_loss=accept_loss)
-            found = await self._advance(found, collect_later=collect_later)
+            found = await self._advance(found, collects_later=collect_later)
         elif collect_later and not found.restore.collects_later:
             changed = replace(found.restore, collects_later=True)
             found = await write_restore(self._store, self._root, changed, found.version)
@@ -131,11 +133,10 @@ class RestoreConfirmation:
             raise ConfigError(f"the cluster under {self._root} was not restored from a backup: nothing to confirm")
         return found
 
-    async def _advance(self, found: StoredRestore, *, collect_later: bool = False) -> StoredRestore:
-        restore = found.restore.advanced()
+    async def _advance(self, found: StoredRestore, **decided: Any) -> StoredRestore:
+        restore = replace(found.restore.advanced(), **decided)
         others = []
         if restore.state is RestoreState.CONFIRMED:
-            restore = replace(restore, collects_later=collect_later)
             disabled = f"{self._root}/{paths.DISABLED}"
             if not restore.was_disabled and await self._store.exists(disabled):
                 others = [Delete(disabled)]

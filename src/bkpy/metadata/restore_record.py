@@ -1,7 +1,7 @@
 """The record of the restore that a cluster comes from, and what bookies report before it is confirmed.
 
 Invariants: a cluster has the record before it has anything else, or never; the record goes on from state to state, and
-back only when further bookies are given up; `LAYOUT` and `INSTANCEID` come in the transaction that ends WRITING, so
+back only when other bookies are given up; `LAYOUT` and `INSTANCEID` come in the transaction that ends WRITING, so
 nobody finds half a cluster.
 """
 
@@ -157,6 +157,7 @@ def encode_restore(restore: Restore) -> bytes:
             "kept_to": restore.kept_to,
             "was_disabled": restore.was_disabled,
             "collects_later": restore.collects_later,
+            "given_up": restore.given_up,
         }
     )
 
@@ -172,6 +173,7 @@ def _decode(data: bytes) -> Restore:
             take(fields, "kept_to", int),
             take(fields, "was_disabled", bool),
             take(fields, "collects_later", bool),
+            tuple(str(one) for one in fields.pop("given_up", ())),  # earlier records have none
         )
 
     return _RECORD.decode(data, made)

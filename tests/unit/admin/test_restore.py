@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -40,7 +41,7 @@ from bkpy.metadata.backup.backup import back_up
 from bkpy.metadata.backup.restore import restore_backup
 from bkpy.metadata.cluster import open_cluster
 from bkpy.metadata.logs.maintenance import LOG_NAME, LOG_UID
-from bkpy.metadata.restore_record import read_reports, read_restore, write_report
+from bkpy.metadata.restore_record import encode_restore, read_reports, read_restore, write_report, write_restore
 from bkpy.metadata.store.store import NodeExists
 from bkpy.protocol.ledger.ledger_metadata import LedgerState
 from bkpy.protocol.restore.restoring import RestoreState
@@ -609,11 +610,60 @@ async def test_of_two_confirmations_the_one_whose_reports_will_never_come_ends(l
     await lost.start_node("b")  # without a check: it never reports
     first = asyncio.create_task(confirmation(await lost.client()).run(without={"a"}))
     await eventually(lambda: _reported_whole(lost, 2))
-    second = asyncio.create_task(confirmation(await lost.client()).run(without={"a"}))
+    session = lost.tree.session()
+    found = await read_restore(session, RESTORED)
+    assert found is not None
+    await write_restore(session, RESTORED, found.restore.with_fewer(), found.version)  # as the second one does
     with pytest.raises(MetadataConflictError, match="another call goes on with the restore"):
-        await first
-    second.cancel()
-    await asyncio.wait([second])
+        await asyncio.wait_for(first, 60)
+
+
+async def test_reports_stay_when_a_confirmation_that_gives_up_a_bookie_is_interrupted(lost: Lost) -> None:
+    ledger_id = await closed(lost.former)
+    await lost.back_up()
+    await lost.lose_metadata()
+    await lost.restore()
+    await lost.join(absent="ab")
+    slow = await lost.start_node("b")  # without a check: it never reports
+    session, versions = lost.tree.session(), set()
+    for _ in range(3):
+        confirming = asyncio.create_task(confirmation(await lost.client()).run(without={"a"}))
+        await eventually(lambda: _reported_whole(lost, 2))
+        await asyncio.sleep(1.0)
+        confirming.cancel()
+        await asyncio.wait([confirming])
+        found = await read_restore(session, RESTORED)
+        assert found is not None
+        assert set(await read_reports(session, RESTORED, found.version)) == {"c", "d"}
+        versions.add(found.version)
+    assert len(versions) == 1
+    await slow.stop()
+    lost.nodes.remove(slow)
+    await lost.start_node("b", mending=True)
+    assert (await lost.confirm(without={"a"})).state is RestoreState.CONFIRMED
+    assert await contents(await lost.client(), ledger_id) == payloads(0, 20)
+
+
+async def test_a_bookie_that_is_given_up_in_place_of_another_one_is_replaced_as_well(lost: Lost) -> None:
+    """Reports of before were of the places that bookies had while it was the other one that was away."""
+    ledger_id = await closed(lost.former, (1, 1, 1))
+    (gone,) = await names_of(lost.former, ledger_id)
+    other = min(set("abcd") - {gone})
+    await lost.back_up()
+    await lost.lose_metadata()
+    await lost.restore()
+    await lost.join(absent=gone + other)
+    node = await lost.start_node(gone)  # without a check: it never reports
+    confirming = asyncio.create_task(confirmation(await lost.client()).run(without={other}))
+    await eventually(lambda: _reported_whole(lost, 2))
+    confirming.cancel()
+    await asyncio.wait([confirming])
+    await node.stop()
+    lost.nodes.remove(node)
+    await lost.start_node(other, mending=True)
+    with pytest.raises(ConfigError, match=f"can't get all entries of 1 ledgers: {ledger_id}"):
+        await lost.confirm(without={gone})
+    assert gone not in await names_of(await lost.client(), ledger_id)
 
 
 async def test_a_bookie_that_was_given_up_in_vain_and_is_back_keeps_the_last_copies(lost: Lost) -> None:
@@ -649,6 +699,20 @@ async def test_entries_without_a_place_are_named_before_they_are_given_up(lost: 
     with pytest.raises(ConfigError, match=rf"of 1 ledgers \({ledger_id}\) no bookie that is left"):
         await lost.confirm(without={"a"})
     assert (await lost.confirm(without={"a"}, accept_loss=True)).state is RestoreState.CONFIRMED
+
+
+@pytest.mark.parametrize("given_up", [("a", "b"), None])
+async def test_a_record_may_have_no_bookies_that_were_given_up(lost: Lost, given_up: tuple[str, ...] | None) -> None:
+    await lost.back_up()
+    restore = dataclasses.replace((await lost.restore()).restore, given_up=given_up or ())
+    fields = json.loads(encode_restore(restore))
+    if given_up is None:
+        del fields["given_up"]
+    session, path = lost.tree.session(), f"{RESTORED}/{paths.RESTORE}"
+    await session.put(path, json.dumps(fields).encode(), (await session.get(path))[1])
+    found = await read_restore(session, RESTORED)
+    assert found is not None
+    assert found.restore == restore
 
 
 async def test_a_new_bookie_waits_for_the_confirmation(lost: Lost) -> None:

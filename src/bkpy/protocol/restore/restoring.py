@@ -3,7 +3,7 @@
     WRITING --> RESTORED --> CLOSED --> CONFIRMED
     nodes       bookies      every      every bookie has the entries
     are made    join         ledger     that the metadata want of it
-                  ^------------' when an operator gives up further bookies
+                  ^------------' when an operator gives up other bookies
 
 The restored metadata are older than the bookies' entries: since then ledgers may have been closed, moved, deleted or
 created. So the restored cluster is a new generation, with an instance id of its own. A bookie of the *former* instance
@@ -67,6 +67,7 @@ class Restore:
 
     `instance_id` is the cluster's, `former` that of the cluster in the backup. `checksum` names the backup. Ledgers
     from `kept_from` to `kept_to` may have been created after the backup. `was_disabled`: re-replication was off then.
+    `given_up`: the bookies that it was closed without, sorted; others have taken their places.
     """
 
     state: RestoreState
@@ -77,6 +78,7 @@ class Restore:
     kept_to: int
     was_disabled: bool = False
     collects_later: bool = False  # an operator has decided that ledgers created after the backup may go
+    given_up: tuple[str, ...] = ()
 
     def advanced(self) -> Restore:
         """The next state. `ValueError` behind CONFIRMED."""
@@ -86,7 +88,7 @@ class Restore:
         return dataclasses.replace(self, state=following)
 
     def with_fewer(self) -> Restore:
-        """RESTORED again, from CLOSED: an operator gives up further bookies, whose places others are to take.
+        """RESTORED again, from CLOSED: an operator gives up other bookies, whose places others are to take.
 
         What bookies have reported, and report meanwhile, doesn't count any more: it may be of other places.
         """
