@@ -160,6 +160,11 @@ def free_slots(channel: BookieChannel) -> int:
     return channel.slots._value
 
 
+def attempts(channel: BookieChannel) -> int:
+    """How often the bookie was dialled."""
+    return channel._attempts
+
+
 def presented_to(channel: BookieChannel) -> set[int]:
     """The ledgers whose keys the bookie was shown by this connection."""
     return channel._presented

@@ -140,6 +140,7 @@ class Client:
         )
         self._writing: dict[LedgerWriter | WriteBack, None] = {}
         self._leaving = Leaving(directory, settings, runtime, lambda: self._writers)
+        directory.in_use = self._bookies_in_use
         self._watching: asyncio.TimerHandle | None = None
         self._closed = False
         self._over = asyncio.Event()  # closing has ended
@@ -310,6 +311,10 @@ class Client:
             del self._writing[writing]
             if isinstance(writing, LedgerWriter):
                 self._open_logs.end(writing)
+
+    def _bookies_in_use(self) -> set[str]:
+        """The bookies to which this client's writers and recoveries write."""
+        return {name for writing in self._writing for name in writing.metadata.fragments[-1].bookies}
 
     def _watch_progress(self) -> None:
         """Look periodically for writers whose quorums don't answer. Not on the path of an append."""

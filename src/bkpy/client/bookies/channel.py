@@ -1,9 +1,11 @@
 """A client's channel to one bookie: it connects when it is first used, and reconnects after a loss.
 
     IDLE --first use--> CONNECTING --greeted--> UP --lost--> DOWN --retry--> CONNECTING (nothing waits) ...
+      ^------------------unused for long--------------------'
 
 During the first attempt to connect, requests wait. Once an attempt has failed, every request fails at once until the
-bookie is back: appends have other replicas, and repeated waits for a hung bookie would stop them.
+bookie is back: appends have other replicas, and repeated waits for a hung bookie would stop them. A bookie that is down
+and that nobody uses may be gone for good: the channel stops dialling it, and the next use is a first one.
 
 Invariants: every request ends, by its reply, by an error, or by the timeout of the oldest one; senders bound the bytes
 that wait for a bookie (see `congested`).
@@ -40,6 +42,7 @@ NewConnection: TypeAlias = "Callable[[ChannelOwner], ChannelConnection]"
 log = logging.getLogger("bkpy.client")
 
 _NO_CALL: Final = (None, 0.0, b"")
+_UNUSED_S: Final = 300.0  # for which a bookie is dialled for nobody: longer than a restart takes
 
 
 class Add(Protocol):
@@ -124,6 +127,7 @@ class BookieChannel:
         self._waiting: list[tuple[Add, int]] = []
         self._attempts = 0  # to connect, the present one included
         self._attempting = False
+        self._used_at = 0.0  # when somebody wanted a connection, or one was lost
         self._connected: list[tuple[asyncio.Future[None], int]] = []  # and the attempt that counts for each
         self._task: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()  # set when a request waits for the next attempt to connect
@@ -132,6 +136,11 @@ class BookieChannel:
     @property
     def up(self) -> bool:
         return self._state is _State.UP
+
+    def reached(self) -> bool:
+        """Whether it is connected. If not, the bookie is dialled for as long as callers ask."""
+        self._start()
+        return self.up
 
     def observe(self, observed: Observed) -> None:
         """Call `observed` with operation, seconds and bytes of each request that is answered from now on."""
@@ -340,6 +349,7 @@ class BookieChannel:
         await connected
 
     def _unavailable(self) -> BookKeeperError:
+        self._used_at = self._runtime.clock.monotonic()
         if self._error is None:
             return BookieUnavailableError("the client is closed", bookie=self.bookie_id)
         return copy_of(self._error, self.bookie_id) if tells_why_away(self._error) else self._error
@@ -347,6 +357,7 @@ class BookieChannel:
     # --- connecting -------------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
+        self._used_at = self._runtime.clock.monotonic()
         if self._state is _State.IDLE:
             self._state = _State.CONNECTING
             self._task = self._runtime.spawn(
@@ -375,6 +386,9 @@ class BookieChannel:
                 self._went_down(e)
                 if not self._connected:
                     self._hurry.clear()
+                    if self._state is _State.DOWN and self._runtime.clock.monotonic() - self._used_at >= _UNUSED_S:
+                        self._state = _State.IDLE
+                        return
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(delay * (1 + self._runtime.rng.random()) / 2):
                         await self._hurry.wait()
@@ -384,6 +398,7 @@ class BookieChannel:
             delay = shortest
             self._came_up(connection)
             await connection.lost
+            self._used_at = self._runtime.clock.monotonic()
             # A bookie that greets and hangs up at once is not connected to in a tight loop.
             await asyncio.sleep(shortest)
 

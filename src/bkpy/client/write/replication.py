@@ -554,7 +554,7 @@ class Replication:
 
         A bookie that was absent when the ledger was created is taken in before.
         """
-        up = [b for b in self._failed if self._pool.channel(b).up]
+        up = [b for b in self._failed if self._pool.channel(b).reached()]
         self._come = self._absent.intersection(up)
         self._send_to([bookie_id for bookie_id in up if bookie_id not in self._come])
 

@@ -429,7 +429,8 @@ class BookieDirectory:
     `draining` are the ids of draining bookies, registered or not. `absent_since` has bookies that this client saw, or
     created a ledger without, and that aren't registered, each with the monotonic time of that.
 
-    The directory remembers addresses of absent bookies, since a reader must still find a bookie that is restarting.
+    The directory remembers addresses of absent bookies, since a reader must still find a bookie that is restarting. It
+    forgets decommissioned ones, unless `in_use` names them.
 
     Every client is notified of every bookie that comes or goes, so it must not read all registrations then: with a
     thousand of each, the loss of a rack would cost a hundred million reads.
@@ -447,6 +448,7 @@ class BookieDirectory:
         self.read_only: dict[str, BookieInfo] = {}
         self.draining: frozenset[str] = frozenset()
         self.absent_since: dict[str, float] = {}
+        self.in_use: Callable[[], Collection[str]] = tuple  # the bookies that the client's writers name
         self.closed = False  # with the client: from then on nothing above changes
         self._store = store
         self._root = root
@@ -515,6 +517,22 @@ class BookieDirectory:
         for info in infos.values():
             self._addresses[info.bookie_id] = info.address
             self._last_seen[info.bookie_id] = info
+
+    async def _forget_gone(self) -> None:
+        """Forget absent bookies without a cookie that writers could leave, and that none of them names any more.
+
+        A client that lives for long would remember all bookies that there ever were, and have its writers looked at
+        for each. Raises `MetadataUnavailableError`.
+        """
+        before = self._runtime.clock.monotonic() - self._settings.absent_bookie_replace_delay_s
+        if not any(since <= before for since in self.absent_since.values()):
+            return
+        kept = {*await list_cookies(self._store, self._root), *self.in_use()}
+        gone = {name for name, since in self.absent_since.items() if since <= before and name not in kept}
+        self.absent_since = {name: since for name, since in self.absent_since.items() if name not in gone}
+        for name in gone:
+            del self._addresses[name]
+            self._last_seen.pop(name, None)
 
     def last_seen(self, bookie_id: str) -> BookieInfo:
         """What a bookie has said of itself when it was registered last; of one never seen here, no rack is known."""
@@ -593,6 +611,7 @@ class BookieDirectory:
                 await asyncio.sleep(self._settings.bookie_refresh_interval_s)
                 with contextlib.suppress(MetadataUnavailableError):
                     await self.refresh()
+                    await self._forget_gone()
 
     async def _read_both(self, *, whole: bool) -> tuple[dict[str, BookieInfo], dict[str, BookieInfo]]:
         """The writable and the read-only bookies."""

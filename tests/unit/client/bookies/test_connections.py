@@ -9,13 +9,14 @@ import resource
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.hooks import look_up_by, pool_of, transport_of, unanswered_adds
+from tests.hooks import attempts, look_up_by, pool_of, tasks_of, transport_of, unanswered_adds
 from tests.in_process import DEADLINE_S, InProcess
 from tests.waiting import eventually
 
 import bkpy
 from bkpy.client.client import replication_context
 from bkpy.errors import BookieUnavailableError
+from bkpy.metadata.bookies.cookies import delete_cookie
 from bkpy.protocol.wire import messages as m
 from bkpy.protocol.wire.messages import Op, Status
 
@@ -137,3 +138,84 @@ async def test_a_request_that_is_refused_until_its_time_is_up_ends_as_refused(tm
         for reply in (await first, await second):
             assert m.reply_status(reply.head) == Status.OK
     await cluster.stop()
+
+
+# --- bookies that are gone --------------------------------------------------------------------------------------------
+
+LONG_S = 600.0  # for more than a channel and a directory remember a bookie that nobody needs
+
+
+async def gone(cluster: InProcess, name: str, *, cookie: bool = False) -> None:
+    """The bookie ends, and its cookie with it unless that stays."""
+    await cluster.node(name).stop()
+    if not cookie:
+        await delete_cookie(cluster.tree.session(), cluster.root, name)
+
+
+async def attempts_within(client: bkpy.Client, name: str, seconds: float) -> int:
+    before = attempts(pool_of(client).channel(name))
+    await asyncio.sleep(seconds)
+    return attempts(pool_of(client).channel(name)) - before
+
+
+async def test_a_bookie_that_is_gone_is_not_dialled_for_ever(cluster: InProcess) -> None:
+    client = await cluster.client()
+    await pool_of(client).channel("c").connect()
+    await gone(cluster, "c", cookie=True)
+    assert await attempts_within(client, "c", 60) > 30  # it may be back at any time
+    await asyncio.sleep(LONG_S)
+    assert await attempts_within(client, "c", LONG_S) == 0
+    assert not [task for task in tasks_of(client) if task.get_name() == "connection to c"]
+    with pytest.raises(BookieUnavailableError):
+        await pool_of(client).channel("c").connect()
+    assert await attempts_within(client, "c", 60) > 30
+    await cluster.start_node("c")
+    await eventually(lambda: pool_of(client).channel("c").up, "it is connected to again without a request")
+    await gone(cluster, "c", cookie=True)
+    await asyncio.sleep(2 * LONG_S)
+    await cluster.start_node("c")
+    await pool_of(client).channel("c").connect()
+
+
+async def test_a_bookie_that_is_used_is_dialled_for_as_long(cluster: InProcess) -> None:
+    """A writer that may replace nobody waits for the bookie with what it has missed, and sends nothing meanwhile."""
+    client = await cluster.client(disable_ensemble_change=True, add_quorum_timeout_s=10 * LONG_S)
+    writer = await client.create_ledger(ack_quorum=3)
+    await writer.append(b"0")
+    await gone(cluster, "c", cookie=True)
+    appending = asyncio.create_task(writer.append(b"1"))
+    await asyncio.sleep(2 * LONG_S)
+    assert not appending.done()
+    await cluster.start_node("c")
+    async with asyncio.timeout(DEADLINE_S):
+        assert await appending == 1
+    await writer.close()
+
+
+async def test_a_directory_forgets_bookies_without_a_cookie(cluster: InProcess) -> None:
+    client = await cluster.client()
+    directory = replication_context(client).directory
+    await gone(cluster, "b", cookie=True)
+    await gone(cluster, "c")
+    await eventually(lambda: directory.absent_since.keys() == {"b", "c"})
+    await asyncio.sleep(LONG_S)
+    assert directory.absent_since.keys() == {"b"}
+    with pytest.raises(BookieUnavailableError, match="the cluster knows no such bookie"):
+        await directory.address_of("c")
+    assert await directory.address_of("b")
+
+
+async def test_a_bookie_that_a_writer_names_is_not_forgotten(cluster: InProcess) -> None:
+    """The writer leaves it as soon as another one is there, whether it appends or not."""
+    client = await cluster.client()
+    directory = replication_context(client).directory
+    writer = await client.create_ledger()
+    await writer.append(b"0")
+    await gone(cluster, "c")
+    await asyncio.sleep(LONG_S)
+    assert directory.absent_since.keys() == {"c"}
+    await cluster.start_node("d")
+    await eventually(lambda: "c" not in writer.ensemble)
+    await asyncio.sleep(LONG_S)
+    assert not directory.absent_since
+    await writer.close()
