@@ -7,6 +7,7 @@ from typing import Final
 from tests.mutants import Mutant
 
 _BLOCKING: Final = "tests/unit/blocking/test_blocking.py::"
+_LATE: Final = _BLOCKING + "test_a_call_that_is_submitted_as_another_thread_closes_the_client_ends"
 
 MUTANTS = [
     Mutant(
@@ -57,6 +58,27 @@ MUTANTS = [
         "            self._loop.submit(_dropped(self.client, self._loop))\n",
         "            pass\n",
         (_BLOCKING + "test_a_client_that_nobody_has_any_more_ends_its_thread",),
+    ),
+    Mutant(
+        "the end of the loop leaves the futures of calls that it has dropped",
+        "a thread waits for ever for an append that began as another one closed the client",
+        "        self._loop_ended = True\n        self._fail_unfinished()\n",
+        "        self._loop_ended = True\n",
+        (_LATE,),
+    ),
+    Mutant(
+        "a call that is submitted behind the end of the loop has nobody to fail it",
+        "a thread waits for ever for an append that began as another one closed the client",
+        "        if self._loop_ended:  # too late for the thread that has ended it\n",
+        "        if False:\n",
+        (_LATE,),
+    ),
+    Mutant(
+        "a call that finds its loop closed leaves its coroutine",
+        "a warning about a coroutine that was never awaited",
+        "            running.close()\n",
+        "            pass\n",
+        (_LATE,),
     ),
     Mutant(
         "two threads close the blocking client at once",

@@ -1,7 +1,7 @@
 """What every object of the blocking client is: one of the client, and the thread whose loop carries out its calls.
 
 Invariants: the thread ends with the client, however that ends, and the client's session with it; a call never waits for
-a loop that has ended, that of a process before a fork, or one that waits for this call.
+a loop that has ended, that of a process before a fork, or one that waits for this call, and no future does.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, InvalidStateError
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Self, TypeVar
 from weakref import WeakSet
@@ -52,6 +53,8 @@ class ClientThread:
             loop.close()
             raise
         self._calls = ThreadsafeCalls(loop_guard(self.client))
+        self._unfinished: set[Future[Any]] = set()  # of `submit`
+        self._loop_ended = False
         self._closing = threading.RLock()  # a signal handler may close what its thread closes
         self._loop = loop
         self._process = os.getpid()
@@ -71,7 +74,16 @@ class ClientThread:
     def submit(self, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Begin what `call` does."""
         self.check()
-        return self._calls.submit(function, *args, **kwargs)
+        try:
+            future = self._calls.submit(function, *args, **kwargs)
+        except WrongEventLoopError:
+            self.check()  # another thread has closed the client just now
+            raise
+        self._unfinished.add(future)
+        future.add_done_callback(self._unfinished.discard)
+        if self._loop_ended:  # too late for the thread that has ended it
+            self._fail_unfinished()
+        return future
 
     def iterate(
         self, function: Callable[P, AsyncGenerator[T, None]], /, *args: P.args, **kwargs: P.kwargs
@@ -97,11 +109,22 @@ class ClientThread:
                 self.call(self.client.__aexit__, kind)
             finally:
                 self._end()
-                self._loop.close()
+                self._end_loop()
 
     def _end(self) -> None:
         self._ended = True
         _open.discard(self)
+
+    def _end_loop(self) -> None:
+        self._loop.close()
+        self._loop_ended = True
+        self._fail_unfinished()
+
+    def _fail_unfinished(self) -> None:
+        """Fail what the loop has dropped: it closes without a word to calls that came after its last turn."""
+        for future in self._unfinished.copy():
+            with suppress(InvalidStateError):  # its caller has just cancelled it, or another thread is as quick
+                future.set_exception(ClientClosedError("the client was closed during the call", outcome_unknown=True))
 
     def close_at_exit(self) -> None:
         """Close it because the interpreter ends. Calls that follow are refused."""
@@ -115,7 +138,7 @@ class ClientThread:
         except (TimeoutError, BookKeeperError):
             return  # its session ends by its time-out
         finally:
-            self._loop.close()
+            self._end_loop()
 
     def __del__(self) -> None:
         if not self._ended and self._process == os.getpid():

@@ -68,7 +68,13 @@ class ThreadsafeCalls:
         async def run() -> T:
             return await function(*args, **kwargs)
 
-        return asyncio.run_coroutine_threadsafe(run(), loop)
+        running = run()
+        try:
+            return asyncio.run_coroutine_threadsafe(running, loop)
+        except RuntimeError:  # the loop was closed just now
+            running.close()
+            self._guard.loop_for_threads()
+            raise
 
     def iterate(
         self, function: Callable[P, AsyncGenerator[T, None]], /, *args: P.args, **kwargs: P.kwargs

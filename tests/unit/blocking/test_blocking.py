@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
+import uvloop
 from prometheus_client import CollectorRegistry
 from tests.hooks import thread_of, turn_of
 from tests.in_process import DEADLINE_S, InProcess
@@ -245,6 +247,54 @@ def test_a_call_that_the_end_of_the_client_interrupts_says_so(tmp_path: Path) ->
         error = waiting.exception(30)
     assert isinstance(error, bkpy.ClientClosedError)
     assert error.outcome_unknown
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("schedule", ["before the loop is closed", "seen late", "after it is closed"])
+def test_a_call_that_is_submitted_as_another_thread_closes_the_client_ends(tmp_path: Path, schedule: str) -> None:
+    """It has looked whether it can be made, and goes on when the loop has run for the last time."""
+    looked, ran, submitted, closed = (threading.Event() for _ in range(4))
+    submit, calls = asyncio.run_coroutine_threadsafe, []
+
+    class Loop(uvloop.Loop):
+        def close(self) -> None:
+            if schedule != "after it is closed":
+                ran.set()
+                submitted.wait(DEADLINE_S)
+            super().close()
+            ran.set()
+
+    def preempted(work: Any, loop: asyncio.AbstractEventLoop) -> Any:
+        if not threading.current_thread().name.startswith("caller"):
+            return submit(work, loop)
+        calls.append(work)
+        looked.set()
+        ran.wait(DEADLINE_S)
+        future = submit(work, loop)
+        submitted.set()
+        if schedule == "seen late":
+            closed.wait(DEADLINE_S)
+        return future
+
+    clusters: list[InProcess] = []
+    with (
+        patch("bkpy.blocking.base.uvloop.new_event_loop", Loop),
+        patch("asyncio.run_coroutine_threadsafe", preempted),
+        ThreadPoolExecutor(1, "caller") as pool,
+    ):
+        thread = ClientThread(connecting(tmp_path, clusters))
+        thread.call(clusters[0].nodes[0].stop)
+        calling = pool.submit(thread.submit, asyncio.sleep, 0)
+        assert looked.wait(DEADLINE_S)
+        thread.close()
+        closed.set()
+        if schedule == "after it is closed":
+            error = calling.exception(DEADLINE_S)
+            assert inspect.getcoroutinestate(calls[0]) == inspect.CORO_CLOSED  # else a warning about it
+        else:
+            error = calling.result(DEADLINE_S).exception(DEADLINE_S)
+    assert isinstance(error, bkpy.ClientClosedError)
+    assert error.outcome_unknown == (schedule != "after it is closed")
 
 
 def test_two_threads_that_close_it_at_once_wait_for_one_end(tmp_path: Path) -> None:
