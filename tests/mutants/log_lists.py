@@ -387,4 +387,18 @@ MUTANTS: list[Mutant] = [
         "        left = False  #",
         (f"{_ROLLING}::test_a_ledger_that_is_truncated_while_it_is_open_goes_once_the_log_has_rolled",),
     ),
+    Mutant(
+        "a write of a log's list that was done counts as one that lost",
+        "a truncation that was done raises where one conflict is allowed",
+        "if not finished.pending_delete and not finished.pages_pending:\nreturn finished\n",
+        "",
+        ("tests/unit/log/test_taking_out.py::test_what_meets_no_conflict_is_done_at_the_first_try",),
+    ),
+    Mutant(
+        "a log that is gone is looked for once more",
+        "a deletion that was done raises where one conflict is allowed",
+        "_check_done(outcome)\nif isinstance(outcome, Gone):\nreturn\n",
+        "_check_done(outcome)\n",
+        ("tests/unit/log/test_taking_out.py::test_what_meets_no_conflict_is_done_at_the_first_try",),
+    ),
 ]

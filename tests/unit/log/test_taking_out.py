@@ -194,3 +194,19 @@ async def test_a_segment_is_refused_to_delete_ledger(cluster: InProcess) -> None
         await client.delete_ledger(ledger_id)
     await client.delete_log(NAME)
     assert await ledgers(client) == set()
+
+
+async def test_what_meets_no_conflict_is_done_at_the_first_try(cluster: InProcess) -> None:
+    client = await cluster.client(log_conflicts_max=1)
+    async with await client.open_log(NAME, create=True, roll_entries=2) as log:
+        for position in range(10):
+            await log.append(entry(position))
+            await asyncio.sleep(1.0)
+        await log.truncate(6)
+    reader = await client.read_log(NAME)
+    assert reader.first_position == 6
+    await reader.close()
+    await client.delete_log(NAME)
+    assert await ledgers(client) == set()
+    with pytest.raises(NoSuchLogError):
+        await client.read_log(NAME)

@@ -244,6 +244,8 @@ class LogMaintenance:
                 log.info("%d ledgers of log %s, and those of %d pages, were deleted", len(removed), name, pages)
                 if problem is not None:
                     raise problem
+                if not finished.pending_delete and not finished.pages_pending:
+                    return finished
         raise self._given_up(name)
 
     async def _delete_page(self, name: str, log_list: LogList, ref: PageRef) -> None:
@@ -364,7 +366,10 @@ class LogMaintenance:
             folder = pages_path(self._logs.root, name, log_list.uid)
             if await read_certainly(self._store, folder) is not None:
                 nodes.insert(1, Delete(folder))
-            _check_done(await delete_together(self._store, *nodes, attempts_max=self._attempts_max))
+            outcome = await delete_together(self._store, *nodes, attempts_max=self._attempts_max)
+            _check_done(outcome)
+            if isinstance(outcome, Gone):
+                return
         raise self._given_up(name)
 
     async def _nodes_below(self, folder: str) -> list[str]:
