@@ -119,12 +119,15 @@ class Chaos:
         for one in clients:
             one.start()
         async with asyncio.TaskGroup() as group:
-            for lane in (*LANES, "upgrades"):
+            lanes = [
                 group.create_task(self._lane([fault for fault in schedule if fault.lane == lane], client))
+                for lane in (*LANES, "upgrades")
+            ]
             following = [group.create_task(self._progress())]
             if self._stream is not None:
                 following.append(group.create_task(self._stream.run()))
             await asyncio.sleep(self._length_s)
+            await asyncio.wait(lanes)  # a fault of the last moment may keep a process away
             for one in clients:
                 one.must_run()
             for task in following:
