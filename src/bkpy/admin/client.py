@@ -227,7 +227,7 @@ class AdminClient:
         )
         if found.doubt is not None:
             raise BookieUnavailableError(
-                "it is not known which entries bookies return: " + str(found.doubt), ledger_id=metadata.ledger_id
+                f"it is not known which entries bookies return: {found.doubt}", ledger_id=metadata.ledger_id
             ) from found.doubt
         return found.ranges
 
