@@ -186,7 +186,7 @@ def exact() -> dict[str, bytes]:
 
 def readable() -> dict[str, bytes]:
     """Files with compressed bitmaps: another zlib may write other bytes, but must read these."""
-    block = b"".join(encode_block(LEDGER, STRIPED, [(0, 0)], [records(list(STRIPED.from_rank(0)))])[0])
+    block = b"".join(encode_block(LEDGER, STRIPED, [(0, 0)], [records(list(STRIPED.from_rank(0)))], tag=0)[0])
     key, value = index.encode_block_row(LEDGER, BlockRow(STRIPED, Place(3, 64, 200)))
     return {"striped-block.bin": block, "striped-row.txt": b"%s %s\n" % (key.hex().encode(), value.hex().encode())}
 

@@ -152,4 +152,11 @@ MUTANTS: list[Mutant] = [
             "::test_one_that_takes_its_lease_again_and_again_and_commits_nothing_is_idle",
         ),
     ),
+    Mutant(
+        "a consumer doesn't know that it was deleted",
+        "its commit blames another process",
+        "await self._consumers.delete(self._name)\nself._deleted = True",
+        "await self._consumers.delete(self._name)",
+        ("tests/unit/log/test_log_consumer.py::test_a_consumer_goes_on_where_it_was",),
+    ),
 ]

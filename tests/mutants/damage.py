@@ -8,6 +8,7 @@ _TESTS = "tests/unit/storage"
 _INDEX = f"{_TESTS}/index/test_index.py"
 _LOG = f"{_TESTS}/entry_log/test_entry_log.py"
 _REBUILD = f"{_TESTS}/tools/rebuild/test_rebuild.py"
+_SALVAGE = f"{_TESTS}/tools/test_salvage.py"
 _CHECK = f"{_TESTS}/tools/check/test_check.py"
 
 MUTANTS: list[Mutant] = [
@@ -101,8 +102,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "an unreadable head of a block ends a scan",
         "a disk with one bad sector costs all entries of the bookie",
-        "try:\nhead = decode_block_head(self._file.pread(BLOCK_HEADER_BYTES, offset))\nexcept OSError:",
-        "try:\n    head = decode_block_head(self._file.pread(BLOCK_HEADER_BYTES, offset))\nexcept ValueError:",
+        "try:\nhead = decode_block_head(self._file.pread(BLOCK_HEADER_BYTES, offset))\nexcept OSError as e:",
+        "try:\n    head = decode_block_head(self._file.pread(BLOCK_HEADER_BYTES, offset))\nexcept ImportError as e:",
         (f"{_LOG}::test_a_scan_passes_an_unreadable_head_of_a_block_and_finds_what_is_behind",),
     ),
     Mutant(
@@ -170,5 +171,66 @@ MUTANTS: list[Mutant] = [
         "begun = None if row is not None and row.footer else named_end",
         "begun = named_end",
         (f"{_CHECK}::test_what_is_damaged_in_a_complete_log_or_before_the_last_row_was_cut_by_no_crash",),
+    ),
+    Mutant(
+        "a scan doesn't look where a block says that it was written",
+        "a new index names entries that a ledger never had, out of the payload of a damaged block",
+        "return head if head.tag == place_tag(self._header.uuid, self._header.log_id, offset) else None",
+        "return head",
+        (
+            f"{_LOG}::test_an_image_of_a_block_in_a_damaged_one_is_no_block",
+            f"{_LOG}::test_an_image_of_a_block_in_a_torn_one_is_no_block",
+        ),
+    ),
+    Mutant(
+        "all blocks of an index say the same of their place",
+        "a new index names entries that a ledger never had, out of the payload of a damaged block",
+        "return crc32c(_PLACE.pack(uuid, log_id, offset)) % 0xFFFF + 1",
+        "return crc32c(uuid) % 0xFFFF + 1",
+        (f"{_LOG}::test_an_image_of_a_block_in_a_damaged_one_is_no_block",),
+    ),
+    Mutant(
+        "a scan searches the payload of a damaged block before it looks behind it",
+        "of a log of earlier software, a new index names entries that a ledger never had",
+        "if behind == end or self._block(behind, end) is not None:",
+        "if False:",
+        (f"{_LOG}::test_in_a_log_without_tags_what_is_found_behind_a_damaged_header_is_not_certain",),
+    ),
+    Mutant(
+        "what a search has found in a log without tags is certain",
+        "a salvage calls entries acknowledged that a ledger never had",
+        "self._certain = self._certain and self._header is not None and self._header.placed",
+        "self._certain = True",
+        (f"{_LOG}::test_in_a_log_without_tags_what_is_found_behind_a_damaged_header_is_not_certain",),
+    ),
+    Mutant(
+        "an image of a record proves which entries were acknowledged",
+        "a salvage calls entries acknowledged that a ledger never had",
+        "if certain:\n_acknowledged(",
+        "if True:\n    _acknowledged(",
+        (f"{_SALVAGE}::test_an_image_of_a_block_in_a_damaged_one_proves_nothing",),
+    ),
+    Mutant(
+        "an image of an entry is called what the entry of its number is",
+        "a salvage calls entries acknowledged that a ledger never had",
+        "its = certain if record in proved else Certainty.UNPROVED",
+        "its = certain",
+        (f"{_SALVAGE}::test_an_image_of_a_block_that_is_below_what_was_acknowledged_is_unproved",),
+    ),
+    Mutant(
+        "an image of a block takes the place of what was found before",
+        "a new index names other bytes for an acknowledged entry",
+        "BlockRow(found.block.ids, place), found.certain",
+        "BlockRow(found.block.ids, place), True",
+        (f"{_REBUILD}::test_what_may_be_an_image_of_a_block_takes_nothing_over",),
+    ),
+    Mutant(
+        "an inspection doesn't say that the disk can't read a part of a log",
+        "a bad sector looks like a crash",
+        "if scan.error:",
+        "if False:",
+        (
+            "tests/unit/storage/tools/inspect/test_inspect.py::test_blocks_behind_a_place_that_a_disk_cannot_read_are_shown",
+        ),
     ),
 ]

@@ -118,4 +118,11 @@ MUTANTS: list[Mutant] = [
             "::test_a_consumer_of_a_writer_that_another_one_follows_goes_on_to_what_that_appends",
         ),
     ),
+    Mutant(
+        "a poll begins to look for the next block only when it is asked for it",
+        "polls that wait for nothing return nothing each second time though there are entries",
+        "self._tail.begin()",
+        "pass",
+        ("tests/unit/log/test_log_poll.py::test_polls_that_wait_for_nothing_find_what_came_since_the_last_one",),
+    ),
 ]

@@ -322,4 +322,21 @@ MUTANTS: list[Mutant] = [
         "        finally:\n            pass\n",
         (f"{_ROLLING}::test_a_roll_in_doubt_that_moves_ledgers_into_a_page_appends_nothing_until_it_is_known",),
     ),
+    Mutant(
+        "a writer whose cancelled close has written the list takes it for another client's",
+        "the client's next opening of the log makes room for a client that isn't there",
+        "if log_list.writer != self._token and not (closing and not log_list.writer):",
+        "if log_list.writer != self._token:",
+        (
+            "tests/unit/log/test_writer_ends.py"
+            "::test_a_writer_whose_close_is_cancelled_and_repeated_was_overtaken_by_nobody",
+        ),
+    ),
+    Mutant(
+        "what isn't a sequence gets into a batch",
+        "a raw TypeError in place of a clear one",
+        'raise ConfigError(f"entries are a sequence of bytes, not {type(entries).__name__}") from None',
+        "raise",
+        ("tests/unit/log/test_log_writer.py::test_a_writer_takes_whatever_holds_bytes_and_keeps_a_copy",),
+    ),
 ]

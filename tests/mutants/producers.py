@@ -168,4 +168,11 @@ MUTANTS: list[Mutant] = [
         "            pass\n",
         (f"{_WRITER}::test_a_writer_that_is_idle_keeps_its_producer_known",),
     ),
+    Mutant(
+        "only the first number of a batch is checked",
+        "numbers get into the log that no stamp of a later ledger can hold",
+        "self._sequences.check(first + len(payloads) - 1)",
+        "pass",
+        ("tests/unit/log/test_producers.py::test_a_batch_whose_last_number_is_none_is_refused",),
+    ),
 ]

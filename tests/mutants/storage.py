@@ -904,4 +904,11 @@ MUTANTS: list[Mutant] = [
         "pass",
         (f"{_SPACE}::test_a_start_that_cannot_begin_a_file_of_one_journal_leaves_none_of_another",),
     ),
+    Mutant(
+        "a start that fails at the index's commit keeps what it has reserved for its journals",
+        "starts that fail for want of space on one disk fill another one",
+        "held.callback(journal.give_back)",
+        "pass",
+        (f"{_SPACE}::test_starts_that_fail_at_a_commit_of_the_index_reserve_nothing_for_good",),
+    ),
 ]

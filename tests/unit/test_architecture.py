@@ -498,6 +498,7 @@ CONSTANTS = {
     "storage/identity.py": {"VERSION": ON_DISK, "_COOKIE_BYTES_MAX": "refuses a file that is no cookie"},
     "storage/entry_log/entry_log.py": {
         "VERSION": ON_DISK,
+        "_PLACED": ON_DISK,
         "CODEC_STORED": ON_DISK,
         "LOG_HEADER_BYTES": ON_DISK,
         "BLOCK_HEADER_BYTES": ON_DISK,

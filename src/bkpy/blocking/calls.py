@@ -864,8 +864,8 @@ class BlockingLogConsumer(BlockingContext[LogConsumer]):
         A cancelled call may have recorded it, and another call may follow. Raises `MetadataConflictError` if another
         process uses the name, `ConsumerLockedError` if another client has its lease or if this one has lost it with its
         session, `TruncatedError` for a step back to what is not there any more, `ConfigError` for a position past what
-        is proved to be acknowledged, `NoSuchLogError`, `MetadataUnavailableError`. What its reader doesn't know yet
-        costs a `refresh`, with the errors of that.
+        is proved to be acknowledged, `NoSuchLogError`, `MetadataUnavailableError`, `NoSuchConsumerError` after
+        `delete`. What its reader doesn't know yet costs a `refresh`, with the errors of that.
         """
         self._call(self._of.commit, position)
 

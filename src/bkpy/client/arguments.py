@@ -128,6 +128,15 @@ def payload_of(data: Any) -> bytes:
     raise ConfigError(f"an entry is bytes, not {type(data).__name__}")
 
 
+def payloads_of(entries: Iterable[Any]) -> list[bytes]:
+    """The bytes of some entries, copied where that is needed; else `ConfigError`."""
+    try:
+        given = iter(entries)
+    except TypeError:
+        raise ConfigError(f"entries are a sequence of bytes, not {type(entries).__name__}") from None
+    return [data if type(data) is bytes else payload_of(data) for data in given]
+
+
 def _check_whole(name: str, value: Any, ledger_id: int | None = None) -> None:
     if not isinstance(value, int) or isinstance(value, bool):  # a bool is one by inheritance, and a mistake
         raise ConfigError(f"{name} must be a whole number, not {_described(value)}", ledger_id=ledger_id)

@@ -151,9 +151,14 @@ class Stepwise:
         self._step: asyncio.Task[tuple[Any, ...]] | None = None
         self._closing: asyncio.Task[None] | None = None
 
-    async def following(self) -> Any:
+    def begin(self) -> None:
+        """Begin the next step, unless it has begun: its outcome waits for `following`."""
         if self._step is None:
             self._step = self._runtime.spawn(_next_of(self._generator), name=self._name, on_death=raised_where_awaited)
+
+    async def following(self) -> Any:
+        self.begin()
+        assert self._step is not None
         await ended(self._step)
         step, self._step = self._step, None
         if step is None or not (found := step.result()):

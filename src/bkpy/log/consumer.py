@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from bkpy.client.arguments import check_position
 from bkpy.client.lifetime import refuse_pickling
-from bkpy.errors import BookKeeperError, ClientClosedError, ConfigError
+from bkpy.errors import BookKeeperError, ClientClosedError, ConfigError, NoSuchConsumerError
 from bkpy.metadata.logs.consumers import LogConsumers, no_such_consumer
 from bkpy.protocol.ledger.ledger_metadata import ENTRY_ID_MAX
 
@@ -100,6 +100,7 @@ class LogConsumer:
         self._end = end
         self._open_logs = open_logs
         self._closed = False
+        self._deleted = False
 
     @property
     def log(self) -> str:
@@ -125,10 +126,12 @@ class LogConsumer:
         A cancelled call may have recorded it, and another call may follow. Raises `MetadataConflictError` if another
         process uses the name, `ConsumerLockedError` if another client has its lease or if this one has lost it with its
         session, `TruncatedError` for a step back to what is not there any more, `ConfigError` for a position past what
-        is proved to be acknowledged, `NoSuchLogError`, `MetadataUnavailableError`. What its reader doesn't know yet
-        costs a `refresh`, with the errors of that.
+        is proved to be acknowledged, `NoSuchLogError`, `MetadataUnavailableError`, `NoSuchConsumerError` after
+        `delete`. What its reader doesn't know yet costs a `refresh`, with the errors of that.
         """
         self._check_open()
+        if self._deleted:
+            raise NoSuchConsumerError(f"consumer {self._name} of log {self._log} was deleted by this object")
         check_position("position", position)
         self._state = await self._consumers.commit(self._name, position, self._state)
 
@@ -145,6 +148,7 @@ class LogConsumer:
         self._guard.check()
         self._open_logs.consumers.pop(self, None)
         await self._consumers.delete(self._name)
+        self._deleted = True
 
     async def close(self) -> None:
         """Give up the lease, if it has one; the consumer stays. Raises `MetadataUnavailableError`, and can be repeated.

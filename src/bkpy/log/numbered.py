@@ -18,7 +18,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bkpy.client.arguments import payload_of
+from bkpy.client.arguments import payload_of, payloads_of
 from bkpy.client.iteration import raised_where_awaited
 from bkpy.errors import BookKeeperError, ClientClosedError, SequenceError, WouldBlock
 from bkpy.protocol.log.log_producers import Sequences
@@ -122,10 +122,11 @@ class NumberedAppends:
         return self._add(payload, number, size)  # type: ignore[return-value]
 
     async def append_batch(self, entries: Sequence[bytes], first_sequence: int | None) -> range:
-        payloads = list(map(payload_of, entries))
+        payloads = payloads_of(entries)
         first = self._sequences.check(first_sequence)
         if not payloads:
             return range(self._appends.next_position, self._appends.next_position)
+        self._sequences.check(first + len(payloads) - 1)
         begin, known = self._known(first, len(payloads))
         left = payloads[known:]
         if not left:

@@ -1,7 +1,8 @@
 """A log's tail as lists of entries: what `LogReader.poll` returns.
 
 Invariants: all polls together return the entries of one tail, none twice and none left out, however many of them are
-cancelled, time out or fail; besides what was returned, one block is fetched.
+cancelled, time out or fail; besides what was returned, one block is fetched: the next one as soon as a poll has
+returned the last entry of a block, so that a poll that waits for nothing finds it.
 """
 
 from __future__ import annotations
@@ -11,20 +12,22 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterator
+    from collections.abc import Callable, Iterator
 
+    from bkpy.client.iteration import Stepwise
     from bkpy.log.entries import LogBlock, LogEntry
 
 
 class LogPoll:
     """Where the polls of one reader are. `follow` begins a tail at a position, None for the log's first."""
 
-    def __init__(self, follow: Callable[[int | None], AsyncGenerator[LogBlock, None]]) -> None:
+    def __init__(self, follow: Callable[[int | None], Stepwise]) -> None:
         self._follow = follow
         self._position: int | None = None  # that comes next
-        self._tail: AsyncGenerator[LogBlock, None] | None = None
-        self._left: AsyncGenerator[LogBlock, None] | None = None  # a tail that is to be closed
+        self._tail: Stepwise | None = None
+        self._left: Stepwise | None = None  # a tail that is to be closed
         self._entries: Iterator[LogEntry] = iter(())
+        self._end = 0  # behind the last of them
         self._polling = False
 
     def seek(self, position: int) -> None:
@@ -43,7 +46,8 @@ class LogPoll:
             if not found:
                 try:
                     async with asyncio.timeout(timeout_s) as patience:
-                        self._entries = iter(await self._block())
+                        block = await self._block()
+                        self._entries, self._end = iter(block), block.positions.stop
                 except TimeoutError:
                     if not patience.expired():
                         raise
@@ -52,6 +56,8 @@ class LogPoll:
             self._polling = False
         if found:
             self._position = found[-1].position + 1
+            if self._position == self._end and self._tail is not None:
+                self._tail.begin()
         return found
 
     async def _block(self) -> LogBlock:
@@ -60,10 +66,11 @@ class LogPoll:
         if self._tail is None:
             self._tail = self._follow(self._position)
         try:
-            return await anext(self._tail)
+            block: LogBlock = await self._tail.following()
         except Exception:
             self._leave()
             raise
+        return block
 
     def _check_alone(self) -> None:
         if self._polling:
@@ -75,7 +82,7 @@ class LogPoll:
 
     async def _close_left(self) -> None:
         if self._left is not None:
-            await self._left.aclose()
+            await self._left.close()
             self._left = None
 
     async def close(self) -> None:

@@ -81,7 +81,7 @@ class LogReader:
         self._runtime: Runtime = parts.shared.runtime
         self._readers: dict[int, LedgerReader] = {}  # of segments that aren't sealed in the list
         self._tails: set[LogTail] = set()
-        self._poll = LogPoll(self.tail_blocks)
+        self._poll = LogPoll(self._following)
         self._closed = False
 
     # --- what is known ----------------------------------------------------------------------------------------------

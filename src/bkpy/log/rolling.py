@@ -395,14 +395,14 @@ class Roller:
             metadata.last_entry + 1, metadata.length, last_ms, numbering=numbering
         )
 
-    async def _write(self, change: Callable[[LogList], LogList]) -> None:
+    async def _write(self, change: Callable[[LogList], LogList], *, closing: bool = False) -> None:
         """Write the list, with the ledgers that it has, if that is possible now. Nothing depends on it."""
         try:
-            await self._try_to_write(change)
+            await self._try_to_write(change, closing=closing)
         except BookKeeperError as error:
             log.info("failed to write the list of log %s: %s", self._name, error)
 
-    async def _try_to_write(self, change: Callable[[LogList], LogList]) -> None:
+    async def _try_to_write(self, change: Callable[[LogList], LogList], *, closing: bool) -> None:
         for _ in range(self._settings.log_conflicts_max):
             wanted = change(self._sealed(self.log_list))
             outcome = await self._logs.write_anyway(self._name, wanted, self._version)
@@ -416,9 +416,11 @@ class Roller:
                     raise to_error(outcome)
                 case Changed() | Superseded():
                     log_list, version = await self._logs.read(self._name, fresh=True)
-                    if log_list.writer != self._token:
+                    if log_list.writer != self._token and not (closing and not log_list.writer):
                         raise self._failed_by(log_list)
                     self._know(log_list, version)
+                    if not log_list.writer:  # a call of `close` that was cancelled has written it
+                        return
                 case _:
                     assert_never(outcome)
 
@@ -541,7 +543,7 @@ class Roller:
             except BookKeeperError as error:
                 raise self.appends.as_error(error) from error
             self._ended(self._present, self._clock.last_ms)
-            await self._write(lambda log_list: ended(log_list, self.ledger_id))
+            await self._write(lambda log_list: ended(log_list, self.ledger_id), closing=True)
             self.appends.move(LogEvent.ENDED)
         await drop_lease(self._name, self.log_list.uid, self._token, self._parts)
         if self.log_list.pending_delete:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bkpy.client.arguments import check_position, payload_of
+from bkpy.client.arguments import check_position, payload_of, payloads_of
 from bkpy.client.lifetime import refuse_pickling
 from bkpy.errors import ConfigError
 from bkpy.log.consumer import LogEnd, opened
@@ -195,7 +195,7 @@ class LogWriter:
         """
         if self._numbered is not None or first_sequence is not None:
             return await self._with_numbers().append_batch(entries, first_sequence)
-        payloads = [data if type(data) is bytes else payload_of(data) for data in entries]
+        payloads = payloads_of(entries)
         count = len(payloads)
         size = sum(map(len, payloads)) + STAMP_BYTES * count
         largest = max(map(len, payloads), default=0) + STAMP_BYTES

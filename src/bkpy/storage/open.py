@@ -80,6 +80,8 @@ async def open_storage(
                 opening.memory,
             )
             held.callback(storage.release)
+            for journal in journals:
+                held.callback(journal.give_back)
             await storage.checkpoint()  # lets the marks point at the new files: nothing before is needed any more
             storage.scrub.start()
             # What was at risk is in the indexes now, or in limbo. Last: a start that fails puts nothing at risk.

@@ -34,6 +34,8 @@ async def test_a_consumer_goes_on_where_it_was(cluster: InProcess) -> None:
             await billing.commit(4)
         assert billing.position == 3
         await again.delete()
+        with pytest.raises(bkpy.NoSuchConsumerError, match="deleted by this object"):
+            await again.commit(3)
         assert (await reader.consumer("billing", create=True)).position == 0
     with pytest.raises(bkpy.ClientClosedError):
         await reader.consumer("billing", create=True)

@@ -69,6 +69,17 @@ async def test_a_poll_returns_what_there_is_and_waits_for_more(cluster: InProces
         reader.seek(0)
 
 
+async def test_polls_that_wait_for_nothing_find_what_came_since_the_last_one(cluster: InProcess) -> None:
+    client = await cluster.client(**FAST)
+    async with await client.open_log("orders", create=True) as log, await client.read_log("orders") as reader:
+        await log.append(b"0")
+        assert numbers(await reader.poll()) == [0]
+        for number in range(1, 6):
+            await log.append(b"%d" % number)
+            await asyncio.sleep(1.0)
+            assert numbers(await reader.poll(timeout=0)) == [number]
+
+
 @pytest.mark.parametrize("late", [False, True])
 async def test_a_poll_whose_reader_is_closed_says_so(cluster: InProcess, late: bool) -> None:
     """At each wait. `StopAsyncIteration` would be the log's end to an iterator that polls, and a log has none."""

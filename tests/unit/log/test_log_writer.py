@@ -98,6 +98,10 @@ async def test_a_writer_takes_whatever_holds_bytes_and_keeps_a_copy(cluster: InP
         for refused in ("text", 1):
             with pytest.raises(ConfigError, match="an entry is bytes, not"):
                 await log.append(refused)  # type: ignore[arg-type]
+            with pytest.raises(ConfigError, match="an entry is bytes, not"):
+                await log.append_batch([refused])  # type: ignore[list-item]
+        with pytest.raises(ConfigError, match="entries are a sequence of bytes, not int"):
+            await log.append_batch(5)  # type: ignore[arg-type]
     assert await contents(client, "orders") == [b"0", b"1", b"0"]
 
 

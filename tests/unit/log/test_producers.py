@@ -33,6 +33,7 @@ from bkpy.errors import (
     WouldBlock,
 )
 from bkpy.metadata.store.store import Create
+from bkpy.protocol.log.log_producers import SEQUENCE_MAX
 from bkpy.protocol.wire.records import NUMBERED_STAMP_BYTES
 
 if TYPE_CHECKING:
@@ -81,6 +82,14 @@ async def test_a_repeated_append_gets_the_position_of_the_first_and_writes_nothi
                 await log.append(b"0", sequence=refused)  # type: ignore[arg-type]
         assert log.next_position == 6
     assert await read_all(client) == [(b"%d" % n, "shop", n) for n in range(7, 13)]
+
+
+async def test_a_batch_whose_last_number_is_none_is_refused(cluster: InProcess) -> None:
+    client = await cluster.client()
+    async with await client.open_log(NAME, create=True, producer="shop") as log:
+        with pytest.raises(ConfigError, match="has a sequence, a number"):
+            await log.append_batch([b"a", b"b"], first_sequence=SEQUENCE_MAX - 1)
+        assert log.next_position == 0
 
 
 async def test_the_next_writer_of_the_producer_goes_on_where_the_log_ends(cluster: InProcess) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import itertools
+import logging
 import math
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -94,6 +95,26 @@ async def test_a_roll_that_is_cancelled_at_any_step_leaves_a_log_that_can_be_ope
     while await cancelled_at(cluster, steady, at):
         await steady.delete_log("orders")
         at += 1
+    assert at > 3
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_writer_whose_close_is_cancelled_and_repeated_was_overtaken_by_nobody(
+    cluster: InProcess, late: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At each wait. Else the client's next opening of the log would make room for another client."""
+    client = await cluster.client(**FAST)
+    with caplog.at_level(logging.INFO, "bkpy.client"):
+        for at in itertools.count():
+            log = await client.open_log("orders", create=True)
+            await log.append(b"x")
+            with naming("close", at, late):
+                reached = await run_to(log.close(), at, late, None)
+                await log.close()
+                await (await client.open_log("orders")).close()
+                assert [said for said in caplog.messages if "overtaken" in said or "taken it over" in said] == []
+            if not reached:
+                break
     assert at > 3
 
 

@@ -9,6 +9,7 @@ from tests.unit.storage.support import found_ids
 
 from bkpy.storage.at_risk import IN_MEMORY, is_lost
 from bkpy.storage.entry_log.entry_log import BlockReader, Place, decode_block, kept_in, log_name
+from bkpy.storage.entry_log.scan import LogScan
 from bkpy.storage.identity import decode_cookie
 from bkpy.storage.index import index
 from bkpy.storage.index.tombstones import decode_tombstone, tombstone_key
@@ -38,16 +39,21 @@ def test_the_golden_journal_is_replayed() -> None:
     assert (stop.records, replay.damages, replay.torn) == (0, [], None)
 
 
-def test_the_golden_entry_log_is_read() -> None:
+@pytest.mark.parametrize("name", ["entry-log.log", "entry-log-untagged.log"])
+def test_the_golden_entry_log_is_read(name: str) -> None:
+    """The second one is as software wrote it whose blocks did not say where they are."""
     disk = SimDisk()
     disk.make_dirs("/d")
-    data = (HERE / "entry-log.log").read_bytes()
+    data = (HERE / name).read_bytes()
     disk.replace(f"/d/{log_name(3)}", data)
     length = 52 + 8 + 3 * (32 + 7)
     block = decode_block(BlockReader(disk, "/d").read(Place(3, 64, length)), LEDGER)
     assert found_ids([block.data]) == list(block.ids.from_rank(0)) == [0, 1, 2]
     assert data.endswith(b"bkFT")
     assert UUID in data[:64]
+    scan = LogScan(disk.open(f"/d/{log_name(3)}", read_only=True), read_bytes=4096)
+    assert next((found.ledger_id, found.offset) for found in scan) == (LEDGER, 64)
+    assert not scan.damages
 
 
 def test_golden_bitmaps_are_read() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from bkpy.client.arguments import payload_of
+from bkpy.client.arguments import payload_of, payloads_of
 from bkpy.client.lifetime import refuse_pickling, warn_unclosed
 from bkpy.client.write.deferred_sync import DeferredSync
 from bkpy.client.write.fragments import StoredFragments
@@ -228,7 +228,7 @@ class LedgerWriter:
         if self._appends.ids is not None:
             what = "a ledger created with caller_ids=True takes entries one by one"
             raise ConfigError(what, ledger_id=self._ledger_id)
-        payloads = [data if type(data) is bytes else payload_of(data) for data in entries]
+        payloads = payloads_of(entries)
         size, count = sum(map(len, payloads)), len(payloads)
         largest = max(map(len, payloads), default=0)
         if largest > self._replication.entry_bytes_max or not self._window.enter(size, count):

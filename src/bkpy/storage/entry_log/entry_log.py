@@ -1,7 +1,8 @@
 """Entry logs: append-only files of blocks (docs/reference/formats/entry-log.md).
 
-Invariants: a block is handed out only after ledger, checksum and lengths were found right; a log is appended to only by
-the process that began it; its directory is synced before anything refers to it (S4).
+Invariants: a block is handed out only after ledger, checksum and lengths were found right; a block says where it was
+written, so that bytes like a block in an entry's payload are none; a log is appended to only by the process that began
+it; its directory is synced before anything refers to it (S4).
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ _JOURNALS_MAX: Final = 1 << 15
 _PARTS_MAX: Final = 1024  # the buffers that one system call takes
 _PART_BYTES_MIN: Final = 8 << 10  # smaller parts, on average, are joined before they are written
 
-_LOG = struct.Struct("<8sH6xQ16s")
+_PLACED: Final = 1  # flag of a log whose blocks say where they were written
+
+_LOG = struct.Struct("<8sHB5xQ16s")
+_PLACE = struct.Struct("<16sQQ")
 _BLOCK = struct.Struct("<4sBBHQQIIIIII")
 _CRC = struct.Struct("<I")
 _FOOTER_BLOCK = struct.Struct("<QQIIQII")
@@ -89,20 +93,28 @@ def kept_in(log_id: int) -> tuple[int, int]:
 
 
 def encode_log_header(log_id: int, uuid: bytes) -> bytes:
-    packed = _LOG.pack(LOG_MAGIC, VERSION, log_id, uuid)
+    packed = _LOG.pack(LOG_MAGIC, VERSION, _PLACED, log_id, uuid)
     return (packed + _CRC.pack(crc32c(packed))).ljust(LOG_HEADER_BYTES, b"\0")
 
 
+def place_tag(uuid: bytes, log_id: int, offset: int) -> int:
+    """What a block at this offset of the log says of its place: 1 to 65,535."""
+    return crc32c(_PLACE.pack(uuid, log_id, offset)) % 0xFFFF + 1
+
+
 def encode_block(
-    ledger_id: int, ids: Ids, runs: Sequence[tuple[int, int]], data: Sequence[Bytes]
+    ledger_id: int, ids: Ids, runs: Sequence[tuple[int, int]], data: Sequence[Bytes], *, tag: int
 ) -> tuple[list[Bytes], int, int]:
-    """(the block's buffers, its bytes, its checksum). `data` are the records of `ids`, ascending, in any parts."""
+    """(the block's buffers, its bytes, its checksum). `data` are the records of `ids`, ascending, in any parts.
+
+    `tag`: that of its place.
+    """
     bitmap = encode_bitmap(ids)
     stored = sum(map(len, data))
     parts = data if stored >= _PART_BYTES_MIN * len(data) else [b"".join(data)]
     table = struct.pack(f"<{2 * len(runs)}I", *[number for run in runs for number in run])
     head = _BLOCK.pack(
-        BLOCK_MAGIC, VERSION, CODEC_STORED, 0, ledger_id, ids.first, ids.last - ids.first, ids.count, len(runs),
+        BLOCK_MAGIC, VERSION, CODEC_STORED, tag, ledger_id, ids.first, ids.last - ids.first, ids.count, len(runs),
         len(bitmap), stored, stored,
     )  # fmt: skip
     checksum = crc32c(bitmap, crc32c(table, crc32c(head)))
@@ -148,6 +160,7 @@ class BlockHead(NamedTuple):
     bitmap_bytes: int
     stored: int
     checksum: int
+    tag: int  # of its place, 0 in logs of software before there was one
 
     @property
     def table_bytes(self) -> int:
@@ -163,11 +176,11 @@ def decode_block_head(raw: Bytes) -> BlockHead | None:
     """The head of the block that `raw` begins with, None if no block of this version begins there."""
     if len(raw) < BLOCK_HEADER_BYTES:
         return None
-    magic, version, codec, _, ledger_id, first, span, count, n, bitmap_bytes, stored, _ = _BLOCK.unpack_from(raw)
+    magic, version, codec, tag, ledger_id, first, span, count, n, bitmap_bytes, stored, _ = _BLOCK.unpack_from(raw)
     if (magic, version, codec) != (BLOCK_MAGIC, VERSION, CODEC_STORED):
         return None
     checksum = _CRC.unpack_from(raw, _BLOCK.size)[0]
-    return BlockHead(ledger_id, first, span, count, n, bitmap_bytes, stored, checksum)
+    return BlockHead(ledger_id, first, span, count, n, bitmap_bytes, stored, checksum, tag)
 
 
 def decode_block_ids(raw: Bytes, head: BlockHead) -> Ids:
@@ -180,17 +193,6 @@ def decode_block_ids(raw: Bytes, head: BlockHead) -> Ids:
     if ids.count != head.entries:
         raise CorruptDataError("a block's ids don't fit its count", ledger_id=head.ledger_id)
     return ids
-
-
-def block_outline(raw: Bytes) -> tuple[int, int] | None:
-    """(ledger id, bytes of the block) by the header that `raw` begins with, None if it begins with none.
-
-    Nothing of it was verified: `decode_block` does that.
-    """
-    if len(raw) < BLOCK_HEADER_BYTES or raw[: len(BLOCK_MAGIC)] != BLOCK_MAGIC:
-        return None
-    _, _, _, _, ledger_id, _, _, _, n, bitmap_bytes, stored, _ = _BLOCK.unpack_from(raw)
-    return ledger_id, BLOCK_HEADER_BYTES + 8 * n + bitmap_bytes + stored
 
 
 class FooterBlock(NamedTuple):
@@ -222,7 +224,7 @@ class Footer(NamedTuple):
     """A footer whose checksum was right. `table` has its blocks, in the order in which they lie in the log."""
 
     offset: int
-    table: memoryview
+    table: bytes  # no view: CPython crashes if it collects a cycle with an unfinished `iter_unpack` of one
 
     def blocks(self) -> Iterator[FooterBlock]:
         return map(FooterBlock._make, _FOOTER_BLOCK.iter_unpack(self.table))
@@ -246,7 +248,7 @@ def read_footer(file: File) -> Footer | None:
     end = len(packed) - _CRC.size - len(FOOTER_MAGIC)
     if crc32c(packed[:end]) != _CRC.unpack_from(packed, end)[0]:
         return None
-    return Footer(offset, packed[: blocks * _FOOTER_BLOCK.size])
+    return Footer(offset, bytes(packed[: blocks * _FOOTER_BLOCK.size]))
 
 
 def readable_footer(file: File) -> Footer | None:
@@ -266,16 +268,17 @@ def dead_bytes(row_bytes: int, blocks: int, living: int, *, footer: bool) -> int
 class LogHeader(NamedTuple):
     log_id: int
     uuid: bytes  # of the index that the log belongs to
+    placed: bool  # whether its blocks say where they were written
 
 
 def decode_log_header(raw: Bytes) -> LogHeader:
     """The header that a log begins with; `CorruptDataError` if it isn't a sound one."""
     if len(raw) < LOG_HEADER_BYTES or crc32c(raw[: _LOG.size]) != _CRC.unpack_from(raw, _LOG.size)[0]:
         raise CorruptDataError("the header of an entry log doesn't match its checksum")
-    magic, version, log_id, uuid = _LOG.unpack_from(raw)
+    magic, version, flags, log_id, uuid = _LOG.unpack_from(raw)
     if magic != LOG_MAGIC or version != VERSION:
         raise CorruptDataError(f"an entry log of version {version}; this software reads version {VERSION}")
-    return LogHeader(log_id, uuid)
+    return LogHeader(log_id, uuid, bool(flags & _PLACED))
 
 
 class BlockWriter:
@@ -283,6 +286,7 @@ class BlockWriter:
 
     def __init__(self, files: Files, directory: str, log_id: int, uuid: bytes, *, write_bytes: int = 1 << 20) -> None:
         self.log_id = log_id
+        self._uuid = uuid
         self._write_bytes = write_bytes  # written and synced at a time, in one system call
         self._files = files
         self._directory = directory
@@ -301,7 +305,8 @@ class BlockWriter:
 
     def append(self, ledger_id: int, ids: Ids, runs: Sequence[tuple[int, int]], data: Sequence[Bytes]) -> Place:
         """Take a block; written in a while, and durable only after `sync`."""
-        buffers, size, checksum = encode_block(ledger_id, ids, runs, data)
+        tag = place_tag(self._uuid, self.log_id, self.size)
+        buffers, size, checksum = encode_block(ledger_id, ids, runs, data, tag=tag)
         place = Place(self.log_id, self.size, size)
         self._parts += buffers
         self.size += size

@@ -1,7 +1,8 @@
 """Goes through an entry log without an index, whatever state it is in: for a new index, and to check the old one.
 
-Invariants: it yields only blocks with right checksums; it reports bytes between two blocks, or behind the last one, as
-damage, unless they are the footer that fits the blocks. Everything here blocks.
+Invariants: it yields only blocks with right checksums, and says which of them may be images of blocks in a payload; it
+reports bytes between two blocks, or behind the last one, as damage, unless they are the footer that fits the blocks.
+Everything here blocks.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from bkpy.storage.entry_log.entry_log import (
     StoredBlock,
     decode_block,
     decode_block_head,
+    decode_log_header,
     footer_bytes,
+    place_tag,
     readable_footer,
 )
 
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from bkpy.runtime.interfaces import File
+    from bkpy.storage.entry_log.entry_log import Footer, LogHeader
 
 
 class LogDamage(NamedTuple):
@@ -36,25 +40,32 @@ class LogDamage(NamedTuple):
 
 
 class ScannedBlock(NamedTuple):
-    """A sound block and where it is."""
+    """A sound block and where it is. Not `certain`: it may be the image of a block, in an entry's payload."""
 
     offset: int
     length: int
     ledger_id: int
     block: StoredBlock
     checksum: int
+    certain: bool
 
 
 class LogScan:
-    """Iterates over the sound blocks of a log, from its first byte on.
+    """Iterates over the sound blocks of a log, from `start` on.
 
     `damages` and `footer` (whether there is one; a damaged one is a damage too, but hides no entries) are final when
-    the iteration has ended, `lost` says whether a damage may be that of a block.
+    the iteration has ended, `lost` says whether a damage may be that of a block, `error` why bytes
+    could not be read.
     """
 
-    def __init__(self, file: File, *, read_bytes: int) -> None:
+    def __init__(self, file: File, *, read_bytes: int, start: int = LOG_HEADER_BYTES) -> None:
         self._file = file
         self._read_bytes = read_bytes
+        self._start = start
+        self._size = file.size()
+        self.error = ""
+        self._header = self._log_header()
+        self._certain = True
         self._ledgers: set[int] = set()
         self.blocks = 0
         self.damages: list[LogDamage] = []
@@ -62,21 +73,51 @@ class LogScan:
         self.lost = False
 
     def __iter__(self) -> Iterator[ScannedBlock]:
-        size = self._file.size()
         footer = readable_footer(self._file)
         self.footer = footer is not None
-        end = size if footer is None else footer.offset
-        offset = LOG_HEADER_BYTES
-        while offset < end:
-            found = self._block(offset, end)
-            if found is None:
-                start, offset = offset, self._next(offset + 1, end)
-                self._damaged(start, offset, size)
-                continue
+        end = self._size if footer is None else footer.offset
+        at = self._start
+        for found in self._followed(end) if footer is None else self._listed(footer, end):
+            if found.offset > at:
+                self._damaged(at, found.offset)
+            at = found.offset + found.length
             self.blocks += 1
             self._ledgers.add(found.ledger_id)
-            offset += found.length
             yield found
+        if at < end:
+            self._damaged(at, end)
+
+    def block_at(self, offset: int) -> ScannedBlock | None:
+        """The block that begins there, if it is sound."""
+        return self._block(offset, self._size)
+
+    def _listed(self, footer: Footer, end: int) -> Iterator[ScannedBlock]:
+        """The blocks where the footer says that there are some: whatever lies between them is none."""
+        for listed in footer.blocks():
+            if listed.offset >= self._start:
+                found = self._block(listed.offset, end)
+                if found is not None:
+                    yield found
+
+    def _followed(self, end: int) -> Iterator[ScannedBlock]:
+        """The blocks of a log without a footer, each behind the one before it, as far as that can be said."""
+        at = self._start if self._start == LOG_HEADER_BYTES else self._next(self._start, end)
+        while at < end:
+            found = self._block(at, end)
+            if found is None:
+                at = self._behind(at, end)
+            else:
+                yield found
+                at += found.length
+
+    def _behind(self, at: int, end: int) -> int:
+        """Where the next block begins behind a damaged one."""
+        head = self._head(at, end)
+        if head is not None:
+            behind = at + head.length
+            if behind == end or self._block(behind, end) is not None:
+                return behind
+        return self._next(at + 1, end)
 
     def _block(self, offset: int, end: int) -> ScannedBlock | None:
         head = self._head(offset, end)
@@ -84,24 +125,35 @@ class LogScan:
             return None
         try:
             block = decode_block(self._file.pread(head.length, offset), head.ledger_id)
-        except (CorruptDataError, OSError):
+        except CorruptDataError:
             return None
-        return ScannedBlock(offset, head.length, head.ledger_id, block, head.checksum)
+        except OSError as e:
+            self.error = _why(e)
+            return None
+        return ScannedBlock(offset, head.length, head.ledger_id, block, head.checksum, self._certain)
 
     def _head(self, offset: int, end: int) -> BlockHead | None:
+        """The head of a block that belongs here, as far as it says so."""
         try:
             head = decode_block_head(self._file.pread(BLOCK_HEADER_BYTES, offset))
-        except OSError:
+        except OSError as e:
+            self.error = _why(e)
             return None
-        return head if head is not None and offset + head.length <= end else None
+        if head is None or offset + head.length > end:
+            return None
+        if self._header is None or not self._header.placed:
+            return head
+        return head if head.tag == place_tag(self._header.uuid, self._header.log_id, offset) else None
 
     def _next(self, offset: int, end: int) -> int:
-        """Where the next sound block begins, `end` if there is none."""
+        """Where the next sound block begins, `end` if there is none: also inside of a payload, if no tag forbids it."""
+        self._certain = self._certain and self._header is not None and self._header.placed
         overlap = len(BLOCK_MAGIC) - 1
         while offset < end:
             try:
                 chunk = self._file.pread(min(self._read_bytes + overlap, end - offset), offset)
-            except OSError:
+            except OSError as e:
+                self.error = _why(e)
                 chunk = bytes(min(self._read_bytes, end - offset))  # what is behind them may be readable
             at = chunk.find(BLOCK_MAGIC)
             while at >= 0:
@@ -111,10 +163,24 @@ class LogScan:
             offset += max(1, len(chunk) - overlap)
         return end
 
-    def _damaged(self, start: int, end: int, size: int) -> None:
+    def _log_header(self) -> LogHeader | None:
+        try:
+            return decode_log_header(self._file.pread(LOG_HEADER_BYTES, 0))
+        except CorruptDataError:
+            return None
+        except OSError as e:
+            self.error = _why(e)
+            return None
+
+    def _damaged(self, start: int, end: int) -> None:
+        size = self._size
         if end == size and not self.lost and size - start == footer_bytes(self.blocks, len(self._ledgers)):
             # As long as the footer of exactly the blocks before it: no block can be in there.
             self.damages.append(LogDamage(start, end - start, "the footer is damaged; no entry is lost by that"))
             return
         self.lost = True
         self.damages.append(LogDamage(start, end - start, "no sound block is here"))
+
+
+def _why(error: OSError) -> str:
+    return error.strerror or str(error)

@@ -128,6 +128,12 @@ class JournalWriter:
         with contextlib.suppress(OSError):  # an earlier error says why
             self._files.unlink(self._path(self.position.file_id))
 
+    def give_back(self) -> None:
+        """Let go what is reserved of a file without frames, which marks may name: each try would reserve as much."""
+        if self._file is not None and self.position.offset == PAGE_BYTES:
+            with contextlib.suppress(OSError):  # an earlier error says why
+                self._file.truncate(PAGE_BYTES)
+
     def _take_file(self, path: str) -> File:
         while self._old:
             file_id, own = self._old.popleft()

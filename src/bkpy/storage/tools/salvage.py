@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError, DigestMismatchError
 from bkpy.metadata.backup.sealed_lines import SealedLines
-from bkpy.protocol.restore.salvaging import certainty
+from bkpy.protocol.restore.salvaging import Certainty, certainty
 from bkpy.protocol.wire.records import HEADER_BYTES, RecordCodec, is_explicit_lac, last_add_confirmed_at, walk
 from bkpy.storage.cookies import look_for_cookie
 from bkpy.storage.entry_log.entry_log import KEPT, decode_block, log_id_of
@@ -35,7 +35,7 @@ from bkpy.storage.tools.rebuild.kept_file import KeptFileScan, batches_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from bkpy.protocol.restore.salvaging import Certainty, LedgerEnd
+    from bkpy.protocol.restore.salvaging import LedgerEnd
     from bkpy.protocol.wire.records import EntryHeader
     from bkpy.runtime.interfaces import File, Files, OrderedStore, Stores
 
@@ -46,7 +46,7 @@ _COMMIT_ROWS: Final = 10_000
 _OPENED_MAX: Final = 64  # files
 _GAPS_MAX: Final = 1000  # of a ledger that are listed
 _END: Final = b"\xff" * 24
-_PLACE: Final = struct.Struct("<IQIBq")  # directory's file, offset, length, whether it is a block, the last id
+_PLACE: Final = struct.Struct("<IQIBBq")  # number of the file, offset, length, if it is a block, if certain, last id
 _KEY: Final = struct.Struct(">QQQ")  # ledger, first id, a number unlike others
 
 
@@ -66,6 +66,7 @@ class _Copy(NamedTuple):
     entry_id: int
     source: int
     record: bytes  # behind its header
+    certain: bool  # else it may be an image, in the payload of another entry
 
 
 @dataclass
@@ -182,8 +183,8 @@ def _scan_file(files: Files, store: OrderedStore, scan: _Scan, is_log: bool) -> 
         scan.damages.append((path, 0, f"can't be read: {error.strerror or error}"))
         return
     try:
-        for ledger_id, offset, length, data in _blocks(file, scan, path) if is_log else _batches(file, scan, path):
-            row = _row(scan, number, ledger_id, offset, length, data, is_log=is_log)
+        for ledger_id, offset, length, data, certain in (_blocks if is_log else _batches)(file, scan, path):
+            row = _row(scan, number, ledger_id, offset, length, data, is_log=is_log, certain=certain)
             if row is None:
                 scan.damages.append((path, offset, f"entries of ledger {ledger_id} don't match their checksums"))
                 continue
@@ -197,22 +198,22 @@ def _scan_file(files: Files, store: OrderedStore, scan: _Scan, is_log: bool) -> 
     _put(store, rows)
 
 
-def _blocks(file: File, scan: _Scan, path: str) -> Iterator[tuple[int, int, int, memoryview]]:
-    """(ledger, offset, length, records) of each sound block of a log."""
+def _blocks(file: File, scan: _Scan, path: str) -> Iterator[tuple[int, int, int, memoryview, bool]]:
+    """(ledger, offset, length, records, whether it is certain) of each sound block of a log."""
     log = LogScan(file, read_bytes=_READ_BYTES)
     for found in log:
-        yield found.ledger_id, found.offset, found.length, memoryview(found.block.data)
+        yield found.ledger_id, found.offset, found.length, memoryview(found.block.data), found.certain
     scan.damages += [(path, damage.offset, damage.what) for damage in log.damages]
 
 
-def _batches(file: File, scan: _Scan, path: str) -> Iterator[tuple[int, int, int, memoryview]]:
+def _batches(file: File, scan: _Scan, path: str) -> Iterator[tuple[int, int, int, memoryview, bool]]:
     """The same of the batches of a journal file's sound frames. Other records are taken into `scan`."""
     kept = KeptFileScan(file, read_bytes=_READ_BYTES)
     for record, at in kept.records():
         if record.kind == RecordKind.ADD:
             for ledger_id, offset, length in batches_of(record, at):
                 start = offset - at
-                yield ledger_id, offset, length, record.body[start : start + length]
+                yield ledger_id, offset, length, record.body[start : start + length], True
         elif record.kind == RecordKind.DELETED:
             scan.deleted.add(decode_ledger(record.head))
         elif record.kind == RecordKind.EXPLICIT_LAC:
@@ -223,18 +224,19 @@ def _batches(file: File, scan: _Scan, path: str) -> Iterator[tuple[int, int, int
 
 
 def _row(
-    scan: _Scan, number: int, ledger_id: int, offset: int, length: int, data: memoryview, *, is_log: bool
+    scan: _Scan, number: int, ledger_id: int, offset: int, length: int, data: memoryview, *, is_log: bool, certain: bool
 ) -> tuple[bytes, bytes] | None:
     """The row of a block, or a batch; None if no record in it is sound."""
     first, last = None, -1
     for header in _sound(ledger_id, data):
         first = header.entry_id if first is None else min(first, header.entry_id)
         last = max(last, header.entry_id)
-        _acknowledged(scan, ledger_id, header.last_add_confirmed)
+        if certain:
+            _acknowledged(scan, ledger_id, header.last_add_confirmed)
     if first is None:
         return None
     scan.rows += 1
-    return _KEY.pack(ledger_id, first, scan.rows), _PLACE.pack(number, offset, length, is_log, last)
+    return _KEY.pack(ledger_id, first, scan.rows), _PLACE.pack(number, offset, length, is_log, certain, last)
 
 
 def _sound(ledger_id: int, data: memoryview) -> Iterator[EntryHeader]:
@@ -330,6 +332,7 @@ class _Writer:
 
     def _entry(self, ledger_id: int, entry_id: int, copies: list[_Copy], certain: Certainty) -> None:
         by_bytes: dict[bytes, list[str]] = {}
+        proved = {copy.record for copy in copies if copy.certain}
         for copy in copies:
             bookies = by_bytes.setdefault(copy.record, [])
             bookie = self._scan.sources[copy.source].bookie
@@ -337,11 +340,12 @@ class _Writer:
                 bookies.append(bookie)
         self._differ += len(by_bytes) > 1
         for record, bookies in by_bytes.items():
-            line: dict[str, Any] = {"ledger": ledger_id, "entry": entry_id, "certain": certain.value}
+            its = certain if record in proved else Certainty.UNPROVED
+            line: dict[str, Any] = {"ledger": ledger_id, "entry": entry_id, "certain": its.value}
             if len(by_bytes) > 1:
                 line["differs"] = True
             self._line({**line, "bookies": sorted(bookies), "bytes": base64.b64encode(record).decode()})
-        self._certain[certain.value] += 1
+        self._certain[(certain if proved else Certainty.UNPROVED).value] += 1
 
     def _entries(self, ledger_id: int, rows: Iterator[tuple[bytes, bytes]]) -> Iterator[_Copy]:
         """All copies of all entries, by id. A block is read when its first id is reached."""
@@ -358,7 +362,7 @@ class _Writer:
 
     def _read(self, ledger_id: int, value: bytes) -> list[_Copy]:
         """The copies in a block or a batch, the highest first."""
-        number, offset, length, is_log, _ = _PLACE.unpack(value)
+        number, offset, length, is_log, certain, _ = _PLACE.unpack(value)
         try:
             if number not in self._opened:
                 if len(self._opened) == _OPENED_MAX:
@@ -370,7 +374,7 @@ class _Writer:
             self._scan.damages.append((self._scan.sources[number].path, offset, f"can't be read again: {error}"))
             return []
         copies = [
-            _Copy(header.entry_id, number, bytes(data[header.offset + HEADER_BYTES : header.end]))
+            _Copy(header.entry_id, number, bytes(data[header.offset + HEADER_BYTES : header.end]), bool(certain))
             for header in _sound(ledger_id, data)
         ]
         return sorted(copies, key=lambda copy: -copy.entry_id)

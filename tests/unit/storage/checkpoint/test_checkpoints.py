@@ -275,7 +275,8 @@ def check_footer(data: bytes) -> None:
         row = struct.unpack_from("<QQIIQII", data, offset + 40 * i)
         ledger_id, first, span, entries, begin, length, block_checksum = row
         assert begin == at, "no gaps between blocks"
-        assert struct.unpack_from("<4sBBHQQII", data, begin) == (b"bkBL", 1, 0, 0, ledger_id, first, span, entries)
+        tag = crc32c(data[24:40] + data[16:24] + struct.pack("<Q", begin)) % 0xFFFF + 1
+        assert struct.unpack_from("<4sBBHQQII", data, begin) == (b"bkBL", 1, 0, tag, ledger_id, first, span, entries)
         assert struct.unpack_from("<I", data, begin + 48)[0] == block_checksum
         at, sizes = begin + length, sizes + length
     assert at == offset

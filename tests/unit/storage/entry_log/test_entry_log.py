@@ -15,6 +15,7 @@ from bkpy.errors import CorruptDataError
 from bkpy.storage.entry_log.entry_log import (
     BLOCK_HEADER_BYTES,
     BLOCK_MAGIC,
+    LOG_HEADER_BYTES,
     BlockReader,
     BlockWriter,
     decode_block,
@@ -24,6 +25,7 @@ from bkpy.storage.entry_log.entry_log import (
     encode_block,
     encode_log_header,
     log_name,
+    place_tag,
     read_footer,
     readable_footer,
 )
@@ -34,8 +36,8 @@ if TYPE_CHECKING:
     from bkpy.runtime.interfaces import File
 
 
-def block(log: BlockWriter, entry_id: int, payload: bytes = b"x") -> tuple[int, int]:
-    data = records(1, (entry_id,), payload=payload)
+def block(log: BlockWriter, entry_id: int, payload: bytes = b"x", lac: int = -1) -> tuple[int, int]:
+    data = records(1, (entry_id,), payload=payload, lac=lac)
     place = log.append(1, Ids(entry_id, 1), [(0, 0)], [data])
     return place.offset, place.length
 
@@ -103,7 +105,7 @@ VERSION_AT, CODEC_AT, COUNT_AT, PLAIN_AT = 4, 5, 28, 44
 
 
 def changed_block(at: int, kind: str, value: int, runs: list[tuple[int, int]] | None = None) -> bytes:
-    buffers, _, _ = encode_block(1, Ids(5, 1), [(0, 0)] if runs is None else runs, [records(1, (5,))])
+    buffers, _, _ = encode_block(1, Ids(5, 1), [(0, 0)] if runs is None else runs, [records(1, (5,))], tag=0)
     raw = bytearray(b"".join(buffers))
     if kind:
         struct.pack_into(kind, raw, at, value)
@@ -195,13 +197,136 @@ def test_a_footer_that_cannot_be_read_is_a_damaged_one(at: int) -> None:
     assert not scan.lost
 
 
-def test_bytes_like_the_begin_of_a_block_do_not_hide_the_next_one() -> None:
+@pytest.mark.parametrize("end", [False, True])
+def test_bytes_like_the_begin_of_a_block_do_not_hide_the_next_one(end: bool) -> None:
     disk = SimDisk()
     log = new_log(disk)
     offset, length = block(log, 0, BLOCK_MAGIC * 50)
     block(log, 1)
     log.sync()
-    disk.flip(f"/d/{log_name(1)}", offset + length - 1)
+    disk.flip(f"/d/{log_name(1)}", offset + length - 1 if end else offset)
     found, scan = scanned(disk.open(f"/d/{log_name(1)}", read_only=True))
     assert found == [1]
     assert [(one.offset, one.length) for one in scan.damages] == [(offset, length)]
+
+
+# --- images of blocks in what entries carry ---------------------------------------------------------------------------
+
+
+def an_image(count: int = 2) -> bytes:
+    """The blocks of another log of the same index: bytes that anybody may append."""
+    disk = SimDisk()
+    disk.make_dirs("/d")
+    log = BlockWriter(disk, "/d", 9, b"u" * 16)
+    for entry_id in range(100, 100 + count):
+        block(log, entry_id, lac=entry_id - 1)
+    log.sync()
+    file = disk.open(f"/d/{log_name(9)}", read_only=True)
+    return file.pread(file.size() - LOG_HEADER_BYTES, LOG_HEADER_BYTES)
+
+
+def untagged(raw: bytes) -> bytes:
+    """A log without a footer as software without tags has written it."""
+    changed, at = bytearray(raw), LOG_HEADER_BYTES
+    changed[10] = 0
+    struct.pack_into("<I", changed, 40, crc32c(changed[:40]))
+    while at < len(changed):
+        head = decode_block_head(changed[at : at + BLOCK_HEADER_BYTES])
+        assert head is not None
+        struct.pack_into("<H", changed, at + 6, 0)
+        end, checksum = at + head.length, at + BLOCK_HEADER_BYTES - 4
+        struct.pack_into("<I", changed, checksum, crc32c(changed[checksum + 4 : end], crc32c(changed[at:checksum])))
+        at = end
+    return bytes(changed)
+
+
+class Carrying:
+    """A log of three blocks, the second of which carries an image, as its first and last bytes."""
+
+    def __init__(self, *, finish: bool, tagged: bool = True) -> None:
+        self.disk = SimDisk()
+        log = new_log(self.disk)
+        image = an_image() if tagged else untagged(encode_log_header(9, b"u" * 16) + an_image())[LOG_HEADER_BYTES:]
+        self.places = [block(log, 0), block(log, 1, image + b"x" * 500 + image), block(log, 2)]
+        self.path = f"/d/{log_name(1)}"
+        if finish:
+            log.finish()
+        else:
+            log.sync()
+        if not tagged:
+            self.disk.replace(self.path, untagged(self.disk.contents(self.path)))
+
+    def found(self, read_bytes: int = 64) -> list[tuple[int, bool]]:
+        """(entry, whether it is certain) of each block."""
+        scan = LogScan(self.disk.open(self.path, read_only=True), read_bytes=read_bytes)
+        return [(found.block.ids.first, found.certain) for found in scan]
+
+
+# In the block's header: its magic, its ledger, its length. Behind it: its runs.
+DAMAGED_AT = [0, 8, 40, BLOCK_HEADER_BYTES]
+
+
+@pytest.mark.parametrize("finish", [True, False], ids=["footer", "no-footer"])
+@pytest.mark.parametrize("at", DAMAGED_AT)
+def test_an_image_of_a_block_in_a_damaged_one_is_no_block(at: int, finish: bool) -> None:
+    log = Carrying(finish=finish)
+    assert log.found() == [(0, True), (1, True), (2, True)]
+    log.disk.flip(log.path, log.places[1][0] + at)
+    assert log.found() == [(0, True), (2, True)]
+
+
+def test_an_image_of_a_block_in_a_torn_one_is_no_block() -> None:
+    log = Carrying(finish=False)
+    log.disk.replace(log.path, log.disk.contents(log.path)[: sum(log.places[1]) - 10])
+    assert log.found() == [(0, True)]
+
+
+@pytest.mark.parametrize("at", DAMAGED_AT)
+def test_in_a_log_without_tags_what_is_found_behind_a_damaged_header_is_not_certain(at: int) -> None:
+    log = Carrying(finish=False, tagged=False)
+    assert log.found() == [(0, True), (1, True), (2, True)]
+    log.disk.flip(log.path, log.places[1][0] + at)
+    images = [(100, False), (101, False)]
+    behind = [(0, True), (2, True)] if at in (8, BLOCK_HEADER_BYTES) else [(0, True), *images, *images, (2, False)]
+    assert log.found() == behind
+
+
+def test_a_log_whose_header_is_damaged_still_has_its_blocks_and_none_behind_a_search_is_certain() -> None:
+    log = Carrying(finish=False)
+    log.disk.flip(log.path, 20)
+    assert log.found() == [(0, True), (1, True), (2, True)]
+    log.disk.flip(log.path, log.places[1][0])
+    assert log.found()[-1] == (2, False)
+
+
+def test_a_payload_full_of_headers_is_searched_in_time_proportional_to_its_length() -> None:
+    read = 0
+
+    class Counted:
+        def __init__(self, file: File) -> None:
+            self.size = file.size
+            self._file = file
+
+        def pread(self, count: int, offset: int) -> bytes:
+            nonlocal read
+            found = self._file.pread(count, offset)
+            read += len(found)
+            return found
+
+    disk = SimDisk()
+    log = new_log(disk)
+    buffers, _, _ = encode_block(1, Ids(5, 1), [(0, 0)], [b"x" * 100_000], tag=7)
+    places = [block(log, 0, bytes(buffers[0])[:BLOCK_HEADER_BYTES] * 4000), block(log, 1)]
+    log.sync()
+    disk.flip(f"/d/{log_name(1)}", places[0][0])
+    file = disk.open(f"/d/{log_name(1)}", read_only=True)
+    scan = LogScan(Counted(file), read_bytes=4096)  # type: ignore[arg-type]
+    assert [found.block.ids.first for found in scan] == [1]
+    assert read < 4 * file.size()
+
+
+def test_each_place_has_its_own_tag_and_none_is_that_of_no_tag() -> None:
+    tags = [place_tag(b"u" * 16, log_id, offset) for log_id in range(30) for offset in range(64, 100_000, 977)]
+    assert min(tags) > 0
+    assert max(tags) < 1 << 16
+    assert len(set(tags)) > len(tags) * 0.9

@@ -49,7 +49,7 @@ def test_batches_with_gaps_share_a_block_and_none_spans_too_much() -> None:
 def test_a_run_begins_every_few_thousand_bytes() -> None:
     batches = [stored(1, range(i, i + 1)) for i in range(2000)]
     (draft,) = drafts(1, batches, -1, Sizes(1 << 20))
-    block = decode_block(b"".join(encode_block(1, draft.ids, draft.runs, draft.data)[0]), 1)
+    block = decode_block(b"".join(encode_block(1, draft.ids, draft.runs, draft.data, tag=0)[0]), 1)
     assert block.runs[0] == (0, 0)
     assert all(4096 <= b[1] - a[1] <= 4096 + 36 for a, b in zip(block.runs, block.runs[1:], strict=False))
 
@@ -74,7 +74,7 @@ def test_batches_without_gaps_make_the_same_pieces_as_any_others(
 
 
 def test_every_flipped_bit_of_a_block_is_noticed() -> None:
-    raw = b"".join(encode_block(1, Ids.from_bits(0, 0b1011), [(0, 0)], [records(1, (0, 1, 3))])[0])
+    raw = b"".join(encode_block(1, Ids.from_bits(0, 0b1011), [(0, 0)], [records(1, (0, 1, 3))], tag=0)[0])
     decode_block(raw, 1)
     for bit in range(8 * len(raw)):
         flipped = bytearray(raw)

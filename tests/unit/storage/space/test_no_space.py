@@ -16,7 +16,7 @@ from tests.unit.storage.support import settings as bookie_settings
 
 from bkpy.errors import StorageFailedError
 from bkpy.runtime.system import real_runtime
-from bkpy.storage.journal.format import FrameKind
+from bkpy.storage.journal.format import PAGE_BYTES, FrameKind
 from bkpy.storage.open import open_storage
 
 if TYPE_CHECKING:
@@ -103,6 +103,35 @@ async def test_files_that_earlier_starts_left_behind_make_room_for_the_next() ->
     with pytest.raises(StorageFailedError, match="No space left"):
         await host.boot()
     host.disk.crash()
+    await check_life(host)
+
+
+@pytest.mark.parametrize("power", [False, True])
+@pytest.mark.parametrize("nth", range(1, 6))
+async def test_starts_that_fail_at_a_commit_of_the_index_reserve_nothing_for_good(nth: int, power: bool) -> None:
+    """Of the journal's disk, each time as much as a whole file: the index may lie on another one, which is full."""
+    host = Host()
+    await used(host)
+
+    def reserved() -> int:
+        return sum(len(host.disk.contents(path)) for path in host.journal_files())
+
+    failed, before = 0, reserved()
+    for _ in range(4):
+        host.disk.fail_at(nth, errno.ENOSPC, operation="commit")
+        try:
+            (await host.boot()).release()
+        except StorageFailedError:
+            failed += 1
+            assert reserved() <= before + failed * 2 * PAGE_BYTES
+        else:
+            break
+        if power:
+            host.disk.power_cut()
+        host.disk.crash()
+        host.disk.heal()
+    host.disk.crash()
+    host.disk.heal()
     await check_life(host)
 
 

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.hooks import cluster_of
 from tests.in_process import InProcess, runtime_here
+from tests.unit.storage.entry_log.test_entry_log import Carrying
+from tests.unit.storage.support import records
 
 from bkpy.errors import ConfigError
 from bkpy.protocol.restore.salvaging import LedgerEnd
 from bkpy.protocol.wire.records import RecordCodec
-from bkpy.storage.entry_log.entry_log import BlockWriter
+from bkpy.storage.entry_log.entry_log import BlockWriter, log_name
 from bkpy.storage.index.ids import Ids
 from bkpy.storage.tools.salvage import Found, salvage
 
@@ -150,6 +152,41 @@ async def test_a_record_that_is_wrong_in_a_sound_block_is_left_out(tmp_path: Pat
     lines = [json.loads(line) for line in gzip.decompress((tmp_path / "out").read_bytes()).splitlines()]
     assert (sorted(entries(lines, 7)), found.entries) == ([0, 2], 2)
     assert entries(lines, 7)[2][0] == b"three"
+
+
+@pytest.mark.parametrize("tagged", [True, False])
+async def test_an_image_of_a_block_in_a_damaged_one_proves_nothing(tmp_path: Path, tagged: bool) -> None:
+    """The image names a ledger that the log has, with entries that were never appended to it."""
+    log = Carrying(finish=False, tagged=tagged)
+    log.disk.flip(log.path, log.places[1][0])
+    runtime = runtime_here()
+    (tmp_path / log_name(1)).write_bytes(log.disk.contents(log.path))
+    salvage(runtime.files, runtime.store, [str(tmp_path)], str(tmp_path / "out"), time_ms=7)
+    lines = [json.loads(line) for line in gzip.decompress((tmp_path / "out").read_bytes()).splitlines()]
+    got = {entry_id: certain for entry_id, (_, certain, _) in entries(lines, 1).items()}
+    said = next(line["acknowledged"] for line in lines if "acknowledged" in line)
+    if tagged:
+        assert (sorted(got), said) == ([0, 2], -1)
+    else:
+        assert sorted(got) == [0, 2, 100, 101]
+        assert {got[entry_id] for entry_id in (2, 100, 101)} == {"unproved"}
+        assert said == -1
+
+
+async def test_an_image_of_a_block_that_is_below_what_was_acknowledged_is_unproved(tmp_path: Path) -> None:
+    log = Carrying(finish=False, tagged=False)
+    log.disk.flip(log.path, log.places[1][0])
+    runtime = runtime_here()
+    (tmp_path / log_name(1)).write_bytes(log.disk.contents(log.path))
+    other = BlockWriter(runtime.files, str(tmp_path), 2, bytes(16))
+    other.append(1, Ids(200, 1), [(0, 0)], [records(1, (200,), lac=199)])
+    other.finish()
+    found = salvage(runtime.files, runtime.store, [str(tmp_path)], str(tmp_path / "out"), time_ms=7)
+    lines = [json.loads(line) for line in gzip.decompress((tmp_path / "out").read_bytes()).splitlines()]
+    got = {entry_id: certain for entry_id, (_, certain, _) in entries(lines, 1).items()}
+    unproved = dict.fromkeys((2, 100, 101, 200), "unproved")
+    assert got == {0: "acknowledged", **unproved}
+    assert found.certain == {"acknowledged": 1, "unproved": 4}
 
 
 async def test_what_is_missing_between_entries_is_named(local: InProcess, tmp_path: Path) -> None:

@@ -10,17 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 from bkpy.errors import CorruptDataError
 from bkpy.storage.entry_log.entry_log import (
-    BLOCK_HEADER_BYTES,
-    BLOCK_MAGIC,
     FOOTER_MAGIC,
     LOG_HEADER_BYTES,
-    StoredBlock,
-    block_outline,
-    decode_block,
     decode_log_header,
     log_id_of,
     read_footer,
 )
+from bkpy.storage.entry_log.scan import LogScan
 from bkpy.storage.tools.inspect.finding import COPIES, Finding, damage, note, some
 
 if TYPE_CHECKING:
@@ -28,6 +24,7 @@ if TYPE_CHECKING:
 
     from bkpy.runtime.interfaces import File, Files
     from bkpy.storage.entry_log.entry_log import FooterBlock
+    from bkpy.storage.entry_log.scan import ScannedBlock
 
     # (log id, from, to) -> what rows of the index say to live there: (ledger, first id, last id)
     Living = Callable[[int, int, int], list[tuple[int, int, int]]]
@@ -105,28 +102,23 @@ class LogInspection:
             yield note(self._path, size, "no footer: the log is being filled, or was when the bookie stopped")
 
     def _blocks(self, file: File, end: int) -> Iterator[Finding]:
-        at, bad_since = self._offset, -1
-        if self._footer is not None and self._offset > LOG_HEADER_BYTES:
-            at = min((offset for offset in self._footer if offset >= at), default=end)
-        elif self._offset > LOG_HEADER_BYTES:
-            at = self._next(file, at - 1, end)
-        while at < end:
-            ledger_id, length = self._outline(file, at, end)
-            block = self._block(file, at, ledger_id, length)
-            if block is None:
-                bad_since = at if bad_since < 0 else bad_since
-                at = self._next(file, at, end)
-                continue
-            if bad_since >= 0:
-                yield self._gap(bad_since, at, followed=True)
-                bad_since = -1
-            yield from self._findings(at, ledger_id, length, block)
-            at += length
+        at = self._offset
+        if self._offset > LOG_HEADER_BYTES:
+            at = end if self._footer is None else min((offset for offset in self._footer if offset >= at), default=end)
+        scan = LogScan(file, read_bytes=self._read_bytes, start=self._offset)
+        for block in scan:
+            if block.offset > at:
+                yield self._gap(at, block.offset, followed=True)
+            yield from self._findings(block)
+            at = block.offset + block.length
+            end = max(at, end)  # it is being filled
         if self._footer is not None:
-            if bad_since >= 0:
-                yield self._gap(bad_since, end, followed=False)
+            if at < end:
+                yield self._gap(at, end, followed=False)
         else:
-            yield from self._tail(file, end if bad_since < 0 else bad_since, end)
+            yield from self._tail(file, at, end)
+        if scan.error:
+            yield damage(self._path, None, f"can't be read everywhere: {scan.error}", COPIES)
 
     def _tail(self, file: File, start: int, end: int) -> Iterator[Finding]:
         """What lies behind the last sound block of a log without a footer, or was there before the file was cut off."""
@@ -138,47 +130,16 @@ class LogInspection:
         beyond = self._living(log_id, end, _EVERYWHERE)
         # Rows are committed after their blocks: what they name by now is in the file, even if it wasn't a moment ago.
         size = file.size()
-        if self._block(file, start, *self._outline(file, start, size)) is not None:
+        if LogScan(file, read_bytes=self._read_bytes).block_at(start) is not None:
             yield note(self._path, start, "the log is being filled: what follows came while it was looked at")
         else:
             yield self._gap(start, _EVERYWHERE if beyond and size <= end else size, followed=False)
 
-    def _outline(self, file: File, at: int, end: int) -> tuple[int, int]:
-        """(ledger, bytes) of the block that seems to begin here, 0 bytes if none does."""
-        outline = block_outline(file.pread(BLOCK_HEADER_BYTES, at))
-        return (0, 0) if outline is None or at + outline[1] > end else outline
-
-    def _block(self, file: File, at: int, ledger_id: int, length: int) -> StoredBlock | None:
-        """The block if a sound one is here, None if `length` is 0."""
-        if not length:
-            return None
-        try:
-            return decode_block(file.pread(length, at), ledger_id)
-        except CorruptDataError:
-            return None
-
-    def _findings(self, at: int, ledger_id: int, length: int, block: StoredBlock) -> Iterator[Finding]:
-        if self._ledger in (None, ledger_id):
-            ids = block.ids
-            facts: dict[str, object] = {"ledger": ledger_id, "first": ids.first, "last": ids.last}
-            yield Finding("block", self._path, at, facts | {"entries": ids.count, "bytes": length})
-
-    def _next(self, file: File, at: int, end: int) -> int:
-        """Where the next sound block begins behind a bad place, `end` if there is none."""
-        if self._footer is not None:
-            return min((offset for offset in self._footer if offset > at), default=end)
-        start = at + 1
-        while start < end:
-            chunk = file.pread(min(self._read_bytes, end - start), start)
-            inside = chunk.find(BLOCK_MAGIC)
-            while inside >= 0:
-                if self._block(file, start + inside, *self._outline(file, start + inside, end)) is not None:
-                    return start + inside
-                inside = chunk.find(BLOCK_MAGIC, inside + 1)
-            if len(chunk) < len(BLOCK_MAGIC):
-                break
-            start += len(chunk) - len(BLOCK_MAGIC) + 1  # the magic may lie across two chunks
-        return end
+    def _findings(self, block: ScannedBlock) -> Iterator[Finding]:
+        if self._ledger in (None, block.ledger_id):
+            ids = block.block.ids
+            facts: dict[str, object] = {"ledger": block.ledger_id, "first": ids.first, "last": ids.last}
+            yield Finding("block", self._path, block.offset, facts | {"entries": ids.count, "bytes": block.length})
 
     def _gap(self, start: int, end: int, *, followed: bool) -> Finding:
         """What it means that there is no sound block between two offsets."""

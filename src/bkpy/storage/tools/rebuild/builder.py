@@ -100,9 +100,9 @@ class IndexBuilder:
             found = self._kept(log_id, path, file)
         else:
             found = self._scanned(log_id, path, file) if footer is None else self._listed(log_id, path, file, footer)
-        for ledger_id, row in found:
+        for ledger_id, row, takes_over in found:
             self.blocks += 1
-            counting = self._counting(file, ledger_id, row)
+            counting = self._counting(file, ledger_id, row, takes_over=takes_over)
             if counting is not None:
                 self._take(ledger_id, counting)
             if self._pending_blocks >= self._settings.rebuild_step_blocks:
@@ -118,18 +118,18 @@ class IndexBuilder:
         self.done_bytes = began + size
         yield True
 
-    def _scanned(self, log_id: int, path: str, file: File) -> Iterator[tuple[int, BlockRow]]:
-        """(ledger, row) of the blocks of a log without a footer."""
+    def _scanned(self, log_id: int, path: str, file: File) -> Iterator[tuple[int, BlockRow, bool]]:
+        """(ledger, row, whether it may take ids over) of the blocks of a log without a footer."""
         scan = LogScan(file, read_bytes=self._settings.journal_read_bytes)
         for found in scan:
             place = Place(log_id, found.offset, found.length)
-            yield found.ledger_id, BlockRow(found.block.ids, place)
+            yield found.ledger_id, BlockRow(found.block.ids, place), found.certain
         self.lost = self.lost or scan.lost
         self.damages += [
             (path, f"{damage.length} bytes at offset {damage.offset}: {damage.what}") for damage in scan.damages
         ]
 
-    def _kept(self, log_id: int, path: str, file: File) -> Iterator[tuple[int, BlockRow]]:
+    def _kept(self, log_id: int, path: str, file: File) -> Iterator[tuple[int, BlockRow, bool]]:
         """The same of a journal file, for the batches in it that an index can name.
 
         Of ids that were found in another one the first copy counts. Some batches were written to a log as well, which
@@ -139,11 +139,11 @@ class IndexBuilder:
         for ledger_id, batch, offset, length in scan:
             if batch.entries <= SPAN_MAX:
                 place = Place(log_id, offset, length)
-                yield ledger_id, BlockRow(Ids(batch.first, batch.entries), place, batch)
+                yield ledger_id, BlockRow(Ids(batch.first, batch.entries), place, batch), False
         self.lost = self.lost or bool(scan.damages)
         self.damages += [(path, f"at offset {offset}: {what}") for offset, what in scan.damages]
 
-    def _listed(self, log_id: int, path: str, file: File, footer: Footer) -> Iterator[tuple[int, BlockRow]]:
+    def _listed(self, log_id: int, path: str, file: File, footer: Footer) -> Iterator[tuple[int, BlockRow, bool]]:
         """The same of a log with a footer."""
         for listed in footer.blocks():
             if listed.entries == listed.span + 1:
@@ -156,7 +156,7 @@ class IndexBuilder:
                     (path, f"the block at offset {listed.offset} of ledger {listed.ledger_id} doesn't tell its entries")
                 )
                 continue
-            yield listed.ledger_id, BlockRow(ids, Place(log_id, listed.offset, listed.length))
+            yield listed.ledger_id, BlockRow(ids, Place(log_id, listed.offset, listed.length)), True
 
     def _ids(self, file: File, listed: FooterBlock) -> Ids | None:
         try:
@@ -167,10 +167,10 @@ class IndexBuilder:
         except (CorruptDataError, OSError):
             return None
 
-    def _counting(self, file: File, ledger_id: int, row: BlockRow) -> BlockRow | None:
-        """The row with the ids for which its block counts: ids that were not found before, or are right in it.
+    def _counting(self, file: File, ledger_id: int, row: BlockRow, *, takes_over: bool) -> BlockRow | None:
+        """The row with the ids for which its block counts: ids that were not found before, or that it takes over.
 
-        None if there are none.
+        Those are the ones that are right in it. None if there are none.
         """
         first, last = row.ids.first, row.ids.last
         pending = self._pending.get(ledger_id)
@@ -188,7 +188,7 @@ class IndexBuilder:
         if not ids & found:
             return row
         counting = ids & ~found
-        if row.kept is None:
+        if takes_over:
             counting |= _right(file, ledger_id, row)
         return row._replace(ids=Ids.from_bits(first, counting)) if counting else None
 

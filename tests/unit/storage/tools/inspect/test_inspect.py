@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.unit.storage.support import KEY, Batch, Host, add
+from tests.sim.disk import SimDisk
+from tests.unit.storage.support import KEY, Batch, Host, add, records
 from tests.unit.storage.tools.inspect.built import FENCED, STRIPED, build
 
 from bkpy.runtime.ordered_store import LmdbStores
 from bkpy.runtime.system import RealFiles
-from bkpy.storage.entry_log.entry_log import BLOCK_MAGIC, LOG_HEADER_BYTES, decode_log_header, encode_log_header
+from bkpy.storage.entry_log.entry_log import BLOCK_MAGIC, LOG_HEADER_BYTES, BlockWriter, decode_log_header, log_name
 from bkpy.storage.index import index
 from bkpy.storage.index.ids import Ids
 from bkpy.storage.index.tombstones import encode_tombstone, tombstone_key
@@ -466,10 +467,11 @@ def test_a_log_with_another_logs_name_is_told(tmp_path: Path) -> None:
     one = bookie(tmp_path)
     path = one.log_file()
     header = decode_log_header(path.read_bytes()[:LOG_HEADER_BYTES])
-    with path.open("r+b") as file:
-        file.write(encode_log_header(header.log_id + 1, header.uuid))
-    (found,) = damages(checked(one.log()))
-    assert (found.damage, found.offset) == (f"the header is that of log {header.log_id + 1}", 0)
+    path.rename(path.with_name(log_name(header.log_id + 1)))
+    findings = one.log(committed=lambda: False)
+    (found,) = damages(checked(findings))
+    assert (found.damage, found.offset) == (f"the header is that of log {header.log_id}", 0)
+    assert [f for f in findings if f.kind == "block"]
 
 
 def test_a_block_that_no_row_names_is_no_loss(tmp_path: Path) -> None:
@@ -512,6 +514,19 @@ def test_what_only_begins_like_a_block_is_passed_over(tmp_path: Path) -> None:
     assert f"to offset {third.offset}" in found.damage
     assert len(found.facts["entries"]) == 2  # type: ignore[arg-type]
     assert next(f.offset for f in findings if f.kind == "block") == third.offset
+
+
+def test_blocks_behind_a_place_that_a_disk_cannot_read_are_shown() -> None:
+    disk = SimDisk()
+    disk.make_dirs("/d")
+    log = BlockWriter(disk, "/d", 1, bytes(16))
+    places = [log.append(7, Ids(number, 1), [(0, 0)], [records(7, (number,))]) for number in range(3)]
+    log.sync()
+    at = places[1].offset + 60
+    disk.unreadable.append((".log", range(at, at + 1)))
+    found = list(LogInspection(disk, f"/d/{log_name(1)}", None, read_bytes=READ_BYTES).run())
+    assert [f.facts["first"] for f in found if f.kind == "block"] == [0, 2]
+    assert [f.offset for f in damages(found)] == [places[1].offset, None]
 
 
 @pytest.mark.parametrize("message", ["make no sense", "an add record can't be read"])
@@ -781,7 +796,7 @@ async def test_an_entry_log_that_cannot_be_opened_or_read_is_told() -> None:
         return checked(list(LogInspection(host.disk, path, None, read_bytes=READ_BYTES).run()))
 
     assert [f.kind for f in look()] == ["file", "footer", "block"]
-    for nth in range(1, 5):
+    for nth in (1, 2, 3, 4, 7, 8):  # the fifth and sixth are of the footer, once more
         host.disk.fail_at(nth, errno.EIO, operation="pread", path=path)
         assert "Input/output error" in look()[-1].damage
         host.disk.heal()

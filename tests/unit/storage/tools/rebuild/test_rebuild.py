@@ -20,6 +20,7 @@ from tests.unit.storage.acknowledged_writes import (
     script,
     whole_life,
 )
+from tests.unit.storage.entry_log.test_entry_log import Carrying, block
 from tests.unit.storage.support import (
     INSTANCE,
     KEY,
@@ -36,7 +37,7 @@ from tests.unit.storage.support import (
 from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError, IdentityError, StorageFailedError
 from bkpy.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bkpy.protocol.wire.messages import Status
-from bkpy.storage.entry_log.entry_log import LOG_HEADER_BYTES, BlockReader
+from bkpy.storage.entry_log.entry_log import LOG_HEADER_BYTES, BlockReader, BlockWriter
 from bkpy.storage.index.index import (
     block_rows,
     decode_block_row,
@@ -730,6 +731,24 @@ async def test_blocks_of_a_log_are_found_in_whatever_order_they_came(order: tupl
     assert (await read_all(storage, 1, 0, 2))[0] == wanted
     storage.check_invariants()
     storage.release()
+
+
+@pytest.mark.parametrize("payload", [b"x", b"another"])
+def test_what_may_be_an_image_of_a_block_takes_nothing_over(payload: bytes) -> None:
+    """Of a log of earlier software, behind a block with a damaged header: it may be a payload's, with other bytes."""
+    log = Carrying(finish=False, tagged=False)
+    log.disk.flip(log.path, log.places[1][0])
+    before = BlockWriter(log.disk, "/d", 0, bytes(16))
+    block(before, 100, payload)
+    before.finish()
+    store = SimStores(log.disk).open("/d/index", create=True)
+    builder = IndexBuilder(log.disk, "/d", store, initialise(store, bytes(16), 1), settings())
+    while builder.step():
+        pass
+    assert builder.lost
+    with store.read() as txn:
+        rows = [decode_block_row(*row) for row in block_rows(txn)]
+    assert {row.ids.first: row.place.log_id for row in rows} == {0: 1, 2: 1, 100: 0, 101: 1}
 
 
 async def test_directories_that_were_added_are_not_rebuilt() -> None:
