@@ -175,7 +175,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a scan doesn't look where a block says that it was written",
         "a new index names entries that a ledger never had, out of the payload of a damaged block",
-        "return head if head.tag == place_tag(self._header.uuid, self._header.log_id, offset) else None",
+        "return head if self._seed is None or head.tag == place_tag(self._seed, offset) else None",
         "return head",
         (
             f"{_LOG}::test_an_image_of_a_block_in_a_damaged_one_is_no_block",
@@ -185,8 +185,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "all blocks of an index say the same of their place",
         "a new index names entries that a ledger never had, out of the payload of a damaged block",
-        "return crc32c(_PLACE.pack(uuid, log_id, offset)) % 0xFFFF + 1",
-        "return crc32c(uuid) % 0xFFFF + 1",
+        'return crc32c(offset.to_bytes(8, "little"), seed) % 0xFFFF + 1',
+        "return seed % 0xFFFF + 1",
         (f"{_LOG}::test_an_image_of_a_block_in_a_damaged_one_is_no_block",),
     ),
     Mutant(
@@ -199,7 +199,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "what a search has found in a log without tags is certain",
         "a salvage calls entries acknowledged that a ledger never had",
-        "self._certain = self._certain and self._header is not None and self._header.placed",
+        "self._certain = self._certain and self._seed is not None",
         "self._certain = True",
         (f"{_LOG}::test_in_a_log_without_tags_what_is_found_behind_a_damaged_header_is_not_certain",),
     ),
@@ -232,5 +232,12 @@ MUTANTS: list[Mutant] = [
         (
             "tests/unit/storage/tools/inspect/test_inspect.py::test_blocks_behind_a_place_that_a_disk_cannot_read_are_shown",
         ),
+    ),
+    Mutant(
+        "all logs of an index have the same tags",
+        "a new index names entries that a ledger never had, out of the payload of a damaged block",
+        "return crc32c(_LOG_ID.pack(log_id), crc32c(uuid))",
+        "return crc32c(uuid)",
+        (f"{_LOG}::test_each_place_has_its_own_tag_and_none_is_that_of_no_tag",),
     ),
 ]

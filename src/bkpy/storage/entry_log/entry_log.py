@@ -43,7 +43,7 @@ _PART_BYTES_MIN: Final = 8 << 10  # smaller parts, on average, are joined before
 _PLACED: Final = 1  # flag of a log whose blocks say where they were written
 
 _LOG = struct.Struct("<8sHB5xQ16s")
-_PLACE = struct.Struct("<16sQQ")
+_LOG_ID = struct.Struct("<Q")
 _BLOCK = struct.Struct("<4sBBHQQIIIIII")
 _CRC = struct.Struct("<I")
 _FOOTER_BLOCK = struct.Struct("<QQIIQII")
@@ -97,9 +97,14 @@ def encode_log_header(log_id: int, uuid: bytes) -> bytes:
     return (packed + _CRC.pack(crc32c(packed))).ljust(LOG_HEADER_BYTES, b"\0")
 
 
-def place_tag(uuid: bytes, log_id: int, offset: int) -> int:
-    """What a block at this offset of the log says of its place: 1 to 65,535."""
-    return crc32c(_PLACE.pack(uuid, log_id, offset)) % 0xFFFF + 1
+def tag_seed(uuid: bytes, log_id: int) -> int:
+    """What is the same in the tags of all blocks of a log."""
+    return crc32c(_LOG_ID.pack(log_id), crc32c(uuid))
+
+
+def place_tag(seed: int, offset: int) -> int:
+    """What a block at this offset of a log says of its place: 1 to 65,535."""
+    return crc32c(offset.to_bytes(8, "little"), seed) % 0xFFFF + 1
 
 
 def encode_block(
@@ -286,7 +291,7 @@ class BlockWriter:
 
     def __init__(self, files: Files, directory: str, log_id: int, uuid: bytes, *, write_bytes: int = 1 << 20) -> None:
         self.log_id = log_id
-        self._uuid = uuid
+        self._tag_seed = tag_seed(uuid, log_id)
         self._write_bytes = write_bytes  # written and synced at a time, in one system call
         self._files = files
         self._directory = directory
@@ -305,8 +310,7 @@ class BlockWriter:
 
     def append(self, ledger_id: int, ids: Ids, runs: Sequence[tuple[int, int]], data: Sequence[Bytes]) -> Place:
         """Take a block; written in a while, and durable only after `sync`."""
-        tag = place_tag(self._uuid, self.log_id, self.size)
-        buffers, size, checksum = encode_block(ledger_id, ids, runs, data, tag=tag)
+        buffers, size, checksum = encode_block(ledger_id, ids, runs, data, tag=place_tag(self._tag_seed, self.size))
         place = Place(self.log_id, self.size, size)
         self._parts += buffers
         self.size += size

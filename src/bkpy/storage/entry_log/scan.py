@@ -22,13 +22,14 @@ from bkpy.storage.entry_log.entry_log import (
     footer_bytes,
     place_tag,
     readable_footer,
+    tag_seed,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from bkpy.runtime.interfaces import File
-    from bkpy.storage.entry_log.entry_log import Footer, LogHeader
+    from bkpy.storage.entry_log.entry_log import Footer
 
 
 class LogDamage(NamedTuple):
@@ -64,7 +65,7 @@ class LogScan:
         self._start = start
         self._size = file.size()
         self.error = ""
-        self._header = self._log_header()
+        self._seed = self._tags()
         self._certain = True
         self._ledgers: set[int] = set()
         self.blocks = 0
@@ -141,13 +142,11 @@ class LogScan:
             return None
         if head is None or offset + head.length > end:
             return None
-        if self._header is None or not self._header.placed:
-            return head
-        return head if head.tag == place_tag(self._header.uuid, self._header.log_id, offset) else None
+        return head if self._seed is None or head.tag == place_tag(self._seed, offset) else None
 
     def _next(self, offset: int, end: int) -> int:
         """Where the next sound block begins, `end` if there is none: also inside of a payload, if no tag forbids it."""
-        self._certain = self._certain and self._header is not None and self._header.placed
+        self._certain = self._certain and self._seed is not None
         overlap = len(BLOCK_MAGIC) - 1
         while offset < end:
             try:
@@ -163,14 +162,16 @@ class LogScan:
             offset += max(1, len(chunk) - overlap)
         return end
 
-    def _log_header(self) -> LogHeader | None:
+    def _tags(self) -> int | None:
+        """The seed of the tags of the log's blocks, None if they have none, or if the log's header is damaged."""
         try:
-            return decode_log_header(self._file.pread(LOG_HEADER_BYTES, 0))
+            header = decode_log_header(self._file.pread(LOG_HEADER_BYTES, 0))
         except CorruptDataError:
             return None
         except OSError as e:
             self.error = _why(e)
             return None
+        return tag_seed(header.uuid, header.log_id) if header.placed else None
 
     def _damaged(self, start: int, end: int) -> None:
         size = self._size

@@ -28,6 +28,7 @@ from bkpy.storage.entry_log.entry_log import (
     place_tag,
     read_footer,
     readable_footer,
+    tag_seed,
 )
 from bkpy.storage.entry_log.scan import LogScan
 from bkpy.storage.index.ids import Ids
@@ -213,16 +214,16 @@ def test_bytes_like_the_begin_of_a_block_do_not_hide_the_next_one(end: bool) -> 
 # --- images of blocks in what entries carry ---------------------------------------------------------------------------
 
 
-def an_image(count: int = 2) -> bytes:
-    """The blocks of another log of the same index: bytes that anybody may append."""
+def an_image(log_id: int, *, tagged: bool) -> bytes:
+    """The blocks of a log of the same index: bytes that anybody may append."""
     disk = SimDisk()
     disk.make_dirs("/d")
-    log = BlockWriter(disk, "/d", 9, b"u" * 16)
-    for entry_id in range(100, 100 + count):
+    log = BlockWriter(disk, "/d", log_id, b"u" * 16)
+    for entry_id in (100, 101):
         block(log, entry_id, lac=entry_id - 1)
     log.sync()
-    file = disk.open(f"/d/{log_name(9)}", read_only=True)
-    return file.pread(file.size() - LOG_HEADER_BYTES, LOG_HEADER_BYTES)
+    raw = disk.contents(f"/d/{log_name(log_id)}")
+    return (raw if tagged else untagged(raw))[LOG_HEADER_BYTES:]
 
 
 def untagged(raw: bytes) -> bytes:
@@ -241,13 +242,13 @@ def untagged(raw: bytes) -> bytes:
 
 
 class Carrying:
-    """A log of three blocks, the second of which carries an image, as its first and last bytes."""
+    """A log of three blocks; the second one carries images of another log's blocks, and of its own at other places."""
 
     def __init__(self, *, finish: bool, tagged: bool = True) -> None:
         self.disk = SimDisk()
         log = new_log(self.disk)
-        image = an_image() if tagged else untagged(encode_log_header(9, b"u" * 16) + an_image())[LOG_HEADER_BYTES:]
-        self.places = [block(log, 0), block(log, 1, image + b"x" * 500 + image), block(log, 2)]
+        payload = an_image(9, tagged=tagged) + b"x" * 500 + an_image(1, tagged=tagged)
+        self.places = [block(log, 0), block(log, 1, payload), block(log, 2)]
         self.path = f"/d/{log_name(1)}"
         if finish:
             log.finish()
@@ -326,7 +327,8 @@ def test_a_payload_full_of_headers_is_searched_in_time_proportional_to_its_lengt
 
 
 def test_each_place_has_its_own_tag_and_none_is_that_of_no_tag() -> None:
-    tags = [place_tag(b"u" * 16, log_id, offset) for log_id in range(30) for offset in range(64, 100_000, 977)]
+    seeds = [tag_seed(b"u" * 16, log_id) for log_id in range(30)]
+    tags = [place_tag(seed, offset) for seed in seeds for offset in range(64, 100_000, 977)]
     assert min(tags) > 0
     assert max(tags) < 1 << 16
     assert len(set(tags)) > len(tags) * 0.9
