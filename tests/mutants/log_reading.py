@@ -125,4 +125,11 @@ MUTANTS: list[Mutant] = [
         "pass",
         ("tests/unit/log/test_log_poll.py::test_polls_that_wait_for_nothing_find_what_came_since_the_last_one",),
     ),
+    Mutant(
+        "a list of ranges ends where it is cancelled",
+        "a program that goes on after a time-out believes that it has seen the whole log",
+        "return ResumableIterator(parts, alone, self._guard)",
+        "return self._list_ranges(first, last)",
+        ("tests/unit/log/test_paged_log.py::test_a_list_of_ranges_that_is_cancelled_goes_on_where_it_was",),
+    ),
 ]

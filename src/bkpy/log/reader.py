@@ -238,12 +238,14 @@ class LogReader:
             raise ConfigError(f"log {self.name} has too many ledgers for ranges(): use list_ranges()")
         return [self._measured(part) for part in iter(walk.take, None)]
 
-    async def list_ranges(
-        self, first: int | None = None, last: int | None = None
-    ) -> AsyncGenerator[SegmentRange, None]:
+    def list_ranges(self, first: int | None = None, last: int | None = None) -> AsyncGenerator[SegmentRange, None]:
         """The same one by one, of a log with any number of ledgers. Raises `MetadataUnavailableError`, too."""
-        self._check_open()
         self._check_positions(first, last)
+        parts = Stepwise(self._list_ranges(first, last), self._runtime, name=f"list of ranges of log {self.name}")
+        return ResumableIterator(parts, alone, self._guard)
+
+    async def _list_ranges(self, first: int | None, last: int | None) -> AsyncGenerator[SegmentRange, None]:
+        self._check_open()
         position, end = self._bounds(first, last)
         walk = self._snapshot.ranges(self._logs.pages, position, end)
         while True:

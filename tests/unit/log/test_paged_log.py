@@ -88,6 +88,25 @@ async def test_a_log_that_rolls_for_long_is_read_from_anywhere(cluster: InProces
     )
 
 
+async def test_a_list_of_ranges_that_is_cancelled_goes_on_where_it_was(cluster: InProcess) -> None:
+    client, other = await cluster.client(**PAGED), await cluster.client(**PAGED)
+    await written(client)
+    reader = await other.read_log(NAME)
+    wanted = [part async for part in reader.list_ranges()]
+    cancelled, found = 0, []
+    async with aclosing(reader.list_ranges()) as parts:
+        while True:
+            try:
+                async with asyncio.timeout(0):
+                    found.append(await anext(parts))
+            except TimeoutError:
+                cancelled += 1
+            except StopAsyncIteration:
+                break
+    assert cancelled > 3
+    assert found == wanted
+
+
 async def test_a_tail_goes_from_pages_into_what_is_written(cluster: InProcess) -> None:
     client, other = await cluster.client(**PAGED), await cluster.client(**PAGED)
     await written(client, 30)
