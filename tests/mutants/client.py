@@ -21,6 +21,7 @@ _THREADS: Final = _UNIT + "client/test_threads.py::"
 _ARGUMENTS: Final = _UNIT + "client/test_bad_arguments.py::"
 _OUTCOMES: Final = _UNIT + "client/write/test_appends_in_doubt.py::"
 _LAC_REPLY: Final = "tests/unit/protocol/wire/test_lac_reply.py::"
+_FORCE: Final = "tests/unit/client/write/test_caller_ids.py"
 _BLOCKS: Final = "tests/unit/protocol/wire/test_block_scan.py::"
 _SHORTFALL: Final = "tests/unit/protocol/ledger/test_shortfall.py::"
 _ITERATION: Final = _UNIT + "client/test_iteration.py::"
@@ -659,5 +660,26 @@ MUTANTS: list[Mutant] = [
         "            await self._over.wait()\n",
         "",
         (_UNIT + "client/test_cancellation.py::test_of_several_who_close_a_client_each_returns_when_all_is_closed",),
+    ),
+    Mutant(
+        "a writer with deferred sync knows only the connections of its last force",
+        "it fails for good when a bookie was away while everything was forced",
+        "batcher.on_first_unforced = self._begin",
+        "pass",
+        (f"{_FORCE}::test_a_bookie_that_was_away_while_nothing_was_unforced_costs_nothing",),
+    ),
+    Mutant(
+        "the next connection to a bookie that is away counts as the one which it was written over",
+        "force says that every bookie has synced what one was never sent",
+        "if channel.up:\nself._generations[bookie_id] = channel.generation",
+        "self._generations[bookie_id] = channel.generation + (not channel.up)",
+        (f"{_FORCE}::test_what_a_bookie_was_not_sent_is_not_forced",),
+    ),
+    Mutant(
+        "each append begins anew what could be lost with a connection",
+        "force says that every bookie has synced what one has lost",
+        "if self.on_first_unforced is not None and self._acks.last_sent == self.lac.entry:",
+        "if self.on_first_unforced is not None:",
+        (f"{_FORCE}::test_what_a_bookie_was_not_sent_is_not_forced",),
     ),
 ]

@@ -70,6 +70,7 @@ class AppendBatcher:
         "lac",
         "length",
         "next_id",
+        "on_first_unforced",
         "open_batch",
         "position",
         "replication",
@@ -116,6 +117,7 @@ class AppendBatcher:
         self._flushing: list[tuple[int, asyncio.Future[None]]] = []
         self._sent_length = 0
         self._deferred = metadata.deferred_sync
+        self.on_first_unforced: Callable[[], None] | None = None  # before it is sent, of a ledger with deferred sync
         self.base = 0
         self.position: Callable[[int], int] | None = None
         self.next_id = 0
@@ -219,6 +221,8 @@ class AppendBatcher:
             return
         self.open_batch, self._unsent = None, 0
         self.lac.sent = self.lac.entry
+        if self.on_first_unforced is not None and self._acks.last_sent == self.lac.entry:
+            self.on_first_unforced()
         for batch in (batches[-1],) if unsent == 1 else tuple(islice(batches, len(batches) - unsent, None)):
             if isinstance(batch, PendingEntry):
                 self._send_entry(batch)

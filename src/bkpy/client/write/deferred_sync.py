@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class DeferredSync:
-    """Of one ledger; knows over which connections it was written since it was last forced."""
+    """Of one ledger; knows the connections over which it was written since it was last forced."""
 
     __slots__ = ("_batcher", "_generations", "_pool", "_timeout_s")
 
@@ -28,6 +28,14 @@ class DeferredSync:
         self._pool = parts.pool
         self._timeout_s = parts.settings.add_timeout_s
         self._generations = self._connections()
+        batcher.on_first_unforced = self._begin
+
+    def _begin(self) -> None:
+        """What could be lost with a connection is sent from now on, first of all over those that there are."""
+        for bookie_id in self._batcher.replication.ensemble:
+            channel = self._pool.channel(bookie_id)
+            if channel.up:
+                self._generations[bookie_id] = channel.generation
 
     async def force(self) -> int:
         """As `LedgerWriter.force`, for a writer that has not failed."""

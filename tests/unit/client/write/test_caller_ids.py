@@ -238,19 +238,47 @@ async def test_a_bookie_that_was_away_may_have_lost_what_was_not_forced(cluster:
 
 
 @pytest.mark.scenario(35)
-async def test_a_bookie_that_was_away_while_nothing_was_unforced_costs_nothing(cluster: InProcess) -> None:
+@pytest.mark.parametrize("forced", [True, False])
+@pytest.mark.parametrize("before", [0, 1])
+async def test_a_bookie_that_was_away_while_nothing_was_unforced_costs_nothing(
+    cluster: InProcess, before: int, forced: bool
+) -> None:
+    """Also if nobody called `force` between its return and the next append."""
+    client = await cluster.client()
+    writer = await client.create_ledger(deferred_sync=True)
+    for number in range(before):
+        await writer.append(b"%d" % number)
+        await writer.force()
+    cluster.kill("b")
+    await cluster.restart("b")
+    await connected_again(client, "b")
+    if forced:
+        assert await writer.force() == before - 1
+    await writer.append(b"%d" % before)
+    assert await writer.force() == before
+    await writer.close()
+    assert await contents(client, writer.ledger_id) == [b"%d" % number for number in range(before + 1)]
+
+
+@pytest.mark.scenario(35)
+@pytest.mark.parametrize("again", [True, False])
+async def test_what_a_bookie_was_not_sent_is_not_forced(cluster: InProcess, again: bool) -> None:
+    """It is away as the first entry behind the last `force` is appended, and there again when the next is called."""
     client = await cluster.client()
     writer = await client.create_ledger(deferred_sync=True)
     await writer.append(b"0")
     await writer.force()
     cluster.kill("b")
+    await eventually(lambda: not pool_of(client).channel("b").up)
+    await writer.append(b"1")
     await cluster.restart("b")
     await connected_again(client, "b")
-    assert await writer.force() == 0
-    await writer.append(b"1")
-    assert await writer.force() == 1
+    if again:
+        await writer.append(b"2")
+    with pytest.raises(bkpy.BookieUnavailableError, match="connection was lost"):
+        await writer.force()
+    assert writer.last_add_confirmed == 0
     await writer.close()
-    assert await contents(client, writer.ledger_id) == [b"0", b"1"]
 
 
 async def test_force_is_for_the_ledgers_that_were_created_for_it(cluster: InProcess) -> None:
