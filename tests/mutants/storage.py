@@ -911,4 +911,11 @@ MUTANTS: list[Mutant] = [
         "pass",
         (f"{_SPACE}::test_starts_that_fail_at_a_commit_of_the_index_reserve_nothing_for_good",),
     ),
+    Mutant(
+        "a full index has no name",
+        "an operator is told that a disk is full, which isn't",
+        "return OSError(errno.ENOSPC, what, self._env.path())",
+        "return OSError(errno.ENOSPC, str(error))",
+        ("tests/unit/runtime/test_ordered_store.py::test_a_store_that_is_full_names_itself_and_its_limit",),
+    ),
 ]

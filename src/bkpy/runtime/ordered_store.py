@@ -60,6 +60,7 @@ class _LmdbContext:
     """Commits on a clean exit, aborts on any other."""
 
     def __init__(self, env: lmdb.Environment, write: bool) -> None:
+        self._env = env
         try:
             self._txn = env.begin(write=write)
         except lmdb.Error as e:
@@ -75,17 +76,22 @@ class _LmdbContext:
             try:
                 self._txn.commit()
             except lmdb.Error as e:
-                raise _as_os_error(e) from e
+                raise self._as_os_error(e) from e
             return
         self._txn.abort()
         if isinstance(error, lmdb.Error):
-            raise _as_os_error(error) from error
+            raise self._as_os_error(error) from error
+
+    def _as_os_error(self, error: lmdb.Error) -> OSError:
+        if not isinstance(error, lmdb.MapFullError):
+            return _as_os_error(error)
+        limit = self._env.info()["map_size"]
+        what = f"the store has reached its limit of {limit} bytes, which is index_bytes_max for a bookie's index"
+        return OSError(errno.ENOSPC, what, self._env.path())
 
 
 def _as_os_error(error: lmdb.Error) -> OSError:
     """LMDB's failures as other disk errors: its own codes are negative, the system's are errnos."""
-    if isinstance(error, lmdb.MapFullError):
-        return OSError(errno.ENOSPC, str(error))
     return OSError(error.code if error.code and error.code > 0 else errno.EIO, str(error))
 
 

@@ -36,6 +36,14 @@ def rewrite(store: OrderedStore, times: int) -> None:
                 txn.put(b"row %03d" % row, b"%03d" % number * 100)
 
 
+def test_a_store_that_is_full_names_itself_and_its_limit(tmp_path: Path) -> None:
+    store = LmdbStores().open(str(tmp_path / "index"), create=True, bytes_max=1 << 16)
+    with pytest.raises(OSError, match="limit of 65536 bytes, which is index_bytes_max") as failure:
+        rewrite(store, 10)
+    assert (failure.value.errno, failure.value.filename) == (errno.ENOSPC, str(tmp_path / "index"))
+    store.close()
+
+
 def test_a_reader_that_was_killed_keeps_no_pages(tmp_path: Path) -> None:
     """An inspection of a running bookie that is ended by force: the index must not grow from then on."""
     store = LmdbStores().open(str(tmp_path / "index"), create=True, bytes_max=1 << 30)
