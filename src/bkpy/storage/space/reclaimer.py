@@ -78,7 +78,6 @@ class Reclaimer:
             try:
                 self._due = max(self._due, await self.ratio_due())
                 await self.reclaim(self._due)
-                self._due = 0.0
             except OSError as e:
                 if e.errno == errno.ENOSPC:
                     self._log.warning(
@@ -120,15 +119,22 @@ class Reclaimer:
         self._woken.clear()
 
     async def reclaim(self, living_ratio: float = 0.0) -> None:
-        """One round, after the one that is under way; compacts logs of which less than that share lives."""
+        """One round, after the one that is under way; compacts logs of which less than that share lives.
+
+        Raises the error of a dead log that can't be removed, after all else is done.
+        """
         async with self._reclaiming:
             await self._delete()
             await self._count()
-            await self._remove_dead_logs()
+            stuck = await self._remove_dead_logs()
             tried: set[int] = set()
             while living_ratio and await self.compactor.compact(living_ratio, tried):
-                await self._remove_dead_logs()
+                stuck = await self._remove_dead_logs()
+            if living_ratio >= self._due:
+                self._due = 0.0
             self._logs = await self._shard.on_index(self._list)
+            if stuck is not None:
+                raise stuck
 
     async def ratio_due(self) -> float:
         """The living ratio below which logs are due for compaction, 0 for none. With little space it is due at once."""
@@ -153,15 +159,21 @@ class Reclaimer:
             await shard.purge(shard.deleted.trash)
             await self._pauses.pause(self._settings.index_step_pause_s)
 
-    async def _remove_dead_logs(self) -> None:
-        shard = self._shard
+    async def _remove_dead_logs(self) -> OSError | None:
+        """Remove the files of dead logs. One that can't be removed holds up no other: returns its error."""
+        shard, stuck = self._shard, None
         self._dead += await shard.on_index(self._take_dead_logs)
-        while self._dead:
-            log_id, row = self._dead[-1]
-            await shard.on_index(self._remove, f"{shard.directory}/{log_name(log_id)}")
+        for dead in list(self._dead):
+            log_id, row = dead
+            try:
+                await shard.on_index(self._remove, f"{shard.directory}/{log_name(log_id)}")
+            except OSError as e:
+                stuck = stuck or e
+                continue
             await shard.forget_log(log_id)
             self._observer.log_removed(row.bytes)
-            self._dead.pop()
+            self._dead.remove(dead)
+        return stuck
 
     async def _count(self) -> None:
         """Count the living bytes of logs where they are not known."""

@@ -175,6 +175,25 @@ async def test_a_log_that_cannot_be_written_or_removed_is_told_and_tried_again(
     assert not host.reports.damages
 
 
+async def test_a_log_that_cannot_be_removed_holds_up_no_compaction() -> None:
+    host = await fragmented(entry_log_blocks_max=20)
+    storage = await host.boot()
+    stuck, before = logs(host)[0], bytes_of_logs(host)
+    host.disk.fail_at(1, errno.EPERM, operation="unlink", path=stuck, repeat=True)
+    for ledger_ids in (DROP, (1,)):
+        for ledger_id in ledger_ids:
+            await delete(storage, ledger_id)
+        with pytest.raises(PermissionError, match=stuck):
+            await reclaim(storage, 0.95)
+    assert stuck in logs(host)
+    assert storage.space.living > 0.95 * storage.space.bytes
+    host.disk.heal()
+    await reclaim(storage)
+    assert stuck not in logs(host)
+    assert bytes_of_logs(host) < 0.4 * before
+    await check(storage, (3, 5))
+
+
 async def test_what_a_log_that_was_given_up_has_is_what_was_written() -> None:
     """Blocks that waited to be written when an error came are not in the file."""
     host = await fragmented(compaction_commit_bytes=30_000)
