@@ -357,4 +357,11 @@ MUTANTS: list[Mutant] = [
         "if found is None:",
         (f"{_PATHS}::test_nonsense_is_refused_and_named",),
     ),
+    Mutant(
+        "of calls that find a counter of ids full at once, each takes one further into use",
+        "no ledger can be created until the client is restarted, and one that was has an id far ahead of all others",
+        "self._high = max(self._high, high)",
+        "self._high += 1\nhigh = self._high",
+        (f"{_PATHS}::test_calls_that_find_a_counter_full_at_once_take_the_next_one",),
+    ),
 ]

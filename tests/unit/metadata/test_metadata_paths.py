@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
@@ -160,6 +161,14 @@ async def test_long_ids_take_the_next_counter_when_one_overflows() -> None:
     assert await id_of(first) == 2**31
     assert await id_of(second) == 2**31 + 1
     assert await id_of(first) == 2**31 + 2
+
+
+async def test_calls_that_find_a_counter_full_at_once_take_the_next_one() -> None:
+    store = await store_with(LONG_HIERARCHICAL, {"idgen-long/HOB-0000000000": 2**31 - 1})
+    ids = IdGenerator(store, "/ledgers", LONG_HIERARCHICAL, attempts_max=1)
+    drawn = await asyncio.gather(*(id_of(ids) for _ in range(5)))
+    assert sorted(drawn) == list(range(2**31 - 1, 2**31 + 4))
+    assert await id_of(ids) == 2**31 + 4
 
 
 async def test_long_ids_end_at_63_bits() -> None:

@@ -205,7 +205,7 @@ class IdGenerator:
         self._root = root
         self._layout = layout
         self._attempts_max = attempts_max
-        self._high: int | None = None
+        self._high = -1  # of the counter in use; -1: none is known
 
     async def next(self) -> NewId | NotDone:
         """A new id; its node is to be deleted together with the creation of the ledger."""
@@ -214,22 +214,24 @@ class IdGenerator:
             if isinstance(taken, NotDone):
                 return taken
             return NewId(*taken) if taken[0] >= 0 else self._exhausted()
-        if self._high is None:
+        if self._high < 0:
             newest = await self._newest_high()
             if isinstance(newest, NotDone):
                 return newest
-            self._high = newest
-        while self._high <= _HIGH_MAX:
-            taken = await self._take(self._high_node(self._high))
+            self._high = max(self._high, newest)
+        high = self._high  # another call may take the next one into use meanwhile
+        while high <= _HIGH_MAX:
+            taken = await self._take(self._high_node(high))
             if isinstance(taken, NotDone):
                 return taken
             sequence, node = taken
             if sequence >= 0:
-                return NewId(self._high << SEQUENCE_BITS | sequence, node)
-            begun = await self._begin(self._high + 1)
+                return NewId(high << SEQUENCE_BITS | sequence, node)
+            begun = await self._begin(high + 1)
             if isinstance(begun, NotDone):
                 return begun
-            self._high += 1
+            high += 1
+            self._high = max(self._high, high)
         return self._exhausted()
 
     async def _take(self, parent: str) -> tuple[int, str] | NotDone:
