@@ -364,4 +364,12 @@ MUTANTS: list[Mutant] = [
         "self._high += 1\nhigh = self._high",
         (f"{_PATHS}::test_calls_that_find_a_counter_full_at_once_take_the_next_one",),
     ),
+    Mutant(
+        "one bookie's registration that a client may not read ends what follows them all",
+        "a client notices no bookie any more that comes or goes, or can't be opened at all",
+        "except (CorruptDataError, UnauthorizedError):\n"
+        "    return None  # not a bookie's node, or not for this client: it must not hide all the bookies",
+        "except CorruptDataError:\n    return None",
+        (f"{_DIRECTORY}::test_a_registration_that_this_client_may_not_read_hides_no_other_one",),
+    ),
 ]

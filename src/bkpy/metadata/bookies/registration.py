@@ -26,6 +26,7 @@ from bkpy.errors import (
     MetadataUnavailableError,
     NoSuchClusterError,
     NotEnoughBookiesError,
+    UnauthorizedError,
 )
 from bkpy.metadata import paths
 from bkpy.metadata.bookies.cookies import cookie_fields, instance_of, list_cookies, read_cookie
@@ -552,14 +553,14 @@ class BookieDirectory:
         return [bookie for bookie in found if bookie is not None]
 
     async def _known(self, bookie_id: str) -> AbsentBookie | None:
-        async with self._reads:
-            cookie = await read_cookie(self._store, self._root, bookie_id)
-        if cookie is None:
-            return None  # it was decommissioned meanwhile
         try:
+            async with self._reads:
+                cookie = await read_cookie(self._store, self._root, bookie_id)
+            if cookie is None:
+                return None  # it was decommissioned meanwhile
             address = str(cookie_fields(cookie[0])["address"])
-        except ConfigError:
-            return None  # nobody could connect to it
+        except (ConfigError, UnauthorizedError):
+            return None  # nobody could connect to it, or not this client
         if bookie_id not in self._addresses:
             self._addresses[bookie_id] = address
             self.absent_since = {**self.absent_since, bookie_id: self._runtime.clock.monotonic()}
@@ -640,11 +641,11 @@ class BookieDirectory:
             return 0
 
     async def _read_one(self, path: str, bookie_id: str, read_only: bool) -> BookieInfo | None:
-        async with self._reads:
-            found = await read_if_there(self._store, path)
-        if found is None:
-            return None
         try:
+            async with self._reads:
+                found = await read_if_there(self._store, path)
+            if found is None:
+                return None
             return decode_registration(bookie_id, found[0], read_only=read_only, stored_as=self._stored_as)
-        except CorruptDataError:
-            return None  # not a bookie's node: it must not hide all the bookies
+        except (CorruptDataError, UnauthorizedError):
+            return None  # not a bookie's node, or not for this client: it must not hide all the bookies

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.in_process import runtime_here
+from tests.unit.metadata.store.troubled import Troubled
 from tests.waiting import eventually, turns
 
 from bkpy.metadata import paths
@@ -136,3 +137,21 @@ async def test_a_bookie_that_moves_between_two_lists_is_not_absent(
     tree.apply(Delete(next(place for place in places if place in tree.paths)), 0)
     await directory.refresh(whole=False)
     assert list(directory.absent_since) == ["b3"]
+
+
+async def test_a_registration_that_this_client_may_not_read_hides_no_other_one(tree: MemoryStore) -> None:
+    session = Troubled(tree)
+    directory = BookieDirectory(session, ROOT, runtime_here())
+    await directory.start()
+    session.forbidden = {path_of("theirs"), paths.cookie(ROOT, "theirs")}
+    registered(tree, "theirs", 4000)
+    tree.apply(Create(paths.cookie(ROOT, "theirs"), b"{}"), 0)
+    await turns(1000)
+    registered(tree, "later", 5000)
+    await eventually(lambda: "later" in directory.bookies, "the next one is noticed")
+    assert len(directory.bookies) == BOOKIES + 1
+    assert await directory.known(()) == []
+    session.forbidden.clear()
+    await directory.refresh()
+    assert directory.bookies["theirs"].address == "127.0.0.1:4000"
+    await directory.close()
