@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.hooks import publish
 from tests.in_process import DEADLINE_S, runtime_here
+from tests.stepping import run_to
 from tests.unit.metadata.new_ledgers import builder
 from tests.unit.metadata.store.troubled import AWAY, CLOSED, REPLY_LOST, REQUEST_LOST, Somebody, Troubled
+from tests.waiting import turns
 
 from bkpy.config.client import client_settings
 from bkpy.errors import (
@@ -173,6 +175,22 @@ async def test_only_what_was_made_is_taken_back(store: Troubled, cluster: Cluste
     await asyncio.wait(taking_back, timeout=DEADLINE_S)
     assert tree.node(path).data == value
     assert (await store.children(f"{ROOT}/idgen-long/HOB-0000000000")) == []
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_whenever_a_creation_is_cancelled_neither_ledger_nor_id_is_left(
+    store: Troubled, cluster: Cluster, late: bool
+) -> None:
+    """The node of an id that nobody uses would count as a ledger to come, for as long as the session lives."""
+    ids = f"{ROOT}/idgen-long/HOB-0000000000"
+    held = await store.create(f"{ids}/ID-", b"", ephemeral=True, sequential=True)  # by another call
+    at = 0
+    while await run_to(cluster.catalog.create(builder("ours")), at, late, None):
+        await turns(100)
+        assert [f"{ids}/{name}" for name in await store.children(ids)] == [held], at
+        assert [one async for one in cluster.catalog.ids()] == [0], at
+        at += 1
+    assert at > 2
 
 
 async def test_a_creation_that_ends_with_its_loop_takes_nothing_back(store: Troubled, cluster: Cluster) -> None:

@@ -93,6 +93,7 @@ class BookKeeperIdGenerator:
         self._long_ids = layout.long_ids
         self._attempts_max = attempts_max
         self._high = 0  # of the counter in use; 0: none is known
+        self._calls = 0
 
     async def next(self) -> NewId | NotDone:
         """A new id; its node is to be deleted together with the creation of the ledger."""
@@ -111,12 +112,12 @@ class BookKeeperIdGenerator:
         return await self._take_newer()
 
     async def _take_short(self) -> NewId | NotDone:
-        taken = await take_number(self._store, self._short, attempts_max=self._attempts_max)
+        taken = await self._take(self._short)
         if isinstance(taken, Missing):  # no ledger has ever been made here
             made = await ensure_path(self._store, self._short, attempts_max=self._attempts_max)
             if isinstance(made, NotDone):
                 return made
-            taken = await take_number(self._store, self._short, attempts_max=self._attempts_max)
+            taken = await self._take(self._short)
         if isinstance(taken, Missing):
             return NotDone(MetadataUnavailableError(f"somebody deletes {taken.node} at the same time"))
         return taken if isinstance(taken, NotDone) else NewId(*taken)
@@ -145,13 +146,18 @@ class BookKeeperIdGenerator:
 
     async def _take_long(self, high: int) -> NewId | NotDone | None:
         """An id of this counter; None if it is full or gone."""
-        taken = await take_number(self._store, self._high_node(high), attempts_max=self._attempts_max)
+        taken = await self._take(self._high_node(high))
         if isinstance(taken, NotDone):
             return taken
         if isinstance(taken, Missing) or taken[0] not in range(_SHORT_END):
             return None
         self._high = high
         return NewId(high << _HIGH_BITS | taken[0], taken[1])
+
+    async def _take(self, parent: str) -> tuple[int, str] | Missing | NotDone:
+        self._calls += 1
+        token = f"{self._store.session_id:x}-{self._calls}"
+        return await take_number(self._store, parent, token, attempts_max=self._attempts_max)
 
     async def _highs(self) -> list[int] | NotDone:
         names = await attempt(children_if_there(self._store, self._long))

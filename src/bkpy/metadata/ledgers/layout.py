@@ -206,6 +206,7 @@ class IdGenerator:
         self._layout = layout
         self._attempts_max = attempts_max
         self._high = -1  # of the counter in use; -1: none is known
+        self._calls = 0
 
     async def next(self) -> NewId | NotDone:
         """A new id; its node is to be deleted together with the creation of the ledger."""
@@ -235,7 +236,9 @@ class IdGenerator:
         return self._exhausted()
 
     async def _take(self, parent: str) -> tuple[int, str] | NotDone:
-        taken = await take_number(self._store, parent, attempts_max=self._attempts_max)
+        self._calls += 1
+        token = f"{self._store.session_id:x}-{self._calls}"
+        taken = await take_number(self._store, parent, token, attempts_max=self._attempts_max)
         return self._no_cluster() if isinstance(taken, Missing) else taken
 
     async def _begin(self, high: int) -> Done | NotDone:

@@ -10,6 +10,7 @@ Invariants: this is the only module that sends writes to a `MetadataStore` and t
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar, assert_never
 
@@ -228,17 +229,25 @@ async def _delete(attempt_it: Callable[[], Awaitable[object]], attempts_max: int
     return unknown
 
 
-async def take_number(store: MetadataStore, parent: str, *, attempts_max: int) -> tuple[int, str] | Missing | NotDone:
-    """The next number under `parent`, and the node that holds it for this session.
+async def take_number(
+    store: MetadataStore, parent: str, token: str, *, attempts_max: int
+) -> tuple[int, str] | Missing | NotDone:
+    """The next number under `parent`, and the node that holds it for this session; its value is `token`.
 
-    A number whose reply got lost is skipped: its node goes with the session, and nobody ever gets it.
+    A number whose reply got lost is skipped: its node goes with the session, and nobody ever gets it. That of a call
+    that is cancelled goes at once; the call can't wait for that.
     """
     lost: BookKeeperError | None = None
+    path, data = f"{parent}/{ID_PREFIX}", token.encode()
     for _ in range(attempts_max):
-        result = await attempt(store.create(f"{parent}/{ID_PREFIX}", b"", ephemeral=True, sequential=True))
+        try:
+            result = await attempt(store.create(path, data, ephemeral=True, sequential=True))
+        except asyncio.CancelledError:
+            store.runtime.spawn(_give_back_number(store, parent, data), name=f"give back a number of {parent}")
+            raise
         match result:
             case Answer():
-                return int(result.value.removeprefix(f"{parent}/{ID_PREFIX}")), result.value
+                return int(result.value.removeprefix(path)), result.value
             case NoNode():
                 return Missing(parent)
             case Unknown():
@@ -251,6 +260,15 @@ async def take_number(store: MetadataStore, parent: str, *, attempts_max: int) -
                 assert_never(result)
     assert lost is not None
     return NotDone(lost)
+
+
+async def _give_back_number(store: MetadataStore, parent: str, data: bytes) -> None:
+    """Remove the node under `parent` with this value, if there is one. Without the store, it goes with the session."""
+    nodes = await attempt(_children_beginning(store, parent, ID_PREFIX))
+    for node in nodes.value if isinstance(nodes, Answer) else ():
+        found = await attempt(read_if_there(store, node))
+        if isinstance(found, Answer) and found.value is not None and found.value[0] == data:
+            await delete_certainly(store, node, attempts_max=1)
 
 
 async def take_turn(
@@ -270,7 +288,7 @@ async def take_turn(
                 return Missing(parent)
             case Unknown():
                 lost = result.error
-                found = await attempt(_turns(store, parent, token))
+                found = await attempt(_children_beginning(store, parent, f"{token}-"))
                 if isinstance(found, NotDone | Unknown):
                     return NotDone(found.error)
                 if isinstance(found, Answer) and found.value:
@@ -290,7 +308,7 @@ async def leave_line(store: MetadataStore, parent: str, token: str) -> Gone | No
 
     A request of a connection that was lost can't arrive any more, once the session has another one.
     """
-    found = await attempt(_turns(store, parent, token))
+    found = await attempt(_children_beginning(store, parent, f"{token}-"))
     if isinstance(found, NotDone | Unknown):
         return NotDone(found.error)
     for node in found.value if isinstance(found, Answer) else ():
@@ -300,10 +318,10 @@ async def leave_line(store: MetadataStore, parent: str, token: str) -> Gone | No
     return Gone()
 
 
-async def _turns(store: MetadataStore, parent: str, token: str) -> list[str]:
-    """The nodes whose names begin with `token`, as a server knows them that has caught up."""
+async def _children_beginning(store: MetadataStore, parent: str, prefix: str) -> list[str]:
+    """The nodes whose names begin like this, as a server knows them that has caught up."""
     await store.sync(parent)
-    return [f"{parent}/{name}" for name in await children_if_there(store, parent) if name.startswith(f"{token}-")]
+    return [f"{parent}/{name}" for name in await children_if_there(store, parent) if name.startswith(prefix)]
 
 
 async def ensure_path(store: MetadataStore, path: str, *, attempts_max: int) -> Done | NotDone:

@@ -223,13 +223,13 @@ async def test_a_number_whose_reply_was_lost_is_skipped() -> None:
     tree, _ = tree_with(None)
     tree.apply(Create("/ids", b""), 0)
     store = Troubled(tree, [REPLY_LOST, REQUEST_LOST])
-    assert await take_number(store, "/ids", attempts_max=3) == (1, "/ids/ID-0000000001")
+    assert await take_number(store, "/ids", "token", attempts_max=3) == (1, "/ids/ID-0000000001")
     store.script.extend([REPLY_LOST, AWAY])
-    failure = await take_number(store, "/ids", attempts_max=3)
+    failure = await take_number(store, "/ids", "token", attempts_max=3)
     assert isinstance(failure, NotDone)
     store.script.extend([REPLY_LOST])
-    assert isinstance(await take_number(store, "/ids", attempts_max=1), NotDone)
-    assert await take_number(store, "/none", attempts_max=1) == Missing("/none")
+    assert isinstance(await take_number(store, "/ids", "token", attempts_max=1), NotDone)
+    assert await take_number(store, "/none", "token", attempts_max=1) == Missing("/none")
 
 
 async def test_a_place_in_a_line_is_taken_once_or_certainly_given_up() -> None:
