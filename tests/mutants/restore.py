@@ -262,4 +262,11 @@ MUTANTS = [
         "        if False:\n",
         ("tests/unit/metadata/test_backup_file.py::test_a_changed_line_and_a_newer_version_are_refused",),
     ),
+    Mutant(
+        "a bookie reports a ledger as complete that it has failed to look at",
+        "a restore is confirmed, and the only copies of acknowledged entries are collected as not needed",
+        "                left += set(some) - complete\n",
+        '                left += [i for i in set(some) - complete if self._left[i].startswith("no bookie")]\n',
+        (_RESTORE + "test_a_ledger_that_a_bookie_fails_to_look_at_is_not_reported_as_complete",),
+    ),
 ]

@@ -352,7 +352,9 @@ class IntegrityCheck:
             async for some in batched_async(ledger_ids, self._settings.integrity_flush_ledgers):
                 await self._each(some, self._copy_from_any)
                 await self._losses.flush()
-                await self._each(some, functools.partial(self._check_copied, left))
+                complete: set[int] = set()
+                await self._each(some, functools.partial(self._check_copied, complete))
+                left += set(some) - complete
         finally:
             look.ended_s = self._runtime.clock.time()
         await write_report(self._store, self._root, self._bookie_id, found.version, sorted(left))
@@ -371,15 +373,19 @@ class IntegrityCheck:
             if sources:
                 await self._copy(metadata, missing_ranges, widened(metadata, sources))
 
-    async def _check_copied(self, left: list[int], ledger_id: int) -> None:
-        """Note the ledger if entries of it are missing here, by the index on disk, or it isn't closed."""
+    async def _check_copied(self, complete: set[int], ledger_id: int) -> None:
+        """Note the ledger if it is closed, or gone, and misses no entry here, by the index on disk.
+
+        If that can't be found out, it is not: the report would deny that entries are missing.
+        """
         metadata = await self._read(ledger_id)
         demand = demand_of(metadata, self._bookie_id)
         if metadata is None or demand is Demand.NOTHING:
-            return
-        if demand is not Demand.CLOSED or await self._losses.missing_ranges(metadata):
-            left.append(ledger_id)
+            complete.add(ledger_id)
+        elif demand is not Demand.CLOSED or await self._losses.missing_ranges(metadata):
             self._left.setdefault(ledger_id, "no bookie has all entries that belong here")
+        else:
+            complete.add(ledger_id)
 
     async def _opened(self) -> Client:
         if self._client is None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import errno
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -46,6 +48,7 @@ from bkpy.metadata.store.store import NodeExists
 from bkpy.protocol.ledger.ledger_metadata import LedgerState
 from bkpy.protocol.restore.restoring import RestoreState
 from bkpy.storage.identity import read_cookie, write_cookie
+from bkpy.storage.losses import Losses
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
     from bkpy.client.client import Client
     from bkpy.client.write.writer import LedgerWriter
     from bkpy.metadata.backup.restore import Restored
+    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
     from bkpy.protocol.restore.restoring import Restore
 
 RESTORED = "/restored"
@@ -735,6 +739,32 @@ async def test_a_bookie_that_starts_again_withdraws_its_report(lost: Lost) -> No
         await write_report(session, RESTORED, name, 1, [])
     await lost.start_node("a", mending=True)
     await eventually(lambda: read_reports(session, RESTORED, 1), until=lambda reports: set(reports) == {"b"})
+
+
+async def test_a_ledger_that_a_bookie_fails_to_look_at_is_not_reported_as_complete(
+    lost: Lost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger_id = await closed(lost.former)
+    await lost.back_up()
+    await lost.lose_metadata()
+    await lost.restore()
+    missing_ranges = Losses.missing_ranges
+    failing = {ledger_id}
+
+    async def fail(losses: Losses, metadata: LedgerMetadata) -> Any:
+        if metadata.ledger_id in failing:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return await missing_ranges(losses, metadata)
+
+    monkeypatch.setattr(Losses, "missing_ranges", fail)
+    await lost.join()
+    with pytest.raises(ConfigError, match=f"can't get all entries of 1 ledgers: {ledger_id}\n"):
+        await lost.confirm()
+    failing.clear()
+    await eventually(lambda: _reported_whole(lost, 4))
+    await lost.confirm()
+    client = await lost.client()
+    assert await contents(client, ledger_id) == payloads(0, 20)
 
 
 async def test_an_acknowledged_entry_that_is_nowhere_keeps_the_ledger_open(lost: Lost) -> None:
