@@ -65,4 +65,13 @@ MUTANTS: list[Mutant] = [
         "name, int(before), uid=reader.uid, ignore_consumers=ignore_consumers",
         (_TESTS + "test_a_log_is_created_described_and_truncated",),
     ),
+    Mutant(
+        "a draining with a damaged value hides the node below it",
+        "nobody can cancel it, or decommission the bookie: a node with others below it can't be deleted",
+        "if value is None and len(below := await children_if_there(self._store, path)) == 1:",
+        "if value is None and (below := []):",
+        (
+            "tests/unit/metadata/bookies/test_drains.py::test_a_draining_whose_value_is_damaged_ends_with_the_node_below",
+        ),
+    ),
 ]

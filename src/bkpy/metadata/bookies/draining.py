@@ -86,9 +86,12 @@ class Drains:
             if top is None:
                 return None
             token = paths.token_in(top[0])
+            value = await read(self._store, f"{path}/{token}") if token else None
+            if value is None and len(below := await children_if_there(self._store, path)) == 1:
+                token = below[0]  # the value is damaged: a draining that has a node below can't be ended without that
+                value = await read(self._store, f"{path}/{token}")
             if not token:
                 return Drain(bookie_id, "", unreadable=f"the value of {path} names no node below it")
-            value = await read(self._store, f"{path}/{token}")
         except UnauthorizedError as error:
             return Drain(bookie_id, "", unreadable=str(error))
         # Without a value, it was cancelled or restarted between the two reads: the watch notices that.

@@ -124,6 +124,18 @@ async def test_one_whose_value_can_not_be_found_or_read_drains_all_the_same(
         assert await drains.read("a") is None
 
 
+@pytest.mark.parametrize("value", [b"", b"a/b", b"another"])
+async def test_a_draining_whose_value_is_damaged_ends_with_the_node_below(tree: MemoryStore, value: bytes) -> None:
+    for retired in (False, True):
+        drain = await begun(tree)
+        tree.apply(Put(f"{FOLDER}/a", value, 0), 0)
+        found = await opened(tree).read("a")
+        assert found == drain
+        ended = await (opened(tree).retire(found, 0) if retired else opened(tree).cancel(found))
+        assert ended == Gone()
+        assert await opened(tree).read("a") is None
+
+
 async def test_a_lost_bookie_whose_draining_has_no_value_can_be_retired(tree: MemoryStore) -> None:
     drain = await begun(tree)
     tree.apply(Delete(f"{FOLDER}/a/{drain.token}"), 0)
