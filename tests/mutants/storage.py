@@ -917,6 +917,8 @@ MUTANTS: list[Mutant] = [
         "return OSError(errno.ENOSPC, what, self._env.path())",
         "return OSError(errno.ENOSPC, str(error))",
         ("tests/unit/runtime/test_ordered_store.py::test_a_store_that_is_full_names_itself_and_its_limit",),
+    ),
+    Mutant(
         "a dead log that can't be removed ends the round of reclaiming",
         "one file that can't be removed keeps all of its directory from being compacted, until the disk is full",
         "stuck = stuck or e\ncontinue",

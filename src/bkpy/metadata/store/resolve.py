@@ -243,7 +243,7 @@ async def take_number(
         try:
             result = await attempt(store.create(path, data, ephemeral=True, sequential=True))
         except asyncio.CancelledError:
-            store.runtime.spawn(_give_back_number(store, parent, data), name=f"give back a number of {parent}")
+            store.runtime.spawn(_give_back_number(store, parent, data), name=f"end of a number under {parent}")
             raise
         match result:
             case Answer():
