@@ -269,4 +269,18 @@ MUTANTS = [
         '                left += [i for i in set(some) - complete if self._left[i].startswith("no bookie")]\n',
         (_RESTORE + "test_a_ledger_that_a_bookie_fails_to_look_at_is_not_reported_as_complete",),
     ),
+    Mutant(
+        "two backups are written to the same unfinished file",
+        "one gets the name of the other, half of which was written",
+        "held.enter_context(files.lock(temporary))",
+        "files.open(temporary, create=not files.exists(temporary)).close()",
+        ("tests/unit/metadata/test_backup_file.py::test_one_backup_at_a_time_is_written_to_a_file",),
+    ),
+    Mutant(
+        "a backup doesn't look again once it has the lock",
+        "it replaces the one that another process has just written",
+        "            _check_free(files, path)  # that process may have ended just now\n",
+        "            pass\n",
+        ("tests/unit/metadata/test_backup_file.py::test_a_backup_that_ends_as_another_one_begins_is_not_written_over",),
+    ),
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import tracemalloc
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.in_process import runtime_here
@@ -12,6 +12,7 @@ from tests.in_process import runtime_here
 from bkpy.errors import ConfigError, CorruptDataError
 from bkpy.metadata.backup.backup_file import BackupHeader, BackupNode, reading, verify, writing
 from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
+from bkpy.runtime.system import RealFiles
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -154,3 +155,34 @@ async def test_a_backup_replaces_no_file_and_what_a_killed_one_left_is_in_no_way
     with pytest.raises(ConfigError, match="replaces no file"):
         await written(path)
     assert path.read_bytes() == before
+
+
+async def test_one_backup_at_a_time_is_written_to_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "backup"
+    async with writing(runtime_here().files, str(path)) as writer:
+        await writer.header(HEADER)
+        with pytest.raises(ConfigError, match="another process is writing a backup"):
+            await written(path)
+        await writer.node(BackupNode("cookies/b1", b"{}"))
+        await writer.end(ledgers=0, newest_high=3)
+    async with reading(runtime_here().files, str(path)) as reader:
+        assert (await verify(reader)).nodes == 1
+    assert runtime_here().files.listdir(str(tmp_path)) == ["backup"]
+
+
+async def test_a_backup_that_ends_as_another_one_begins_is_not_written_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "backup"
+    files = runtime_here().files
+    lock = RealFiles.lock
+
+    def lock_behind_another(self: RealFiles, name: str) -> Any:
+        path.write_bytes(b"of another process")
+        return lock(self, name)
+
+    monkeypatch.setattr(RealFiles, "lock", lock_behind_another)
+    with pytest.raises(ConfigError, match="replaces no file"):
+        await written(path)
+    assert path.read_bytes() == b"of another process"
+    assert files.listdir(str(tmp_path)) == ["backup"]

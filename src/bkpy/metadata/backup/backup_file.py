@@ -107,16 +107,13 @@ def _write(file: File, pack: Callable[[], bytes], offset: int) -> int:
 async def writing(files: Files, path: str) -> AsyncIterator[BackupWriter]:
     """A backup that gets its name on leaving without an error; otherwise nothing is left of it.
 
-    The file is readable by this account alone: it has the keys of ledgers. Raises `ConfigError` if there is one.
+    The file is readable by this account alone: it has the keys of ledgers. Raises `ConfigError` if there is one, or if
+    another process is writing it.
     """
     directory = path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")
     temporary = f"{path}.new"
-    if files.exists(path):
-        raise ConfigError(f"{path} exists: a backup replaces no file")
-    with contextlib.closing(files.worker("backup")) as worker:
-        if await worker.run(files.exists, temporary):
-            await worker.run(files.unlink, temporary)  # of one that was killed
-        file = await worker.run(_created, files, temporary)
+    with contextlib.closing(files.worker("backup")) as worker, _alone(files, path, temporary):
+        file = await worker.run(_emptied, files, temporary)
         try:
             try:
                 yield BackupWriter(file, worker)
@@ -130,8 +127,35 @@ async def writing(files: Files, path: str) -> AsyncIterator[BackupWriter]:
         await worker.run(files.sync_dir, directory)
 
 
-def _created(files: Files, path: str) -> File:
-    return files.open(path, create=True)
+@contextlib.contextmanager
+def _alone(files: Files, path: str, temporary: str) -> Iterator[None]:
+    """While nobody else writes that backup: the lock is that of the unfinished file, which a killed process leaves."""
+    _check_free(files, path)
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(files.lock(temporary))
+        except BlockingIOError:
+            raise ConfigError(
+                f"another process is writing a backup to {path}: choose another name, or wait until it ends"
+            ) from None
+        try:
+            _check_free(files, path)  # that process may have ended just now
+        except ConfigError:
+            with contextlib.suppress(FileNotFoundError):
+                files.unlink(temporary)
+            raise
+        yield
+
+
+def _check_free(files: Files, path: str) -> None:
+    if files.exists(path):
+        raise ConfigError(f"{path} exists: a backup replaces no file")
+
+
+def _emptied(files: Files, path: str) -> File:
+    file = files.open(path)
+    file.truncate(0)
+    return file
 
 
 class BackupReader:
