@@ -74,4 +74,14 @@ MUTANTS: list[Mutant] = [
             "tests/unit/metadata/bookies/test_drains.py::test_a_draining_whose_value_is_damaged_ends_with_the_node_below",
         ),
     ),
+    Mutant(
+        "an import ends at the first ledger whose metadata it may not read",
+        "all ledgers behind that one stay in the other cluster",
+        "                except UNREADABLE:\n                    closed = True\n",
+        "                except UNREADABLE[:2]:\n                    closed = True\n",
+        (
+            "tests/unit/admin/test_ledger_import.py::"
+            "test_a_ledger_that_the_import_may_not_read_is_named_and_stops_no_other",
+        ),
+    ),
 ]

@@ -35,6 +35,7 @@ from bkpy.errors import (
 )
 from bkpy.metadata import paths
 from bkpy.metadata.audit_trail import ActKind
+from bkpy.metadata.ledgers.all_ledgers import UNREADABLE
 from bkpy.metadata.replication.locks import LedgerLocks
 from bkpy.metadata.store.outcome import Changed, Exists, Gone, Missing, NotDone, Superseded, Unknown, to_error
 from bkpy.protocol.bookkeeper.ledger_metadata import BookKeeperLedgerMetadata
@@ -104,12 +105,12 @@ class LedgerImport:
         await self._look()
 
     async def closed_ledgers(self) -> AsyncIterator[int]:
-        """The ids of all closed ledgers, and of ledgers with damaged metadata, which `copy` reports; ascending."""
+        """The ids of all closed ledgers, and of ledgers with unreadable metadata, which `copy` reports; ascending."""
         async with aclosing(self._source.list_ledgers()) as ids:
             async for ledger_id in ids:
                 try:
                     closed = (await self._source.ledger_metadata(ledger_id)).state is LedgerState.CLOSED
-                except (CorruptDataError, UnsupportedVersionError):
+                except UNREADABLE:
                     closed = True
                 except NoSuchLedgerError:
                     closed = False

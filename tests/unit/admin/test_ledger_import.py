@@ -26,6 +26,7 @@ from bkpy.errors import (
     UnauthorizedError,
 )
 from bkpy.metadata.bookkeeper.layout import HYBRID
+from bkpy.metadata.store.memory import MemorySession
 from bkpy.metadata.store.store import Delete, Put
 from bkpy.protocol.bookkeeper.entries import DigestType
 
@@ -224,6 +225,26 @@ async def test_a_ledger_with_unreadable_metadata_is_named_and_stops_no_other(wor
     importing = await world.begun(b"")
     assert [ledger_id async for ledger_id in importing.closed_ledgers()] == [3, 7, 9]
     with pytest.raises(BookKeeperError, match="ledger 7"):
+        await importing.copy(7, ignore)
+    assert (await importing.copy(9, ignore)).new
+
+
+async def test_a_ledger_that_the_import_may_not_read_is_named_and_stops_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for ledger_id in (3, 7, 9):
+        world.theirs.write(ledger_id, 5)
+    get, forbidden = MemorySession.get, HYBRID.path_of(ROOT, 7)
+
+    async def get_if_allowed(session: MemorySession, path: str) -> tuple[bytes, int]:
+        if path == forbidden:
+            raise UnauthorizedError(f"access control forbids this on {path}")
+        return await get(session, path)
+
+    monkeypatch.setattr(MemorySession, "get", get_if_allowed)
+    importing = await world.begun(b"")
+    assert [ledger_id async for ledger_id in importing.closed_ledgers()] == [3, 7, 9]
+    with pytest.raises(UnauthorizedError):
         await importing.copy(7, ignore)
     assert (await importing.copy(9, ignore)).new
 
