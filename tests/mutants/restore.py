@@ -283,4 +283,12 @@ MUTANTS = [
         "            pass\n",
         ("tests/unit/metadata/test_backup_file.py::test_a_backup_that_ends_as_another_one_begins_is_not_written_over",),
     ),
+    Mutant(
+        "a confirmation gives up ledgers that it could not close because the metadata store was away",
+        "they are never closed with the entries that other bookies have, which are collected",
+        "            except (MetadataUnavailableError, ClientClosedError):\n"
+        "                raise  # of that, nothing follows for the ledger",
+        "            except ClientClosedError:\n                raise  # of that, nothing follows for the ledger",
+        (_RESTORE + "test_a_ledger_is_not_given_up_because_the_metadata_store_is_away",),
+    ),
 ]

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 from bkpy.batching import batched_async
 from bkpy.errors import (
     BookKeeperError,
+    ClientClosedError,
     ConfigError,
     LedgerRecoveryError,
     MetadataConflictError,
+    MetadataUnavailableError,
     NoSuchLedgerError,
 )
 from bkpy.metadata import paths
@@ -167,6 +169,8 @@ class RestoreConfirmation:
             try:
                 await self._context.recover_everywhere(metadata.ledger_id, everywhere)
                 done.closed += 1
+            except (MetadataUnavailableError, ClientClosedError):
+                raise  # of that, nothing follows for the ledger: it would be given up though its entries are there
             except BookKeeperError as error:
                 if len(done.not_closed) < _NAMED_MAX:
                     done.not_closed[metadata.ledger_id] = str(error)

@@ -33,6 +33,7 @@ from bkpy.errors import (
     IdentityError,
     LedgerRecoveryError,
     MetadataConflictError,
+    MetadataUnavailableError,
     NoSuchEntryError,
     NoSuchLedgerError,
 )
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from bkpy.metadata.backup.restore import Restored
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
     from bkpy.protocol.restore.restoring import Restore
+    from bkpy.recovery.ledger_recovery import Everywhere
 
 RESTORED = "/restored"
 BEHIND_BACKUP = 10**9
@@ -784,6 +786,28 @@ async def test_an_acknowledged_entry_that_is_nowhere_keeps_the_ledger_open(lost:
     metadata, _ = await cluster_of(await lost.client()).catalog.read(writer.ledger_id)
     assert metadata.state is LedgerState.IN_RECOVERY
     assert (await lost.confirm(accept_loss=True)).state is RestoreState.CONFIRMED
+
+
+async def test_a_ledger_is_not_given_up_because_the_metadata_store_is_away(lost: Lost) -> None:
+    """Though losses are accepted: its entries are there, and the next call closes it."""
+    writer = await opened(lost.former)
+    await writer.append_batch(payloads(0, 10))
+    await lost.back_up()
+    await lost.lose_metadata()
+    await lost.restore()
+    await lost.join()
+    context = replication_context(await lost.client())
+
+    async def away(ledger_id: int, everywhere: Everywhere) -> LedgerMetadata:
+        raise MetadataUnavailableError("the connection was lost")
+
+    confirming = RestoreConfirmation(context._replace(recover_everywhere=away), RecoverySettings(), None)
+    with pytest.raises(MetadataUnavailableError):
+        await confirming.run(accept_loss=True)
+    assert await _state(lost) is RestoreState.RESTORED
+    await lost.confirm(accept_loss=True)
+    client = await lost.client()
+    assert await contents(client, writer.ledger_id) == payloads(0, 10)
 
 
 async def test_a_bookie_without_its_disk_joins_only_with_all_its_ledgers_in_limbo(lost: Lost) -> None:
