@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import json
 import os
+import signal
 import subprocess
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +16,15 @@ from tests.unit.storage.support import KEY
 from tests.unit.storage.tools.inspect.built import STRIPED, build
 
 import bkpy as bkpy_library
+from bkpy.cli.inspect import inspect as command
+from bkpy.storage.tools.inspect.index import IndexInspection
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from bkpy.local import LocalCluster
+    from bkpy.storage.tools.inspect.finding import Finding
 
 WHAT = ("journal", "entry-log", "index", "marks")
 
@@ -124,6 +130,26 @@ def _rest_after_a_kill(where: Path) -> bytes:
         process.kill()
         process.wait()
         return process.stdout.read()
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGKILL, 137), (signal.SIGTERM, 143), (signal.SIGSEGV, 1), (signal.SIGBUS, 1)]
+)
+def test_only_a_crash_of_the_process_that_reads_is_damage(
+    stopped: Path, number: int, status: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The kernel kills a process where memory is short, which says nothing of the files."""
+
+    def run(_: object) -> Iterator[Finding]:
+        faulthandler.disable()
+        os.kill(os.getpid(), number)
+        yield from ()
+
+    monkeypatch.setattr(IndexInspection, "run", run)
+    assert command.main(["index", str(stopped / "ledgers0")], standalone_mode=False) == status
+    out, err = capfd.readouterr()
+    assert ("rebuild-index" in out) == ("damage was found" in err) == (status == 1)
+    assert ("is not inspected" in err) == (status != 1)
 
 
 def test_output_is_bounded_and_never_has_a_key(stopped: Path) -> None:

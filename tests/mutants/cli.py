@@ -197,4 +197,11 @@ MUTANTS: list[Mutant] = [
         "self.show(report)\nreturn 0 if as_json else self.exit_status(report)",
         (f"{ADMIN}test_the_exit_status_follows_from_the_last_report",),
     ),
+    Mutant(
+        "a process that was killed while it inspected files has found damage",
+        "where memory is short, an operator is advised to rebuild a sound index",
+        "if number not in _CRASHES:",
+        "if False:",
+        ("tests/cluster/test_cli_inspect.py::test_only_a_crash_of_the_process_that_reads_is_damage",),
+    ),
 ]

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _JOURNAL_FILE = ".txn"
 _LOG_FILE = ".log"
+# What a program does to itself. Others come from outside, as SIGKILL where memory is short, and say nothing of a file.
+_CRASHES = frozenset((signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE))
 
 
 class Target(NamedTuple):
@@ -379,9 +381,16 @@ def _tell(target: Target, findings: Callable[[_Bookie], Iterator[Finding]], limi
         _, status = os.waitpid(child, 0)
         if not os.WIFSIGNALED(status):
             return os.waitstatus_to_exitcode(status)
+        from bkpy.local.process import how_it_ended
         from bkpy.storage.tools.inspect.finding import COPIES, damage
 
-        name = signal.Signals(os.WTERMSIG(status)).name
+        number = os.WTERMSIG(status)
+        if number not in _CRASHES:
+            say(
+                f"bkpy: the process that inspects {how_it_ended(-number)}, and what it had yet to read is not inspected"
+            )
+            return 128 + number
+        name = signal.Signals(number).name
         what = f"the library that reads the index ended with {name}: the file of one of these is damaged"
         advice = f"{COPIES}; with the bookie stopped, `bkpy bookie rebuild-index` rebuilds it from the entry logs"
         printer = _Printer(1, as_json)
