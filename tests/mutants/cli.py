@@ -204,4 +204,18 @@ MUTANTS: list[Mutant] = [
         "if False:",
         ("tests/cluster/test_cli_inspect.py::test_only_a_crash_of_the_process_that_reads_is_damage",),
     ),
+    Mutant(
+        "seconds of an option may be infinite, or no number",
+        "an export that goes on round by round ends after its first one",
+        "if not found <= SECONDS_MAX:",
+        "if False:",
+        ("tests/unit/cli/test_arguments.py::test_seconds_that_nothing_waits_for_are_refused",),
+    ),
+    Mutant(
+        "a time that no zone has is an error of the program's",
+        "a wrong command line looks like a defect",
+        "except (ValueError, OverflowError):  # also of the first day and the last, which other zones don't have",
+        "except OverflowError:",
+        ("tests/unit/cli/test_arguments.py::test_a_time_that_this_machines_zone_has_not_is_refused",),
+    ),
 ]

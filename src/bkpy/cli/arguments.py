@@ -80,6 +80,18 @@ def since_option(what: str) -> Callable[[F], F]:
     )
 
 
+class SecondsRange(click.FloatRange):
+    """Seconds that a wait can take: neither infinite nor no number, both of which are floats."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        from bkpy.config.base import SECONDS_MAX
+
+        found: float = super().convert(value, param, ctx)
+        if not found <= SECONDS_MAX:
+            self.fail(f"{value} is not a number of seconds up to {SECONDS_MAX:g}", param, ctx)
+        return found
+
+
 def _parsed(text: str, units: Mapping[str, int]) -> float | None:
     """The number with its unit, without regard to case; None if it is neither."""
     match = _NUMBER.fullmatch(text.strip())

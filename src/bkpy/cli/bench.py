@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bkpy.cli.arguments import SecondsRange
 from bkpy.cli.connecting import connect, security_settings
 from bkpy.cli.output.json import json_option, print_json_line
 from bkpy.cli.output.progress import progress
@@ -46,12 +47,12 @@ _OWN_CLUSTER = "with a cluster started for the run: without --connect, and witho
 @click.option(
     "--roll",
     "roll_s",
-    type=click.FloatRange(0.1),
+    type=SecondsRange(0.1),
     default=None,
     help="Seconds until a log rolls.",
 )
 @click.option("--ensemble", default="3,3,2", show_default=True, metavar="E,QW,QA", help="Quorum sizes.")
-@click.option("--seconds", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Seconds to measure.")
+@click.option("--seconds", type=SecondsRange(0.1), default=10.0, show_default=True, help="Seconds to measure.")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Rounds of failover and recovery.")
 @click.option(
     "--entries",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bkpy.cli.arguments import SecondsRange
 from bkpy.cli.connecting import connect_option, security_settings
 from bkpy.cli.output.json import json_option, print_json, print_json_line
 from bkpy.cli.output.progress import progress
@@ -69,7 +70,7 @@ def _named_values(ctx: click.Context, _: click.Parameter, given: Sequence[str]) 
 @click.option("--follow", is_flag=True, help="Keep adding new entries, until SIGTERM or Ctrl-C.")
 @click.option(
     "--interval",
-    type=click.FloatRange(0, min_open=True),
+    type=SecondsRange(0, min_open=True),
     default=60.0,
     show_default=True,
     metavar="SECONDS",

@@ -6,6 +6,12 @@ import click
 import pytest
 
 from bkpy.cli.arguments import duration, size
+from bkpy.cli.bench import bench
+from bkpy.cli.bookie.drain import drain
+from bkpy.cli.bookie.recover import recover
+from bkpy.cli.cluster.top import top
+from bkpy.cli.export import export
+from bkpy.cli.log.group import log
 
 OPTION = click.Option(["--kept"])
 CONTEXT = click.Context(click.Command("command"))
@@ -38,3 +44,32 @@ def test_what_is_neither_is_refused_with_an_example(text: str) -> None:
 def test_what_is_not_given_is_none() -> None:
     assert duration(CONTEXT, OPTION, None) is None
     assert size(CONTEXT, OPTION, None) is None
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (bench, "roll_s"),
+        (bench, "seconds"),
+        (drain, "open_ledger_grace_s"),
+        (export, "interval"),
+        (recover, "open_ledger_grace_s"),
+        (top, "interval"),
+    ],
+)
+def test_seconds_that_nothing_waits_for_are_refused(command: click.Command, name: str) -> None:
+    """Some failed at the first wait, which came after work that had taken minutes."""
+    (option,) = (param for param in command.params if param.name == name)
+    assert option.type.convert("1.5", option, CONTEXT) == 1.5
+    for text in ("nan", "inf", "1e400", "1e10"):
+        with pytest.raises(click.BadParameter, match="not a number of seconds up to 1e"):
+            option.type.convert(text, option, CONTEXT)
+
+
+@pytest.mark.parametrize("name", ["since", "until"])
+def test_a_time_that_this_machines_zone_has_not_is_refused(name: str) -> None:
+    assert isinstance(log, click.Group)
+    (option,) = (param for param in log.commands["read"].params if param.name == name)
+    assert option.callback is not None
+    with pytest.raises(click.BadParameter, match="is no time: expected 2026-01-31T12:00:00Z"):
+        option.callback(CONTEXT, option, "0001-01-01")

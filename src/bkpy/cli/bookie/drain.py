@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bkpy.cli.arguments import SecondsRange
 from bkpy.cli.completion import complete_bookie
 from bkpy.cli.connecting import connect_admin, connect_option
 from bkpy.cli.input import confirm
@@ -35,7 +36,7 @@ _SHOWN_MAX = 20
 @click.option("--status", is_flag=True, help="Only report the progress.")
 @click.option(
     "--open_ledger_grace_s",
-    type=click.FloatRange(min=0, min_open=True),
+    type=SecondsRange(min=0, min_open=True),
     default=RecoverySettings.model_fields["open_ledger_grace_s"].default,
     show_default=True,
     help="Seconds that writers have to leave the bookie by themselves, if this command does the work.",

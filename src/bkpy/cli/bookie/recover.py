@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bkpy.cli.arguments import SecondsRange
 from bkpy.cli.bookie.admin_command import AdminCommand, Report
 from bkpy.cli.completion import complete_bookie
 from bkpy.cli.connecting import connect_admin, connect_option
@@ -37,7 +38,7 @@ def _default(name: str) -> Any:
 @click.option("--dry-run", is_flag=True, help="Only report what would be copied.")
 @click.option(
     "--open_ledger_grace_s",
-    type=click.FloatRange(min=0, min_open=True),
+    type=SecondsRange(min=0, min_open=True),
     default=_default("open_ledger_grace_s"),
     show_default=True,
     help="Seconds that writers have to leave the bookie by themselves, before open ledgers are recovered.",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
+from bkpy.cli.arguments import SecondsRange
 from bkpy.cli.connecting import connect_admin, connect_option, settings
 from bkpy.cli.output.json import json_option, print_json
 from bkpy.cli.output.tables import print_table
@@ -55,9 +56,7 @@ _TOGGLE: Final = "l"
 @click.command()
 @connect_option
 @click.option("--once", is_flag=True, help="Print one look, over one interval, and end.")
-@click.option(
-    "--interval", type=click.FloatRange(min=0.5), default=2.0, show_default=True, help="Seconds between looks."
-)
+@click.option("--interval", type=SecondsRange(min=0.5), default=2.0, show_default=True, help="Seconds between looks.")
 @click.option("--sort", type=click.Choice([name for name, _ in _SORTS.values()]), default="bookie", show_default=True)
 @json_option
 def top(uri: str, once: bool, interval: float, sort: str, as_json: bool) -> None:

@@ -50,11 +50,11 @@ def _time(ctx: click.Context, _: click.Parameter, text: str | None) -> float | d
         return time.time() - ago
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError:
+        return moment if moment.tzinfo is not None else moment.astimezone()
+    except (ValueError, OverflowError):  # also of the first day and the last, which other zones don't have
         raise click.BadParameter(
             f"{text!r} is no time: expected 2026-01-31T12:00:00Z, 15m (fifteen minutes ago), or seconds since 1970"
         ) from None
-    return moment if moment.tzinfo is not None else moment.astimezone()
 
 
 _format_option = click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
