@@ -16,9 +16,11 @@ import bkpy
 from bkpy.admin.decommission import Decommission
 from bkpy.admin.drain import BookieDrain
 from bkpy.client.client import replication_context
+from bkpy.config.loading import load_bookie_settings
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import BookieUnavailableError, ConfigError, IdentityError, NotEnoughBookiesError
 from bkpy.local import LocalCluster
+from bkpy.local.cluster import LocalBookie
 from bkpy.local.process import accepts_connections, poll, port_is_free
 
 if TYPE_CHECKING:
@@ -274,3 +276,12 @@ async def check_without_first(cluster: LocalCluster) -> None:
     assert [bookie.id for bookie in cluster.bookies] == ["bookie-2", "bookie-3"]
     assert cluster.retired == ["bookie-1"]
     assert await registered(cluster) == {"bookie-2", "bookie-3"}
+
+
+@pytest.mark.parametrize("name", ["plain", "\U0001f4c1", "\x7f", 'a"b\\n', "\u00e9"])
+def test_a_bookies_settings_name_its_directories_whatever_they_are_called(tmp_path: Path, name: str) -> None:
+    cluster = LocalCluster(tmp_path / name, 1)
+    path = cluster.write_config(LocalBookie(cluster, "bookie-1", 3181))
+    settings = load_bookie_settings(str(path), {}, {})
+    assert settings.journal_directories == [str(tmp_path / name / "bookie-1" / "journal")]
+    assert settings.ledger_directories == [str(tmp_path / name / "bookie-1" / "ledgers")]

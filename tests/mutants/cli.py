@@ -218,4 +218,11 @@ MUTANTS: list[Mutant] = [
         "except OverflowError:",
         ("tests/unit/cli/test_arguments.py::test_a_time_that_this_machines_zone_has_not_is_refused",),
     ),
+    Mutant(
+        "a local cluster escapes what its bookies read as JSON does",
+        "no bookie starts in a directory whose name has a character beyond 16 bits",
+        "json.dumps(value, ensure_ascii=False)}\\n",
+        "json.dumps(value)}\\n",
+        (f"{LOCAL}test_a_bookies_settings_name_its_directories_whatever_they_are_called",),
+    ),
 ]

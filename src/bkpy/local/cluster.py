@@ -348,9 +348,10 @@ class LocalCluster:
         bookie.directory.mkdir(parents=True, exist_ok=True)
         bookie.directory.chmod(0o700)
         path = bookie.config_path
-        # A JSON string, number, or list of strings is also a TOML one.
-        lines = (f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
-        path.write_text("".join(lines))
+        # A JSON string, number, or list of strings is also a TOML one, but for escaped pairs of surrogates.
+        lines = (f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in settings.items())
+        text = "".join(lines).replace("\x7f", "\\u007f")  # which JSON may have as it is, and TOML may not
+        path.write_text(text, encoding="utf-8", errors="surrogateescape")
         return path
 
     def directories_of(self, bookie: LocalBookie) -> list[Path]:
