@@ -285,3 +285,11 @@ def test_a_bookies_settings_name_its_directories_whatever_they_are_called(tmp_pa
     settings = load_bookie_settings(str(path), {}, {})
     assert settings.journal_directories == [str(tmp_path / name / "bookie-1" / "journal")]
     assert settings.ledger_directories == [str(tmp_path / name / "bookie-1" / "ledgers")]
+
+
+@pytest.mark.parametrize("content", ["", "\0" * 80, '{"zookeeper_port": 11001, "boo'])
+async def test_a_damaged_file_of_ports_is_refused_with_what_to_do(tmp_path: Path, content: str) -> None:
+    """As a power cut may have left it."""
+    (tmp_path / "cluster.json").write_text(content)
+    with pytest.raises(ConfigError, match=r"ports is damaged: .* Remove it, .* \[file .*cluster\.json\]"):
+        await LocalCluster(tmp_path).start()

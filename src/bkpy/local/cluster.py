@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 LOCK_NAME = "lock"  # a file that the directory of every cluster has
+_STATE_NAME = "cluster.json"
 _HOST = "127.0.0.1"
 _ROOT = "/ledgers"
 _START_TIMEOUT_S = 120.0  # a bookie is ready in a second; replaying a large journal on a busy machine takes longer
@@ -382,10 +383,17 @@ class LocalCluster:
 
     def _restore(self) -> None:
         """Take up the ports and bookies of the directory's last use, and choose other ports for taken ones."""
+        path = self.directory / _STATE_NAME
         try:
-            state = json.loads((self.directory / "cluster.json").read_text())
+            state = json.loads(path.read_text())
         except FileNotFoundError:
             state = {"zookeeper_port": None, "bookies": {}}
+        except ValueError as e:
+            raise ConfigError(
+                f"the file of the cluster's ports is damaged: {e}. Remove it, and ask for as many bookies as there are "
+                "directories of bookies: they keep their data, and get other ports",
+                path=str(path),
+            ) from e
         self._check_port()
         known = {bookie.id: bookie for bookie in self.bookies}  # a cluster that is started again keeps its objects
         self.moved, self.bookies, self.zookeeper.port = {}, [], self._port or 0
@@ -446,9 +454,12 @@ class LocalCluster:
             "bookies": {bookie.id: bookie.port for bookie in self.bookies},
             "retired": self.retired,
         }
-        path = self.directory / "cluster.json"
+        path = self.directory / _STATE_NAME
         unfinished = path.with_suffix(".json.new")
-        unfinished.write_text(json.dumps(state, indent=2) + "\n")
+        with unfinished.open("w") as file:
+            file.write(json.dumps(state, indent=2) + "\n")
+            file.flush()
+            os.fsync(file.fileno())  # otherwise a power cut may leave an empty file under the name
         os.replace(unfinished, path)
 
 
