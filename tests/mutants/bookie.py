@@ -369,4 +369,11 @@ MUTANTS: list[Mutant] = [
             "test_readers_that_wait_keep_no_ledger_from_being_recovered",
         ),
     ),
+    Mutant(
+        "a run of garbage collection that begins while the bookie stops",
+        "it goes on, on a storage that is closed, after the bookie's stop has returned",
+        "if self.stopped or (self.run is not None and self.run.seconds is None):",
+        "if self.run is not None and self.run.seconds is None:",
+        (f"{_COLLECTOR}::test_no_run_begins_once_the_bookie_stops",),
+    ),
 ]

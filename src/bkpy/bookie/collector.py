@@ -179,7 +179,8 @@ class CollectionMetrics:
 
 
 class Collector:
-    """Collects in `storage`. `run` is the latest run, which may be under way; None before the first.
+    """Collects in `storage`, until it is `stopped`. `run` is the latest run, which may be under way; None before the
+    first.
 
     `over_replicated`: whether it may look for over-replicated copies at all. Without `ids_ascend` callers choose ids,
     and may choose one again.
@@ -199,6 +200,7 @@ class Collector:
         ids_ascend: bool = True,
     ) -> None:
         self.run: CollectionRun | None = None
+        self.stopped = False
         self._storage = storage
         self._catalog = catalog
         self._probe = probe
@@ -227,6 +229,7 @@ class Collector:
 
     async def stop(self) -> None:
         """End the run that is under way; hidden ledgers become visible again. Locks end with the session."""
+        self.stopped = True  # pages are there until the end, and ask for a run
         tasks = [task for task in (self._waiting, self._collecting) if task is not None]
         for task in tasks:
             task.cancel()
@@ -238,8 +241,11 @@ class Collector:
         await self._looks.take_turn(1)
 
     def begin(self, *, dry_run: bool = False, over_replicated: bool = True) -> CollectionRun | None:
-        """Start a run now; None if one is under way. `over_replicated`: look for over-replicated copies, too."""
-        if self.run is not None and self.run.seconds is None:
+        """Start a run now; None if one is under way, or the collector was stopped.
+
+        `over_replicated`: look for over-replicated copies, too.
+        """
+        if self.stopped or (self.run is not None and self.run.seconds is None):
             return None
         self._runs += 1
         over_replicated = over_replicated and self._may_collect_over_replicated

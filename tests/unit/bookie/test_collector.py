@@ -679,6 +679,12 @@ async def test_a_bookie_that_is_stopped_ends_its_run_and_starts_with_everything_
     assert await ask(await cluster.client(), spare) == THERE
 
 
+async def test_no_run_begins_once_the_bookie_stops(cluster: Collecting) -> None:
+    collector = cluster.collector()
+    await cluster.node("a").stop()
+    assert collector.begin() is None
+
+
 # --- when it runs -----------------------------------------------------------------------------------------------------
 
 

@@ -217,6 +217,8 @@ class AdminPages:
         dry_run = (await _fields(request)).get("dry_run", False)
         if not isinstance(dry_run, bool):
             raise AdminRequestError(400, "dry_run is true or false")
+        if of.collector.stopped:
+            raise AdminRequestError(503, "the bookie stops")
         if of.collector.begin(dry_run=dry_run) is None:
             raise AdminRequestError(409, "a run is under way: wait until it has ended")
         return await self._gc(request, of)
