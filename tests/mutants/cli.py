@@ -229,7 +229,7 @@ MUTANTS: list[Mutant] = [
         "a damaged file of a local cluster's ports is an error of the program's",
         "after a power cut the cluster doesn't start, and nobody says what to do",
         "except ValueError as e:\n    raise ConfigError(\n        f\"the file of the cluster's ports is damaged",
-        "except NotImplementedError as e:\n    raise ConfigError(\n        f\"the file of the cluster's ports is damaged",
+        "except ImportError as e:\n    raise ConfigError(\n        f\"the file of the cluster's ports is damaged",
         (f"{LOCAL}test_a_damaged_file_of_ports_is_refused_with_what_to_do",),
     ),
 ]
