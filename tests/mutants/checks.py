@@ -47,4 +47,14 @@ intact.add(header.entry_id)""",
         "if run.began_ms > run.ended_ms:\n    return False",
         (f"{_CHECKS}::test_the_next_auditor_goes_on_where_the_last_one_was",),
     ),
+    Mutant(
+        "a check ends at the first node below which ledgers may not be listed",
+        "no ledger behind it is ever checked, and no placement at all",
+        "after=after, skipped=skipped):",
+        "after=after):",
+        (
+            "tests/unit/replication/auditor/test_periodic_checks.py::"
+            "test_ledgers_below_a_node_that_may_not_be_listed_hold_up_no_check",
+        ),
+    ),
 ]

@@ -11,7 +11,7 @@ from bkpy.errors import CorruptDataError, NoSuchLedgerError, UnauthorizedError
 from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable
 
     from bkpy.metadata.ledgers.catalog import LedgerCatalog
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
@@ -23,13 +23,19 @@ UNREADABLE: Final = (CorruptDataError, UnsupportedVersionError, UnauthorizedErro
 
 
 async def all_ledgers(
-    catalog: LedgerCatalog, *, reads_at_once: int, after: int = -1
+    catalog: LedgerCatalog,
+    *,
+    reads_at_once: int,
+    after: int = -1,
+    skipped: Callable[[str, UnauthorizedError], None] | None = None,
 ) -> AsyncIterator[list[tuple[int, LedgerMetadata | None]]]:
     """Ledgers above `after`, ascending, with metadata as they were after the call began; None if they can't be read.
 
-    A ledger that exists the whole time is among them. Raises `MetadataUnavailableError`.
+    A ledger that exists the whole time is among them, unless it is below a node that can't be listed: with `skipped`,
+    which is called with that node, the others go on. Raises `MetadataUnavailableError`.
     """
-    remaining = (ledger_id async for ledger_id in catalog.ids() if ledger_id > after)
+    partitions = catalog.partitions(skipped=skipped)
+    remaining = (ledger_id async for some in partitions for ledger_id in some if ledger_id > after)
     async for some in batched_async(remaining, reads_at_once):
         yield await read_ledgers(catalog, some)
 
@@ -37,8 +43,12 @@ async def all_ledgers(
 async def readable_ledgers(
     catalog: LedgerCatalog, *, reads_at_once: int, after: int = -1
 ) -> AsyncIterator[LedgerMetadata]:
-    """The same, one after the other. A ledger whose metadata can't be read is logged, and left out."""
-    async for some in all_ledgers(catalog, reads_at_once=reads_at_once, after=after):
+    """The same, one after the other. Ledgers whose metadata can't be read or listed are logged, and left out."""
+
+    def skipped(node: str, error: UnauthorizedError) -> None:
+        log.warning("ledgers below %s are skipped: %s", node, error)
+
+    async for some in all_ledgers(catalog, reads_at_once=reads_at_once, after=after, skipped=skipped):
         for ledger_id, metadata in some:
             if metadata is None:
                 log.warning("ledger %d is skipped: its metadata can't be read", ledger_id)

@@ -20,11 +20,12 @@ import bkpy
 from bkpy.client.client import open_client, replication_context
 from bkpy.config.client import client_settings
 from bkpy.config.recovery import RecoverySettings
-from bkpy.errors import MetadataConflictError
+from bkpy.errors import MetadataConflictError, UnauthorizedError
 from bkpy.metadata.ledgers.layout import LONG_HIERARCHICAL
 from bkpy.metadata.paths import CHECKS, MARKS
 from bkpy.metadata.replication.check_record import CheckRecord, CheckRecords, CheckRun
 from bkpy.metadata.replication.underreplication import LostBookie, UnderreplicationQueue
+from bkpy.metadata.store.memory import MemorySession
 from bkpy.metadata.store.store import Create, Delete, Put
 from bkpy.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, UnsupportedVersionError
 from bkpy.replication.auditor.checks import PLACEMENT, REPLICAS, CheckMetrics, PeriodicChecks
@@ -240,6 +241,26 @@ async def test_a_mark_that_can_not_be_read_holds_up_no_check(five: InProcess, ca
     assert mark is not None
     assert mark.lost.keys() == {other[behind]}
     assert f"failed to record that ledger {newer} is under-replicated" in caplog.text
+
+
+async def test_ledgers_below_a_node_that_may_not_be_listed_hold_up_no_check(
+    five: InProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = await five.client()
+    await closed(client)
+    partition = f"{ROOT}/000/0000/0000/0001"
+    five.tree.apply(Create(partition, b""), 0)
+    children = MemorySession.children
+
+    async def children_if_allowed(session: MemorySession, path: str) -> list[str]:
+        if path == partition:
+            raise UnauthorizedError(f"access control forbids this on {path}")
+        return await children(session, path)
+
+    monkeypatch.setattr(MemorySession, "children", children_if_allowed)
+    runs = await Checking(five, client).ended()
+    assert {name: run.ledgers for name, run in runs.items()} == {REPLICAS: 1, PLACEMENT: 1}
+    assert f"ledgers below {partition} are skipped" in caplog.text
 
 
 @pytest.mark.scenario(61)
