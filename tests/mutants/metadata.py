@@ -375,7 +375,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "the node of an id left by a creation that is cancelled as it draws it",
         "an id counts as a ledger to come until the session ends: after a restore nothing from there on is collected",
-        'store.runtime.spawn(_give_back_number(store, parent, data), name=f"give back a number of {parent}")',
+        'store.runtime.spawn(_discard_number(store, parent, data), name=f"discard a number of {parent}")',
         "pass",
         (f"{_EDGES}::test_whenever_a_creation_is_cancelled_neither_ledger_nor_id_is_left",),
     ),

@@ -243,7 +243,7 @@ async def take_number(
         try:
             result = await attempt(store.create(path, data, ephemeral=True, sequential=True))
         except asyncio.CancelledError:
-            store.runtime.spawn(_give_back_number(store, parent, data), name=f"end of a number under {parent}")
+            store.runtime.spawn(_discard_number(store, parent, data), name=f"discard a number of {parent}")
             raise
         match result:
             case Answer():
@@ -262,7 +262,7 @@ async def take_number(
     return NotDone(lost)
 
 
-async def _give_back_number(store: MetadataStore, parent: str, data: bytes) -> None:
+async def _discard_number(store: MetadataStore, parent: str, data: bytes) -> None:
     """Remove the node under `parent` with this value, if there is one. Without the store, it goes with the session."""
     nodes = await attempt(_children_beginning(store, parent, ID_PREFIX))
     for node in nodes.value if isinstance(nodes, Answer) else ():
