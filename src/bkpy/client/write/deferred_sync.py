@@ -31,7 +31,7 @@ class DeferredSync:
         batcher.on_first_unforced = self._begin
 
     def _begin(self) -> None:
-        """What could be lost with a connection is sent from now on, first of all over those there are now."""
+        """All is forced: what is sent from now on could be lost with the connections that there are now."""
         for bookie_id in self._batcher.replication.ensemble:
             channel = self._pool.channel(bookie_id)
             if channel.up:
