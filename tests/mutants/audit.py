@@ -79,6 +79,37 @@ MUTANTS: list[Mutant] = [
         (f"{_ELECTION}::test_a_leader_gives_up_when_its_session_is_suspended",),
     ),
     Mutant(
+        "an auditor adds records before it says so",
+        "a bookie that comes back before all are there stays in them, and small clusters repair those ledgers never",
+        "record = await self._store_record(record, with_begun(record, found.due))",
+        "",
+        (
+            f"{_AUDITOR}::test_a_bookie_that_comes_back_while_it_is_marked_is_dropped_by_the_next_auditor",
+            f"{_AUDITOR}::test_a_bookie_that_is_back_before_all_is_marked_and_that_was_switched_off_is_dropped",
+        ),
+    ),
+    Mutant(
+        "an absence that has begun to be recorded is forgotten",
+        "as above",
+        "return AbsenceBefore.MARKED if absence.begun or absence.marked",
+        "return AbsenceBefore.MARKED if absence.marked",
+        (f"{_DECISIONS}::test_what_becomes_of_a_bookies_absence",),
+    ),
+    Mutant(
+        "the stored record doesn't say what has begun",
+        "as above, behind a restart of the auditor",
+        '"begun": absence.begun,',
+        "",
+        (f"{_AUDITOR}::test_a_bookie_that_comes_back_while_it_is_marked_is_dropped_by_the_next_auditor",),
+    ),
+    Mutant(
+        "an audit record of 0.2.0 is damaged",
+        "after an upgrade the auditor forgets who is absent, and since when",
+        'bool(fields.get("begun", False))',
+        'bool(fields["begun"])',
+        (f"{_AUDITOR}::test_a_record_of_the_version_before_is_read",),
+    ),
+    Mutant(
         "most bookies may be absent and are copied",
         "a cluster that was cut off from ZooKeeper for a while copies everything that it has",
         "return 2 * missing > bookies - worked_off",

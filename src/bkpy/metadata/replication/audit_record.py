@@ -57,6 +57,7 @@ def _encode(record: AuditRecord) -> bytes:
                 "since_ms": absence.since_ms,
                 "instance": absence.instance,
                 "replaced": absence.replaced,
+                "begun": absence.begun,
                 "marked": absence.marked,
                 "worked_off": absence.worked_off,
             }
@@ -78,6 +79,7 @@ def _absence(fields: dict[str, Any]) -> Absence:
         int(fields["since_ms"]),
         str(fields["instance"]),
         bool(fields["replaced"]),
+        bool(fields.get("begun", False)),  # bkpy 0.2.0 doesn't write it
         bool(fields["marked"]),
         bool(fields["worked_off"]),
     )

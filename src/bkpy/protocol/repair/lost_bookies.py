@@ -4,8 +4,8 @@ A bookie that has a cookie and isn't registered is *absent*. Absent for longer t
 after the recovery delay; two such are lost at once. The ledgers of a lost bookie get under-replication records, which
 are dropped when the bookie comes back with the storage that it had.
 
-    here --gone--> absent --settle time and delay--> due --all ledgers recorded--> marked --none left--> worked off
-          <-------- back as it was: forgotten -------------  back as it was: RETURNED, dropped from the records
+    here --gone--> absent --settle time, delay--> due: begun --all ledgers recorded--> marked --none left--> worked off
+          <------- back as it was: forgotten ----    back as it was: RETURNED, dropped from the records
 
 A bookie in *limbo* (registered, but it has lost data) counts as absent, also if its storage is a new one: it copies
 back the entries of the former one, and has as much time for that as an absent one has to come back. A bookie that is
@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
 
 class Presence(enum.StrEnum):
@@ -47,13 +47,15 @@ class BookieStatus:
 class Absence:
     """A bookie without its storage `instance` since `since_ms`. `replaced`: it has another storage now.
 
-    `marked`: all its ledgers have or had under-replication records. `worked_off`: and no record is left, or none of the
-    ledgers with one can be repaired. Then its loss makes no other one more urgent.
+    `begun`: its ledgers get under-replication records, some may have one. `marked`: all of them have or had. And
+    `worked_off`: no record is left, or none of the ledgers with one can be repaired. Then its loss makes no other one
+    more urgent.
     """
 
     since_ms: int
     instance: str
     replaced: bool = False
+    begun: bool = False
     marked: bool = False
     worked_off: bool = False
 
@@ -96,7 +98,7 @@ class AbsenceBefore(enum.Enum):
 
     NONE = enum.auto()
     UNMARKED = enum.auto()
-    MARKED = enum.auto()
+    MARKED = enum.auto()  # or begun
     REPLACED = enum.auto()  # not marked yet
     REPLACED_MARKED = enum.auto()
 
@@ -210,7 +212,7 @@ def _was(absence: Absence | None) -> AbsenceBefore:
         return AbsenceBefore.NONE
     if absence.replaced:
         return AbsenceBefore.REPLACED_MARKED if absence.marked else AbsenceBefore.REPLACED
-    return AbsenceBefore.MARKED if absence.marked else AbsenceBefore.UNMARKED
+    return AbsenceBefore.MARKED if absence.begun or absence.marked else AbsenceBefore.UNMARKED
 
 
 def _most(absences: Mapping[str, Absence], bookies: int) -> bool:
@@ -246,14 +248,19 @@ def _due_at(absences: Mapping[str, Absence], settle_ms: int, delay_ms: int) -> d
     return found
 
 
+def with_begun(record: AuditRecord, bookies: Collection[str]) -> AuditRecord:
+    """The audit record before ledgers of these bookies get under-replication records."""
+    return _changed(record, bookies, lambda absence: dataclasses.replace(absence, begun=True))
+
+
 def with_marked(record: AuditRecord, bookies: Collection[str]) -> AuditRecord:
     """The audit record when all ledgers of these bookies have under-replication records."""
-    marked = {
-        bookie: dataclasses.replace(absence, marked=True)
-        for bookie, absence in record.absences.items()
-        if bookie in bookies
-    }
-    return dataclasses.replace(record, absences={**record.absences, **marked})
+    return _changed(record, bookies, lambda absence: dataclasses.replace(absence, marked=True))
+
+
+def _changed(record: AuditRecord, bookies: Collection[str], change: Callable[[Absence], Absence]) -> AuditRecord:
+    changed = {bookie: change(absence) for bookie, absence in record.absences.items() if bookie in bookies}
+    return dataclasses.replace(record, absences={**record.absences, **changed})
 
 
 def with_worked_off(record: AuditRecord, *, but: Collection[str] = ()) -> AuditRecord:

@@ -5,9 +5,10 @@ that came back as they were from under-replication records, stores its audit rec
 for the ledgers of lost and draining bookies. A round begins when bookies come, go or are drained, when a time is up,
 and now and then.
 
-Invariants: every write checks the node of this term, so a deposed auditor writes nothing; the audit record says that a
-bookie's ledgers are recorded only when they are; it forgets a bookie that came back only after the records have dropped
-it; so a later auditor, which begins with the audit record, repeats what may not have been done.
+Invariants: every write checks the node of this term, so a deposed auditor writes nothing; the audit record says that
+records are added for a bookie before the first one is, and that all its ledgers are recorded only when they are; it
+forgets a bookie that came back only after the records have dropped it; so a later auditor, which begins with the audit
+record, repeats what may not have been done.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from bkpy.metadata.bookies.draining import Drains
 from bkpy.metadata.bookies.membership import look_at_bookies
 from bkpy.metadata.replication.audit_record import AuditRecords
 from bkpy.metadata.replication.underreplication import LossReason, LostBookie, UnderreplicationQueue
-from bkpy.protocol.repair.lost_bookies import Presence, audit, with_marked, with_worked_off
+from bkpy.protocol.repair.lost_bookies import Presence, audit, with_begun, with_marked, with_worked_off
 from bkpy.replication.auditor.ledger_scan import LedgerScan
 from bkpy.replication.auditor.remembered_ledgers import RememberedLedgers
 
@@ -211,6 +212,7 @@ class _Term:
         due = {*new, *found.due}
         if not lost or (not due and now - self._followed_at < self._settings.audit_follow_interval_s):
             return record
+        record = await self._store_record(record, with_begun(record, found.due))
         before = self._scan.added
         recorded = await self._scan.add_records(lost, due=due)
         if recorded is None:

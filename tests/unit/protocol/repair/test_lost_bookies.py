@@ -56,7 +56,7 @@ def test_the_table_is_total() -> None:
     assert all(row.keys() == set(Presence) for row in STEPS.values())
 
 
-UNMARKED, MARKED = since(5), since(500, marked=True)
+UNMARKED, SOME_MARKED, MARKED = since(5), since(200, begun=True), since(500, begun=True, marked=True)
 REPLACED, REPLACED_MARKED = since(5, replaced=True), since(500, replaced=True, marked=True)
 BEGUN = Absence(NOW, "1")
 RESTART = Absence(NOW, "1", replaced=True)
@@ -80,7 +80,14 @@ RESTART = Absence(NOW, "1", replaced=True)
         (UNMARKED, HERE, "2", RESTART, False),
         (UNMARKED, LIMBO, "2", UNMARKED, False),
         (UNMARKED, ABSENT, "2", UNMARKED, False),
-        # Its ledgers were marked.
+        # Some of its ledgers may have been marked.
+        (SOME_MARKED, HERE, "1", None, True),
+        (SOME_MARKED, LIMBO, "1", SOME_MARKED, False),
+        (SOME_MARKED, ABSENT, "1", SOME_MARKED, False),
+        (SOME_MARKED, HERE, "2", RESTART, False),
+        (SOME_MARKED, LIMBO, "2", SOME_MARKED, False),
+        (SOME_MARKED, ABSENT, "2", SOME_MARKED, False),
+        # All were.
         (MARKED, HERE, "1", None, True),
         (MARKED, LIMBO, "1", MARKED, False),
         (MARKED, ABSENT, "1", MARKED, False),
@@ -353,7 +360,7 @@ def check(before: AuditRecord, seen: Mapping[str, BookieStatus], found: Findings
             assert absence is not None
         if bookie in found.returned:
             assert as_it_was
-            assert before.absences[bookie].marked
+            assert before.absences[bookie].begun or before.absences[bookie].marked
         if absence is not None:
             assert absence.since_ms <= now
             assert not absence.worked_off or absence.marked

@@ -404,6 +404,23 @@ async def test_switched_off_in_the_middle_it_ends_and_does_all_of_it_later(clust
     assert len(before) <= 3
 
 
+async def lose_and_switch_off(cluster: Auditing, monkeypatch: pytest.MonkeyPatch, bookie: str) -> str:
+    """It is lost, and re-replication disabled behind its first records; the node that says so."""
+    add_new, switch = UnderreplicationQueue.add_new, f"{ROOT}/underreplication/disable"
+
+    async def add_and_switch_off(marks: UnderreplicationQueue, *mark: Any) -> Any:
+        outcome = await add_new(marks, *mark)
+        cluster.put(switch, {})
+        return outcome
+
+    with monkeypatch.context() as patched:
+        patched.setattr(UnderreplicationQueue, "add_new", add_and_switch_off)
+        await lose(cluster, bookie)
+        await cluster.until(lambda: switch in cluster.tree.paths)
+        await cluster.rounds(3)
+    return switch
+
+
 async def test_switched_off_while_it_marks_from_memory_it_ends_as_well(
     cluster: Auditing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -412,22 +429,28 @@ async def test_switched_off_while_it_marks_from_memory_it_ends_as_well(
     await cluster.auditor(audit_reads_at_once=1, audit_follow_interval_s=1000.0)
     await lose(cluster, "c")
     await until_marked(cluster, "c")
-    add_new, switch = UnderreplicationQueue.add_new, f"{ROOT}/underreplication/disable"
-
-    async def add_and_switch_off(marks: UnderreplicationQueue, *mark: Any) -> Any:
-        outcome = await add_new(marks, *mark)
-        cluster.put(switch, {})
-        return outcome
-
-    monkeypatch.setattr(UnderreplicationQueue, "add_new", add_and_switch_off)
-    await lose(cluster, "a")
-    await cluster.until(lambda: switch in cluster.tree.paths)
-    await cluster.rounds(3)
+    switch = await lose_and_switch_off(cluster, monkeypatch, "a")
     assert await cluster.marked() == {named[0]: {"a"}, other: {"c"}}
-    monkeypatch.setattr(UnderreplicationQueue, "add_new", add_new)
     cluster.tree.apply(Delete(switch), 0)
     await until_marked(cluster, "a")
     assert await cluster.marked() == {**{ledger_id: {"a"} for ledger_id in named}, other: {"c"}}
+
+
+async def test_a_bookie_that_is_back_before_all_is_marked_and_that_was_switched_off_is_dropped(
+    cluster: Auditing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = [await cluster.ledger("a b") for _ in range(5)]
+    other = await cluster.ledger("c d")
+    await cluster.auditor(audit_reads_at_once=1)
+    await lose(cluster, "c")
+    await until_marked(cluster, "c")
+    switch = await lose_and_switch_off(cluster, monkeypatch, "a")
+    assert await cluster.marked() == {named[0]: {"a"}, other: {"c"}}
+    cluster.bookie("a")
+    await cluster.rounds(3)
+    cluster.tree.apply(Delete(switch), 0)
+    await cluster.until(lambda: "a" not in cluster.absent())
+    assert await cluster.marked() == {other: {"c"}}
 
 
 # --- another auditor ------------------------------------------------------------------------------------------------
@@ -490,6 +513,46 @@ async def test_whatever_happens_to_the_auditor_at_any_call_all_is_marked(
     await cluster.until(lambda: not auditor.store.script or auditor.store.calls > 1000)
     await cluster.until(lambda: auditor.election.leading or successor.election.leading)
     assert await cluster.marked() == {both: {"b"}, second: {"b"}}
+
+
+@pytest.mark.scenario(57)
+@pytest.mark.parametrize("after", range(60, 100, 2))
+async def test_a_bookie_that_comes_back_while_it_is_marked_is_dropped_by_the_next_auditor(
+    cluster: Auditing, after: int
+) -> None:
+    """Wherever the one before has ended: it may have added some of the records, or all of them and not said so."""
+    for _ in range(6):
+        await cluster.ledger("a b")
+    auditor = await cluster.auditor(audit_reads_at_once=2)
+    await lose(cluster, "a", for_s=0)
+
+    def end() -> None:
+        auditor.task.cancel()
+        cluster.tree.end_session(auditor.store.session_id)
+
+    auditor.store.script.extend([*[None] * after, end])
+    cluster.clock.now += DELAY_S
+    await cluster.until(lambda: not auditor.store.script or cluster.absent()["a"]["marked"])
+    auditor.store.script.clear()
+    await auditor.kill()
+    cluster.bookie("a")
+    await cluster.auditor(name="b")
+    await cluster.until(lambda: not cluster.absent())
+    assert await cluster.marked() == {}
+
+
+async def test_a_record_of_the_version_before_is_read(cluster: Auditing) -> None:
+    """0.2.0 didn't say that it had begun."""
+    first = await cluster.auditor()
+    await lose(cluster, "a", for_s=0)
+    await first.kill()
+    record = cluster.record()
+    del record["absent"]["a"]["begun"]
+    cluster.put(f"{ROOT}/underreplication/audit", record)
+    cluster.clock.now += 1
+    await cluster.auditor(name="b")
+    await cluster.rounds()
+    assert cluster.absent()["a"]["since_ms"] == record["absent"]["a"]["since_ms"]
 
 
 @pytest.mark.scenario(57)
