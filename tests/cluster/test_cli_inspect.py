@@ -162,7 +162,14 @@ def test_output_is_bounded_and_never_has_a_key(stopped: Path) -> None:
         assert KEY.hex().encode() not in out
     shown = lines("index", stopped / "ledgers0", "--limit", 3)
     assert [line["kind"] for line in shown] == ["row"] * 3 + ["end", "summary"]
-    assert "not all are shown" in inspect("index", stopped / "ledgers0", "--limit", 3).stdout.decode()
+
+
+def test_it_is_said_when_one_finding_is_not_shown_and_only_then(stopped: Path) -> None:
+    for what in ("index", "entry-log", "journal"):
+        counted = [line for line in lines(what, stopped / "ledgers0") if line["kind"] not in ("end", "summary")]
+        for limit, said in ((len(counted), False), (len(counted) - 1, True)):
+            shown = inspect(what, stopped / "ledgers0", "--limit", limit).stdout.decode()
+            assert ("not all are shown" in shown) is said, (what, limit)
 
 
 def test_damage_is_told_with_what_to_do_and_a_status(stopped: Path) -> None:

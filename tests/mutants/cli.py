@@ -198,6 +198,27 @@ MUTANTS: list[Mutant] = [
         (f"{ADMIN}test_the_exit_status_follows_from_the_last_report",),
     ),
     Mutant(
+        "findings that an inspection leaves out are not counted",
+        "who inspects with --limit takes what is shown for all",
+        "            if self._shown >= self._limit:\n                self._hidden += 1\n",
+        "            if self._shown >= self._limit:\n",
+        ("tests/cluster/test_cli_inspect.py::test_it_is_said_when_one_finding_is_not_shown_and_only_then",),
+    ),
+    Mutant(
+        "quorums have any number of digits",
+        "an unexpected error, with a trace, for a wrong command line",
+        r'(\d{1,9})\s*")',
+        r'(\d+)\s*")',
+        ("tests/unit/cli/test_arguments.py::test_what_is_no_three_quorums_is_refused",),
+    ),
+    Mutant(
+        "a setting of a local cluster that is None is written",
+        "no bookie of the cluster starts",
+        " for name, value in (config or {}).items() if value is not None}",
+        " for name, value in (config or {}).items()}",
+        ("tests/cluster/test_local_cluster.py::test_settings_reach_the_bookies_and_mistakes_are_refused",),
+    ),
+    Mutant(
         "a process that was killed while it inspected files has found damage",
         "where memory is short, an operator is advised to rebuild a sound index",
         "if number not in _CRASHES:",

@@ -66,6 +66,22 @@ def test_the_tests_that_hold_the_rules_of_storage_are_there() -> None:
         assert (file, test) in there
 
 
+def test_the_tests_that_a_page_names_are_there() -> None:
+    named = {
+        (name_of(page), test)
+        for page in PAGES
+        for test in re.findall(r"`(tests/[\w/]+\.py::\w+)[`\[]", page.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 500
+    gone = []
+    for where, test in sorted(named):
+        path, _, name = test.partition("::")
+        file = ROOT / path
+        if not file.exists() or not re.search(rf"def {name}\(", file.read_text(encoding="utf-8")):
+            gone.append((where, test))
+    assert not gone
+
+
 def test_the_files_that_a_page_names_are_there() -> None:
     package = ROOT / "src" / "bkpy"
     gone = []

@@ -24,6 +24,7 @@ _BYTES: Final[Mapping[str, int]] = {
     **{f"{prefix}b": 1000**power for power, prefix in enumerate("kmgt", 1)},
     **{f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", 1)},
 }
+_QUORUMS: Final = re.compile(r"\s*(\d{1,9})\s*,\s*(\d{1,9})\s*,\s*(\d{1,9})\s*")
 _NUMBER: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 
 
@@ -55,6 +56,16 @@ ledger_argument = click.argument("ledger_id", metavar="LEDGER", callback=one_led
 ledgers_argument = click.argument(
     "ledger_ids", nargs=-1, required=True, metavar="LEDGERS...", callback=_each_once, shell_complete=complete_ledger
 )
+
+
+def quorums(ctx: click.Context, _: click.Parameter, text: str | None) -> tuple[int, int, int] | None:
+    """The callback of an option that takes ensemble size, write quorum and ack quorum, as in 3,3,2."""
+    if text is None:
+        return None
+    parts = _QUORUMS.fullmatch(text)
+    if parts is None:
+        raise click.BadParameter("expected three numbers: ensemble size, write quorum, ack quorum")
+    return int(parts[1]), int(parts[2]), int(parts[3])
 
 
 def parse_since(text: str) -> float:

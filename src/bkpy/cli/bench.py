@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bkpy.cli.arguments import SecondsRange
+from bkpy.cli.arguments import SecondsRange, quorums
 from bkpy.cli.connecting import connect, security_settings
 from bkpy.cli.output.json import json_option, print_json_line
 from bkpy.cli.output.progress import progress
@@ -51,7 +51,9 @@ _OWN_CLUSTER = "with a cluster started for the run: without --connect, and witho
     default=None,
     help="Seconds until a log rolls.",
 )
-@click.option("--ensemble", default="3,3,2", show_default=True, metavar="E,QW,QA", help="Quorum sizes.")
+@click.option(
+    "--ensemble", callback=quorums, default="3,3,2", show_default=True, metavar="E,QW,QA", help="Quorum sizes."
+)
 @click.option("--seconds", type=SecondsRange(0.1), default=10.0, show_default=True, help="Seconds to measure.")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Rounds of failover and recovery.")
 @click.option(
@@ -96,7 +98,7 @@ def bench(
     ledgers: int,
     log: bool,
     roll_s: float | None,
-    ensemble: str,
+    ensemble: tuple[int, int, int],
     seconds: float,
     rounds: int,
     entries: int,
@@ -140,11 +142,10 @@ def bench(
             )
         with _scratch(directory) as scratch:
             gc.set_threshold(*_GC_THRESHOLDS)
-            sizes = _sizes(ensemble)
             if workload == "restart":
-                failure = run(_restart(sizes, size, entries, ledgers, scratch))
+                failure = run(_restart(ensemble, size, entries, ledgers, scratch))
             else:
-                failure = run(_fail(workload, sizes, size, outstanding, seconds, rounds, entries, uri, scratch))
+                failure = run(_fail(workload, ensemble, size, outstanding, seconds, rounds, entries, uri, scratch))
         if as_json:
             print_json_line(failure)
         else:
@@ -164,7 +165,7 @@ def bench(
         raise click.UsageError(f"--processor-time goes {_OWN_CLUSTER}")
     if tell_processor_time and not os.path.exists("/proc/stat"):
         raise click.UsageError("--processor-time reads Linux's /proc, which this system doesn't have")
-    options = Options(workload, size, outstanding, ledgers, _sizes(ensemble), seconds, api, log, roll_s)
+    options = Options(workload, size, outstanding, ledgers, ensemble, seconds, api, log, roll_s)
     with _scratch(directory) as scratch:
         gc.set_threshold(*_GC_THRESHOLDS)
         result = run(_measure(options, uri, scratch, restart, course, tell_processor_time))
@@ -188,14 +189,6 @@ def _scratch(directory: str | None) -> Iterator[str]:
         tempfile.TemporaryDirectory(dir=directory, prefix="bkpy-bench-") as scratch,
     ):
         yield scratch
-
-
-def _sizes(text: str) -> tuple[int, int, int]:
-    try:
-        size, write_quorum, ack_quorum = (int(part) for part in text.split(","))
-    except ValueError:
-        raise click.UsageError(f"--ensemble {text!r} is not three numbers E,QW,QA") from None
-    return size, write_quorum, ack_quorum
 
 
 @contextlib.asynccontextmanager

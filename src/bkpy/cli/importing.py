@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bkpy.cli.arguments import quorums
 from bkpy.cli.connecting import connect_admin
 from bkpy.cli.ledger.group import password_option
 from bkpy.cli.output.json import JsonList, json_option
@@ -22,16 +23,6 @@ if TYPE_CHECKING:
     from bkpy.admin.ledger_import import CopiedLedger, LedgerImport
 
     Copy = Callable[[int, Callable[[int, int], None]], Awaitable[CopiedLedger | None]]
-
-
-def _quorums(ctx: click.Context, _: click.Parameter, text: str | None) -> tuple[int, int, int] | None:
-    if text is None:
-        return None
-    parts = text.split(",")
-    if len(parts) != 3 or not all(part.strip().isdecimal() for part in parts):
-        raise click.BadParameter("expected three numbers: ensemble size, write quorum, ack quorum")
-    ensemble_size, write_quorum, ack_quorum = map(int, parts)
-    return ensemble_size, write_quorum, ack_quorum
 
 
 def _ledger_ids(ctx: click.Context, _: click.Parameter, text: str | None) -> tuple[int, ...] | None:
@@ -57,7 +48,7 @@ def _ledger_ids(ctx: click.Context, _: click.Parameter, text: str | None) -> tup
     "--ensemble",
     "quorums",
     metavar="E,QW,QA",
-    callback=_quorums,
+    callback=quorums,
     help="Ensemble size, write and ack quorum of the copies.  [default: those of each ledger]",
 )
 @password_option

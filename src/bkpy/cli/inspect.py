@@ -423,6 +423,7 @@ class _Printer:
         self._as_json = as_json
         self._found = 0
         self._shown = 0
+        self._hidden = 0
         self._damages = 0
         self._damages_shown = 0
         self._path = ""
@@ -432,19 +433,20 @@ class _Printer:
         if finding.damage:
             self._damages += 1
             if self._damages_shown >= max(self._limit, 1):
+                self._hidden += 1
                 return
             self._damages_shown += 1
         elif finding.kind != "end":
             if self._shown >= self._limit:
+                self._hidden += 1
                 return
             self._shown += 1
         click.echo(self._json(finding) if self._as_json else self._text(finding))
 
     def end(self) -> int:
-        hidden = self._found - self._shown - self._damages_shown
         if self._as_json:
             print_json_line({"kind": "summary", "findings": self._found, "damages": self._damages})
-        elif hidden > 1:
+        elif self._hidden:
             click.echo(f"{self._found} findings; not all are shown (--limit)")
         if self._damages:
             click.echo(f"bkpy: damage was found in {self._damages} places", err=True)

@@ -190,11 +190,11 @@ class LocalCluster:
 
     A directory that was used before keeps its bookies, except for decommissioned ones, and gets more of them if there
     are fewer than `bookies`. ZooKeeper listens at `port`; without one, at its former port, or at any free one. `config`
-    has settings of all bookies by name (relative directories are the bookie's own). An unknown setting, and one that
-    the cluster decides on, is a `ConfigError`. With `rebuild`, a bookie whose directories were deleted copies back what
-    it held from the others, and `rebuild` is called with a line about that; without, such a bookie doesn't start. Use
-    it as `async with LocalCluster(...) as cluster`, or call `start` and `stop`. No part of it is bound to an event
-    loop, and its bookies are the same objects when it is stopped and started again.
+    has settings of all bookies by name (relative directories are the bookie's own; None: the default). An unknown one,
+    and one that the cluster decides on, is a `ConfigError`. With `rebuild`, a bookie whose directories were deleted
+    copies back what it held from the others, and `rebuild` is called with a line about that; without, such a bookie
+    doesn't start. Use it as `async with LocalCluster(...) as cluster`, or call `start` and `stop`. No part of it is
+    bound to an event loop, and its bookies are the same objects when it is stopped and started again.
     """
 
     directory: Path
@@ -226,7 +226,7 @@ class LocalCluster:
         self.moved = {}
         self._port = port
         self._bookies_wanted = bookies
-        self._config = dict(config or {})
+        self._config = {name: value for name, value in (config or {}).items() if value is not None}
         if bookies < 0:
             raise ConfigError(f"a cluster can't have {bookies} bookies")
         if port is not None and not 0 < port < 65536:
@@ -234,7 +234,7 @@ class LocalCluster:
         for name in _OWN_SETTINGS:
             if name in self._config:
                 raise ConfigError(f"config: {name} is chosen by the cluster")
-        check_bookie_names(self._config, "config")
+        check_bookie_names(config or {}, "config")
 
     @property
     def connect_string(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from bkpy.cli.arguments import duration, size
+from bkpy.cli.arguments import duration, quorums, size
 from bkpy.cli.bench import bench
 from bkpy.cli.bookie.drain import drain
 from bkpy.cli.bookie.recover import recover
@@ -31,6 +31,19 @@ def test_durations(text: str, expected: float) -> None:
 )
 def test_sizes(text: str, expected: int) -> None:
     assert size(CONTEXT, OPTION, text) == expected
+
+
+def test_quorums() -> None:
+    assert quorums(CONTEXT, OPTION, "3,3,2") == (3, 3, 2)
+    assert quorums(CONTEXT, OPTION, " 5, 3 ,2 ") == (5, 3, 2)
+    assert quorums(CONTEXT, OPTION, None) is None
+
+
+@pytest.mark.parametrize("text", ["", "3", "3,3", "3,3,2,1", "3,3,x", "3,3,-2", "3,3,2.5", "3,3," + "2" * 5000])
+def test_what_is_no_three_quorums_is_refused(text: str) -> None:
+    """Also more digits than Python reads."""
+    with pytest.raises(click.BadParameter, match="expected three numbers"):
+        quorums(CONTEXT, OPTION, text)
 
 
 @pytest.mark.parametrize("text", ["", "d", "-1", "7 days", "1e9", "inf", "nan", "1,5", "7d12h", "9" * 400])

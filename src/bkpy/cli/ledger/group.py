@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bkpy.cli.arguments import ledger_argument, ledgers_argument, since_option
+from bkpy.cli.arguments import ledger_argument, ledgers_argument, quorums, since_option
 from bkpy.cli.completion import complete_bookie
 from bkpy.cli.connecting import connect, connect_admin, connect_option
 from bkpy.cli.ledger import describe
@@ -50,14 +50,6 @@ password_option = click.option(
 )
 
 
-def _quorums(ctx: click.Context, _: click.Parameter, text: str) -> tuple[int, int, int]:
-    parts = text.split(",")
-    if len(parts) != 3 or not all(part.strip().isdecimal() for part in parts):
-        raise click.BadParameter("expected three numbers: ensemble size, write quorum, ack quorum")
-    ensemble_size, write_quorum, ack_quorum = map(int, parts)
-    return ensemble_size, write_quorum, ack_quorum
-
-
 def _custom_metadata(ctx: click.Context, _: click.Parameter, pairs: tuple[str, ...]) -> dict[str, bytes]:
     given: dict[str, bytes] = {}
     for pair in pairs:
@@ -79,7 +71,7 @@ quorums_option = click.option(
     default="3,3,2",
     show_default=True,
     metavar="E,QW,QA",
-    callback=_quorums,
+    callback=quorums,
     help="Bookies of the ledger, copies of each entry, and copies that must be durable before an acknowledgement.",
 )
 
