@@ -172,6 +172,7 @@ class SimSession(MemorySession):
         self._calls_left: int | None = None
         self.follower: Follower | None = None  # to which it is connected; None for the leader
         self._set: dict[Watch, None] = {}
+        self.on_write: Callable[[], None] | None = None  # called when one has taken effect, before it is answered
         self.forbidden: set[str] = set()  # nodes that access control keeps from this session
 
     # --- reads, by the server that the session is connected to --------------------------------------------------------
@@ -249,6 +250,8 @@ class SimSession(MemorySession):
         await _Pause(loop, self._asked_at - loop.time())
         try:
             result = await self.perform(function, write=write)
+            if write and self.on_write is not None:
+                self.on_write()
             if write and self._losing is not None and not self._losing.done():
                 self._losing.set_result(None)
                 raise MetadataUnavailableError("the connection was lost during a write", outcome_unknown=True)

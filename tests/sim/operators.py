@@ -10,6 +10,7 @@ import contextlib
 import functools
 from typing import TYPE_CHECKING
 
+from bkpy.admin.bookie_recovery import BookieRecovery
 from bkpy.admin.decommission import Decommission
 from bkpy.admin.drain import BookieDrain
 from bkpy.admin.rebalance import Rebalancer
@@ -20,6 +21,8 @@ from bkpy.errors import BookKeeperError, LedgerClosedError
 from bkpy.metadata.bookies.cookies import delete_cookie
 from bkpy.metadata.replication.locks import LedgerLocks
 from bkpy.metadata.replication.manual import manual_moves
+from bkpy.metadata.replication.underreplication import UnderreplicationQueue
+from bkpy.metadata.store.outcome import Done
 from bkpy.protocol.ledger.ledger_metadata import LedgerState
 
 from .cluster import ROOT
@@ -146,6 +149,22 @@ async def accept_loss(client: Client, ledger_id: int, password: bytes) -> Ledger
     metadata = await client.ledger_metadata(ledger_id)
     assert metadata.state is LedgerState.CLOSED
     return metadata
+
+
+async def switch(client: Client, settings: RecoverySettings, *, enabled: bool) -> None:
+    """Switch re-replication on or off."""
+    cluster = replication_context(client).cluster
+    queue = UnderreplicationQueue(cluster.store, cluster.root, replication_context(client).parts.runtime, settings)
+    while not isinstance(await queue.set_enabled(enabled), Done):
+        await asyncio.sleep(TRY_AGAIN_S)
+
+
+async def recover_bookie(client: Client, bookie_id: str, settings: RecoverySettings) -> int:
+    """Have its ledgers copied to others, unless it is here; how many were."""
+    recovery = BookieRecovery(replication_context(client), bookie_id, settings, target=None)
+    recovery.check()
+    named, _ = await recovery.scan(lambda count: None)
+    return (await recovery.run(named, lambda progress: None)).ledgers
 
 
 async def rebalance(client: Client, settings: RecoverySettings, rng: Random) -> int:

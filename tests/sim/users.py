@@ -77,13 +77,17 @@ class Users:
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
-    async def begin(self, client: Client, sizes: tuple[int, int, int]) -> LedgerWriter:
+    async def begin(self, client: Client, sizes: tuple[int, int, int], **more: Any) -> LedgerWriter:
         """Create a ledger; its story begins."""
         ensemble_size, write_quorum, ack_quorum = sizes
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an ack quorum of 1 is what is wanted
             writer = await client.create_ledger(
-                ensemble_size=ensemble_size, write_quorum=write_quorum, ack_quorum=ack_quorum, password=PASSWORD
+                ensemble_size=ensemble_size,
+                write_quorum=write_quorum,
+                ack_quorum=ack_quorum,
+                password=PASSWORD,
+                **more,
             )
         self.writers[writer.ledger_id] = writer
         self.stories.begin(client, writer)

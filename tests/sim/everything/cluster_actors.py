@@ -6,8 +6,18 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
+from bkpy.errors import BookKeeperError
+from tests.hooks import is_serving, mender_of
 from tests.sim import operators
-from tests.sim.coverage_marks import DRAIN_CANCELLED, FORMAT_REFUSED, FORMATTED_ANEW, REBALANCED, RETIRED
+from tests.sim.coverage_marks import (
+    CHECKED_BY_HAND,
+    DRAIN_CANCELLED,
+    FORMAT_REFUSED,
+    FORMATTED_ANEW,
+    REBALANCED,
+    RECOVERED_BY_HAND,
+    RETIRED,
+)
 from tests.sim.world import HostDied
 
 if TYPE_CHECKING:
@@ -99,6 +109,47 @@ async def make_anew(stage: Stage, actor: Actor) -> None:
             await asyncio.sleep(operators.TRY_AGAIN_S)
         stage.world.marks[FORMATTED_ANEW if formatted else FORMAT_REFUSED] += 1
         await stage.start(bookie)
+
+
+async def switch(stage: Stage, actor: Actor) -> None:
+    """Switch re-replication off and on; in the end it is on."""
+
+    async def act(client: Client) -> None:
+        for off_s, on_s in actor.options["turns"]:
+            await operators.switch(client, stage.settings, enabled=False)
+            await asyncio.sleep(off_s)
+            await operators.switch(client, stage.settings, enabled=True)
+            await asyncio.sleep(on_s)
+
+    await stage.on(stage.operating.name, act)
+
+
+async def recover_by_hand(stage: Stage, actor: Actor) -> None:
+    """Recover the bookie as soon as it isn't registered any more."""
+    name = stage.bookie(actor.options["bookie"]).settings.bookie_id
+
+    async def act(client: Client) -> None:
+        while not stage.ended.is_set():
+            try:
+                stage.world.marks[RECOVERED_BY_HAND] += await operators.recover_bookie(client, name, stage.settings)
+            except BookKeeperError as error:
+                stage.world.record("operator", "did not recover a bookie", f"{name} {type(error).__name__}")
+                await asyncio.sleep(operators.TRY_AGAIN_S)
+            else:
+                return
+
+    await stage.on(stage.operating.name, act)
+
+
+async def check_by_hand(stage: Stage, actor: Actor) -> None:
+    """Have the bookie look through all of its ledgers."""
+    bookie = stage.bookie(actor.options["bookie"])
+    for _ in range(actor.options["times"]):
+        while not stage.ended.is_set() and not (bookie.node is not None and is_serving(bookie.node)):
+            await asyncio.sleep(0.1)
+        if bookie.mends and bookie.node is not None and is_serving(bookie.node):
+            stage.world.marks[CHECKED_BY_HAND] += mender_of(bookie.node).begin()
+        await asyncio.sleep(0.5)
 
 
 async def haunt(stage: Stage, actor: Actor) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import errno
 from typing import TYPE_CHECKING
 
-from tests.sim.coverage_marks import DIED_IN_BOOKKEEPERS, struck
+from tests.sim.coverage_marks import DIED_AT_A_WRITE, DIED_IN_BOOKKEEPERS, struck
 from tests.sim.disk import PLENTY_BYTES
 
 from .drawing import DEATHS, LINKS
@@ -239,6 +239,40 @@ async def _host_dies(stage: Stage, fault: Fault, rng: Random) -> None:
             stage.boot(host)
 
 
+async def _dies_at_a_write(stage: Stage, fault: Fault, rng: Random) -> None:
+    """The host dies right behind its nth change of the metadata from now on, of which it doesn't hear."""
+    host = stage.world.hosts[fault.options["host"]]
+    left, struck_now = fault.options["nth"], stage.world.loop.create_future()
+
+    def wrote() -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            struck_now.set_result(None)
+
+    sessions = list(host.sessions)
+    for session in sessions:
+        session.on_write = wrote
+    await asyncio.wait([struck_now], timeout=fault.lasts_s)
+    for session in sessions:
+        session.on_write = None
+    if not struck_now.done() or not host.up:
+        return
+    stage.world.marks[DIED_AT_A_WRITE] += 1
+    bookie = next((bookie for bookie in stage.cluster.bookies if bookie.host is host), None)
+    if bookie is None:
+        stage.dies(host, power=rng.random() < 0.5)
+        await asyncio.sleep(rng.random() ** 2 * 3)
+        if not host.up:
+            stage.boot(host)
+        return
+    host.crash()
+    async with stage.busy[host.name]:
+        await asyncio.sleep(rng.random() ** 2 * 3)
+        if not host.up and not stage.is_gone(bookie):
+            await stage.start(bookie)
+
+
 async def _clock_jump(stage: Stage, fault: Fault, rng: Random) -> None:
     stage.world.hosts[fault.options["host"]].clock.skew_s += fault.options["skew_s"]
 
@@ -255,8 +289,7 @@ async def _cancelled_calls(stage: Stage, fault: Fault, rng: Random) -> None:
     """A client's tasks are cancelled while they wait."""
     host = fault.options["host"]
     for _ in range(3):
-        for call in sorted(stage.calls[host], key=hash):
-            call.cancel()
+        stage.cancel_calls(host)
         await asyncio.sleep(rng.random() * 0.1)
 
 
@@ -280,6 +313,7 @@ _OTHERS = {
     "reply lost, then away": _reply_lost_then_away,
     "client dies": _host_dies,
     "worker dies": _host_dies,
+    "death at a write of the metadata": _dies_at_a_write,
     "clock jump": _clock_jump,
     "clock drift": _clock_drift,
     "cancelled calls": _cancelled_calls,

@@ -309,5 +309,57 @@ def _bookkeepers_protocol(drawing: Drawing) -> None:
         drawing.faults.append(Fault("bookkeeper-fence", "power cut at a fence", 0.0, drawing.storm_s, cut))
 
 
+@feature("re-replication switched off", 0.25, "healing")
+def _switched_off(drawing: Drawing) -> None:
+    """Now and then, also in the middle of what auditors and workers do."""
+    rng = drawing.stream("switched off")
+    turns: list[JSON] = [
+        [round(rng.random() ** 2 * 3, 3), round(rng.random() ** 2 * 3, 3)] for _ in range(rng.choice((1, 2, 4)))
+    ]
+    drawing.add_actor("switch", rng, {"turns": turns})
+
+
+@feature("recovery by hand", 0.25, "healing")
+def _recovery_by_hand(drawing: Drawing) -> None:
+    """An operator takes a bookie for lost that is down, and comes back while its ledgers are copied, or later."""
+    rng = drawing.stream("recovery by hand")
+    session_timeout_s = drawing.shape["session_timeout_s"]
+    assert isinstance(session_timeout_s, float)
+    number = drawing.bookie(rng)
+    recovery = drawing.add_actor("recovery by hand", rng, {"bookie": number})
+    lasts_s = round(session_timeout_s + rng.random() ** 2 * 5, 4)
+    drawing.put_fault(Fault("down-for-hand", "crash", recovery.at_s, lasts_s, {"bookie": number}))
+
+
+@feature("checks by hand", 0.2, "healing")
+def _checks_by_hand(drawing: Drawing) -> None:
+    rng = drawing.stream("checks by hand")
+    drawing.add_actor("check by hand", rng, {"bookie": drawing.bookie(rng), "times": rng.choice((1, 3))})
+
+
+@feature("calls of all kinds cancelled", 0.3)
+def _calls_of_all_kinds_cancelled(drawing: Drawing) -> None:
+    """Creations and closes too, again and again, and where writers have little room."""
+    rng = drawing.stream("calls of all kinds cancelled")
+    drawing.add_actor("impatience", rng, {"host": drawing.client(rng), "times": rng.choice((2, 10, 30))}, early=0.2)
+    if rng.random() < 0.5:
+        drawing.bounds["client.write_window_entries"] = rng.choice((1, 2, 5))
+
+
+@feature("deaths at writes of the metadata", 0.3)
+def _deaths_at_writes_of_the_metadata(drawing: Drawing) -> None:
+    """Between two steps of whatever takes more than one."""
+    rng = drawing.stream("deaths at writes of the metadata")
+    for n in range(rng.choice((1, 2, 3))):
+        options: dict[str, JSON] = {
+            "host": drawing.host(rng, ("worker", "worker", "client", "bookie")),
+            "nth": rng.choice((1, 2, 3, 5, 8, 13, 30)),
+        }
+        at_s = round(rng.random() * drawing.storm_s, 4)
+        drawing.put_fault(
+            Fault(f"death-at-a-write-{n + 1}", "death at a write of the metadata", at_s, drawing.storm_s, options)
+        )
+
+
 def draw_plan(seed: int, size: str) -> Plan:
     return Drawing(seed, size, FEATURES).plan()

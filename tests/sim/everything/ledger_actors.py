@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+import itertools
+from typing import TYPE_CHECKING, Any
 
 from bkpy.client.client import replication_context
 from bkpy.errors import BookKeeperError, NotEnoughBookiesError
@@ -12,6 +13,8 @@ from bkpy.metadata.replication.manual import manual_moves
 from tests.sim.coverage_marks import MOVED_COPY
 from tests.sim.mover import move
 from tests.sim.users import TRANSIENT
+
+from .stage import CREATION
 
 if TYPE_CHECKING:
     from random import Random
@@ -46,7 +49,8 @@ async def _write(stage: Stage, actor: Actor, client: Client) -> None:
     if options["end"] == "hold":
         await stage.ended.wait()
     if options["end"] != "leave":
-        await stage.close(story, writer)
+        while not await _close(stage, story, writer):
+            pass
         await stage.append_in_vain(story, writer, rng)
     else:
         writer.abandon()
@@ -60,11 +64,35 @@ async def _append(stage: Stage, story: LedgerStory, writer: LedgerWriter, rng: R
 
 
 async def _begin(stage: Stage, actor: Actor, client: Client) -> LedgerWriter:
-    while True:
+    begun: list[LedgerWriter] = []
+    for attempt in itertools.count():
+        more = {"custom_metadata": {CREATION: f"{actor.key}/{attempt}".encode()}} if stage.cancels_all else {}
+
+        async def begin(more: dict[str, Any] = more) -> None:
+            begun.append(await stage.begin(client, tuple(actor.options["sizes"]), **more))
+
         try:
-            return await stage.begin(client, tuple(actor.options["sizes"]))
+            await stage.call(actor.options["host"], begin(), kind="creation")
         except (NotEnoughBookiesError, *TRANSIENT):
             await asyncio.sleep(0.1)
+        else:
+            if begun:
+                break
+            stage.cancelled_creations.add(more["custom_metadata"][CREATION])
+    return begun[0]
+
+
+async def _close(stage: Stage, story: LedgerStory, writer: LedgerWriter) -> bool:
+    """Whether it came to its end; a call that is cancelled is made again."""
+    closed = False
+
+    async def close() -> None:
+        nonlocal closed
+        await stage.close(story, writer)
+        closed = True
+
+    await stage.call(story.host, close(), kind="close")
+    return closed
 
 
 async def duel(stage: Stage, actor: Actor) -> None:
@@ -145,3 +173,11 @@ async def delete(stage: Stage, actor: Actor) -> None:
 
     while not await stage.on(actor.options["host"], act):
         pass
+
+
+async def lose_patience(stage: Stage, actor: Actor) -> None:
+    """Cancel what the client's callers wait for, now and then."""
+    rng = stage.schedule.stream(actor.key)
+    for _ in range(actor.options["times"]):
+        await asyncio.sleep(rng.random() ** 2 * 0.3)
+        stage.cancel_calls(actor.options["host"])

@@ -18,12 +18,13 @@ from tests.sim.stories import PASSWORD
 
 from . import cluster_actors, ledger_actors, log_actors
 from .bookkeeper_part import BookKeeperOracle, bookkeeper_part
+from .drawing import LINKS, STORE
 from .faults import strike
 from .gone_back import GoneBack
 from .left_over import Nodes, check_directories
 from .oracle import Oracle, Violation
 from .plan import Plan
-from .stage import Stage, bookie_settings, cluster_of
+from .stage import CREATION, Stage, bookie_settings, cluster_of
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 UNHANDLED = "unhandled error"
 SECOND = "BookKeeper's protocol"
 HEALED_WITHIN_S = 300.0
+_TAKEN_BACK_WITHIN_S = 10.0
+# Faults that may keep a client from deleting what a cancelled creation has made.
+_KEEPS_CREATIONS = {*STORE, *LINKS, "client dies", "lagging follower", "clock jump", "clock drift", "blackout"}
 
 ACTORS: Mapping[str, Any] = {
     "writer": ledger_actors.write,
@@ -46,6 +50,7 @@ ACTORS: Mapping[str, Any] = {
     "tail": ledger_actors.tail,
     "move": ledger_actors.move_copies,
     "deletion": ledger_actors.delete,
+    "impatience": ledger_actors.lose_patience,
     "log writer": log_actors.write_log,
     "consumer": log_actors.consume,
     "restart": cluster_actors.restart,
@@ -54,6 +59,9 @@ ACTORS: Mapping[str, Any] = {
     "growth": cluster_actors.grow,
     "format": cluster_actors.make_anew,
     "stranger": cluster_actors.haunt,
+    "switch": cluster_actors.switch,
+    "recovery by hand": cluster_actors.recover_by_hand,
+    "check by hand": cluster_actors.check_by_hand,
 }
 
 
@@ -166,6 +174,14 @@ class Play:
                 self.acting[actor.key].cancel()
             else:
                 await self._end(actor)
+        if not {fault.kind for fault in self.plan.faults} & _KEEPS_CREATIONS:
+            for part in stage.parts:
+                await part.within("cancelled creations leave no ledger", self._taken_back(part), _TAKEN_BACK_WITHIN_S)
+
+    async def _taken_back(self, stage: Stage) -> None:
+        """No ledger is left of a creation that was cancelled."""
+        while any(one.custom_metadata.get(CREATION) in stage.cancelled_creations for one in stage.oracle.ledgers()):
+            await asyncio.sleep(0.1)
 
     async def _ends(self, kind: str) -> None:
         for actor in self.plan.actors:

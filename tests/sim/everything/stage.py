@@ -64,6 +64,8 @@ CALM_WORKER: Mapping[str, Any] = {
     "log_retention_interval_s": 0.5,
 }
 EARLIER = "0.2.0"  # the version whose code some bookies begin with
+ALL_CANCELLED = "calls of all kinds cancelled"
+CREATION = "creation"  # names one call of it, where they may be cancelled
 UP_AGAIN_S = 0.5  # after which someone starts a bookie that nobody else is about to start
 
 
@@ -88,7 +90,8 @@ class Stage(Users):
         self.ended = asyncio.Event()
         self.busy: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # a bookie that someone stops and starts
         self.logs: dict[str, LogUsers] = {}
-        self.calls: defaultdict[str, set[asyncio.Future[None]]] = defaultdict(set)  # by host, that may be cancelled
+        self.calls: defaultdict[str, dict[asyncio.Future[None], None]] = defaultdict(dict)  # by host, may be cancelled
+        self.cancelled_creations: set[bytes] = set()
         self.older: Mapping[str, Any] | None = None  # a copy of the metadata to which the store goes back in the end
         self.refusals: defaultdict[str, str] = defaultdict(str)  # by bookie, why its last start has failed
         self.rotten_journals: set[str] = set()  # of these bookies bytes have flipped
@@ -108,6 +111,11 @@ class Stage(Users):
         other.writers, other._connecting = {}, {}
         self.parts.append(other)
         return other
+
+    @property
+    def cancels_all(self) -> bool:
+        """Whether creations and closes may be cancelled, too."""
+        return ALL_CANCELLED in self.schedule.features
 
     def part_of(self, options: Options) -> Stage:
         """Where an actor acts, or a fault strikes."""
@@ -304,16 +312,24 @@ class Stage(Users):
                 f"liveness: {liveness}", f"not within {seconds} s after the faults", self.cluster.tree
             ) from None
 
-    async def call(self, host: str, work: Coroutine[Any, Any, None]) -> None:
-        """A call that a fault may cancel."""
+    async def call(self, host: str, work: Coroutine[Any, Any, None], *, kind: str = "append") -> None:
+        """A call that a fault may cancel; of creations and closes in some plans only."""
+        if kind != "append" and not self.cancels_all:
+            await work
+            return
         task = asyncio.ensure_future(work)
-        self.calls[host].add(task)
+        self.calls[host][task] = None
         try:
             await asyncio.wait([task])
         finally:
-            self.calls[host].discard(task)
+            self.calls[host].pop(task)
         if not task.cancelled():
             task.result()
+
+    def cancel_calls(self, host: str) -> None:
+        """Those of the host's client that may be cancelled, and are under way."""
+        for call in [*self.calls[host]]:
+            call.cancel()
 
 
 def _ignored(future: asyncio.Future[Any]) -> None:

@@ -50,10 +50,10 @@ def test_a_forgotten_fence_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def forget(*args: Any) -> Status:
         return Status.OK
 
-    assert play(part_of(90)).error is None
+    assert play(part_of(95)).error is None
     monkeypatch.setattr(ledger_keys, "fence", forget)
     monkeypatch.setattr("bkpy.bookie.bookkeeper.reads.fence", forget)
-    outcome = play(part_of(90))
+    outcome = play(part_of(95))
     assert outcome.invariant == "I1"
     story = tell(outcome)
     assert "(in BookKeeper's cluster)" in story

@@ -61,20 +61,26 @@ PLANTED = (
         needs="reply lost, then away",
     ),
     Planted(
-        "Second `close` made unknown outcome failure", "a second close that sends nothing makes the first one certain"
+        "Second `close` made unknown outcome failure",
+        "a second close that sends nothing makes the first one certain",
+        needs="calls of all kinds cancelled",
     ),
     Planted("Retried cookie deletion deleted new cookie", "a deletion of a cookie is tried again", "healing"),
-    Planted("Unknown or cancelled creation left unnamed ledger", "a ledger whose creation is cancelled stays"),
+    Planted(
+        "Unknown or cancelled creation left unnamed ledger",
+        "a ledger whose creation is cancelled stays",
+        needs="calls of all kinds cancelled",
+    ),
     Planted("Refused append counted as certainly absent", "an append's outcome is what the error's class says"),
     Planted(
         "Cancelled append kept its place in window",
         "an append that was cancelled while it waited stays in the queue",
-        needs="cancelled calls + client.write_window_entries",
+        needs="calls of all kinds cancelled + client.write_window_entries",
     ),
     Planted(
         "Cancelled append lost wakeup",
         "an append that is cancelled when it is given room keeps it",
-        needs="cancelled calls + client.write_window_entries",
+        needs="calls of all kinds cancelled + client.write_window_entries",
     ),
     Planted(
         "Failed writer hung caller-id appends",
@@ -124,6 +130,11 @@ PLANTED = (
     ),
     Planted("Moving registration hid limbo", "a bookie whose registration is gone counts as back", needs="healing"),
     Planted("Second irreplaceable bookie left record", "of two places that have nowhere to go one is stuck", "healing"),
+    Planted(
+        "Lost bookie that came back while its ledgers were being recorded",
+        "an auditor adds records before it says so",
+        needs="healing + deaths at writes of the metadata",
+    ),
     Planted("Decommissioned bookie's ledger got no copies", "bookies that nobody knows are nobody's", needs="drain"),
     Planted("Failed worker kept its locks", "the lock of a cancelled hand stays", needs="healing"),
     Planted(
@@ -135,7 +146,7 @@ PLANTED = (
     Planted(
         "Late records ended writers of returned bookie",
         "a recovery doesn't look whether the bookie is back",
-        needs="healing",
+        needs="recovery by hand",
     ),
     Planted(
         "One loss of three ended writers",
@@ -158,7 +169,7 @@ PLANTED = (
     Planted(
         "`integrity --now` on sound bookie ended writers",
         "a look through a bookie recovers what is open",
-        needs="healing",
+        needs="check by hand",
     ),
     Planted("Accepted loss reused positions", "a log goes on where a ledger ends of which a part was given up", "logs"),
     Planted("Two accepted losses made log unopenable", "gaps of a log that touch stay two", "logs"),
