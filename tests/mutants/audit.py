@@ -159,8 +159,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "marks of a bookie that is back are dropped whatever they were for",
         "what a check has missed on it, or what it lost, is never copied",
-        "loss.reason == LossReason.LOST and instance and loss.instance and covers(instance, loss.instance)",
-        "instance",
+        "if b in returned and loss.reason == LossReason.LOST}",
+        "if b in returned}",
         (
             f"{_AUDITOR}::test_a_bookie_that_comes_back_as_it_was_is_not_lost",
             f"{_AUDITOR}::test_a_bookie_in_limbo_is_lost_though_it_is_there",
@@ -500,5 +500,19 @@ MUTANTS: list[Mutant] = [
         "if progress != self._progress or now_ms < self._progress_ms:",
         "if now_ms < self._progress_ms:",
         (f"{_AUDITOR}::test_while_marks_go_a_second_loss_is_urgent",),
+    ),
+    Mutant(
+        "records of a storage that is gone stay when its bookie is back",
+        "where no other bookie can take its place, the ledgers stay under-replicated for good",
+        "some = as_it_was or list(back)",
+        "some = as_it_was\nif not some:\n    return",
+        (f"{_AUDITOR}::test_a_lost_bookie_that_got_back_all_it_had_on_another_storage_is_verified",),
+    ),
+    Mutant(
+        "a bookie that has copied back what it had leaves to workers what the auditor has looked at",
+        "workers read all entries of a rebuilt bookie, which knows by its index that they are there",
+        "(LossReason.LOST, LossReason.REBUILDING, LossReason.RETURNED)",
+        "(LossReason.LOST, LossReason.REBUILDING)",
+        ("tests/unit/replication/test_integrity.py::test_the_mark_of_a_ledger_that_is_whole_again_goes[returned]",),
     ),
 ]

@@ -102,8 +102,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a bookie takes away what a check has found",
         "bytes that are damaged on its disk, where the index is sound, are never copied anew",
-        "return loss is not None and loss.reason in (LossReason.LOST, LossReason.REBUILDING)",
-        "return loss is not None and loss.reason != LossReason.DRAINING",
+        "loss.reason in (LossReason.LOST, LossReason.REBUILDING, LossReason.RETURNED)",
+        "loss.reason != LossReason.DRAINING",
         (f"{_INTEGRITY}::test_the_mark_of_a_ledger_that_is_whole_again_goes",),
     ),
     Mutant(

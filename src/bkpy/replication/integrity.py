@@ -433,7 +433,8 @@ class IntegrityCheck:
 
     def _is_reported_lost(self, record: UnderreplicationRecord) -> bool:
         loss = record.lost.get(self._bookie_id)
-        return loss is not None and loss.reason in (LossReason.LOST, LossReason.REBUILDING)
+        # RETURNED is what the auditor makes of LOST as soon as this bookie's limbo has ended.
+        return loss is not None and loss.reason in (LossReason.LOST, LossReason.REBUILDING, LossReason.RETURNED)
 
     async def _look_at(self, ledger_ids: AsyncIterator[int]) -> None:
         async for some in batched_async(ledger_ids, self._settings.integrity_flush_ledgers):

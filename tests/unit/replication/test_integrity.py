@@ -385,11 +385,12 @@ async def test_what_nobody_can_give_is_told_and_gets_back_later(quick: InProcess
     await all_whole(quick, ledger_id)
 
 
-async def test_the_mark_of_a_ledger_that_is_whole_again_goes(quick: InProcess) -> None:
+@pytest.mark.parametrize("reason", [LossReason.LOST, LossReason.REBUILDING, LossReason.RETURNED])
+async def test_the_mark_of_a_ledger_that_is_whole_again_goes(quick: InProcess, reason: LossReason) -> None:
     client = await quick.client()
     ledgers = [await written(client, (4, 4, 3)) for _ in range(3)]
     marks = UnderreplicationQueue(cluster_of(client).store, "/ledgers", runtime_here())
-    await marks.add(ledgers[0], {"a": LostBookie(1, LossReason.REBUILDING.value), "b": LostBookie(1)})
+    await marks.add(ledgers[0], {"a": LostBookie(1, reason.value), "b": LostBookie(1)})
     others = {ledgers[1]: LossReason.DRAINING, ledgers[2]: LossReason.CHECK}
     for ledger_id, reason in others.items():
         await marks.add(ledger_id, {"a": LostBookie(1, reason.value)})

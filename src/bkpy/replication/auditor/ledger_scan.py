@@ -126,22 +126,25 @@ class LedgerScan:
     async def drop(self, returned: Mapping[str, str]) -> int:
         """Drop bookies that are back, with these storages, from the records of their absence; from how many.
 
-        A bookie stays in records of another storage, or of more than its absence. It also stays where the ledger was
-        not CLOSED when the bookie was lost: the ledger may have been written without it, so a worker verifies it. And
-        it stays where it was absent at the ledger's creation.
+        A bookie stays in records of more than its absence, and where it was absent at the ledger's creation. It also
+        stays, for a worker to verify it, where the ledger was not CLOSED when the bookie was lost: the ledger may have
+        been written without it. And so it does in records of another storage. That one came back in limbo, and has
+        copied back what it had lost; but if it ended before it had dropped all of these records, nobody else would.
         """
         dropped = 0
 
         async def drop(ledger_id: int) -> None:
             nonlocal dropped
             while (record := await self._queue.read(ledger_id)) is not None:
-                back = [bookie for bookie, loss in record.lost.items() if _is_over(loss, returned.get(bookie, ""))]
+                back = {b: loss for b, loss in record.lost.items() if b in returned and loss.reason == LossReason.LOST}
                 if not back:
                     return
-                since_ms = missing_since_ms(record, back, self._settings)
-                closed = await self._catalog.closed_before(ledger_id, since_ms)
+                as_it_was = [bookie for bookie, loss in back.items() if _is_same(loss, returned[bookie])]
+                some = as_it_was or list(back)
+                since_ms = missing_since_ms(record, some, self._settings)
+                closed = bool(as_it_was) and await self._catalog.closed_before(ledger_id, since_ms)
                 act = self._queue.end_absence if closed else self._queue.return_bookies
-                outcome = await act(record, back)
+                outcome = await act(record, some)
                 if self._queue.refused(outcome):
                     raise _over()
                 if isinstance(outcome, NotDone | Unknown):
@@ -149,7 +152,8 @@ class LedgerScan:
                 if isinstance(outcome, Done | Gone):
                     dropped += closed
                     self._unannounced |= not closed
-                    return
+                    if len(some) == len(back):
+                        return
 
         async for some in batched_async(self._queue.list(), self._settings.audit_reads_at_once):
             await self._each(some, drop)
@@ -335,9 +339,9 @@ class LedgerScan:
             ledger_ids, failed = failed, []
 
 
-def _is_over(loss: LostBookie, instance: str) -> bool:
-    """Whether a bookie that is back with the storage `instance` has all that counts as lost ("": it is not back)."""
-    return bool(loss.reason == LossReason.LOST and instance and loss.instance and covers(instance, loss.instance))
+def _is_same(loss: LostBookie, instance: str) -> bool:
+    """Whether a bookie that is back with the storage `instance` certainly has the one that it was lost with."""
+    return bool(instance and loss.instance and covers(instance, loss.instance))
 
 
 def _over() -> MetadataConflictError:

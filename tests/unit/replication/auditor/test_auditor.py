@@ -251,6 +251,24 @@ async def test_marks_of_a_bookie_that_is_back_with_another_storage_stay(cluster:
     assert await cluster.marked() == {one: {"a"}}
 
 
+async def test_a_lost_bookie_that_got_back_all_it_had_on_another_storage_is_verified(cluster: Auditing) -> None:
+    """Its limbo has ended, and then its process, before it dropped the records: the storage that they name is gone."""
+    one, with_others = await cluster.ledger("a b"), await cluster.ledger("a c")
+    await cluster.auditor()
+    await lose(cluster, "a")
+    await until_marked(cluster, "a")
+    await lose(cluster, "c", for_s=DELAY_S)
+    await until_marked(cluster, "c")
+    cluster.bookie("a", "2", in_limbo=True)
+    await cluster.rounds(3)
+    assert (await cluster.mark(one)).lost["a"].reason == "lost"
+    cluster.bookie("a", "2")
+    cluster.bookie("c")
+    await cluster.until(lambda: not cluster.absent())
+    assert {name: loss.reason for name, loss in (await cluster.mark(one)).lost.items()} == {"a": "returned"}
+    assert {name: loss.reason for name, loss in (await cluster.mark(with_others)).lost.items()} == {"a": "returned"}
+
+
 async def test_a_bookie_in_limbo_is_lost_though_it_is_there(cluster: Auditing) -> None:
     one = await cluster.ledger("a b")
     await cluster.auditor()
