@@ -172,6 +172,15 @@ async def test_multi_does_all_and_reports_each(harness: Harness, store: Metadata
     assert await store.multi([]) == []
 
 
+async def test_what_a_multi_makes_it_can_write_again(harness: Harness, store: MetadataStore) -> None:
+    """So a node gets another version than the one that had its name before."""
+    path = f"{harness.root}/new"
+    assert await store.multi([Create(path, b"1", ephemeral=True), Put(path, b"2", 0)]) == [path, 1]
+    assert await store.get(path) == (b"2", 1)
+    with pytest.raises(BadVersion):
+        await store.delete(path, 0)
+
+
 @pytest.mark.parametrize(
     ("kind", "index"), [(NodeExists, 0), (BadVersion, 1), (NoNode, 2), (NotEmpty, 1), (BadVersion, 2)]
 )

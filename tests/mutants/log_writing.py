@@ -339,4 +339,14 @@ MUTANTS: list[Mutant] = [
         "raise",
         ("tests/unit/log/test_log_writer.py::test_a_writer_takes_whatever_holds_bytes_and_keeps_a_copy",),
     ),
+    Mutant(
+        "a writer removes its successor's lease",
+        "an opener that would leave the log to a writer fences it",
+        "others = () if found.version else (Put(path, lease_value, 0),)",
+        "pass",
+        (
+            "tests/unit/metadata/logs/test_log_lists.py::"
+            "test_a_writer_that_gives_up_its_lease_takes_none_from_its_successor",
+        ),
+    ),
 ]

@@ -19,7 +19,7 @@ import dataclasses
 import logging
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, assert_never
+from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
 
 from bkpy.config.shared import MetadataSettings
 from bkpy.errors import (
@@ -96,6 +96,15 @@ class HeldBy:
 
 
 LeaseOutcome = Taken | HeldBy | NotDone | Unknown
+
+
+class _Lease(NamedTuple):
+    """A lease as it was read. Its node has another `version` than that of the lease which it has replaced."""
+
+    token: str
+    label: str
+    since_ms: int
+    version: int
 
 
 def _contents(log_list: LogList) -> str:
@@ -369,15 +378,18 @@ class LogStore:
         lease = Create(path, lease_value, ephemeral=True)
         for _ in range(self._attempts_max):
             found = await self._lease_at(path)
+            others: tuple[Put, ...] = ()
             if found is not None:
-                if found[0] == token:
+                if found.token == token:
                     return Taken()
                 if not replace:
-                    return HeldBy(found[1], found[2])
-                removed = await delete_certainly(self.store, path, 0, attempts_max=1)
+                    return HeldBy(found.label, found.since_ms)
+                removed = await delete_certainly(self.store, path, found.version, attempts_max=1)
                 if isinstance(removed, NotDone):
                     return removed
-            outcome = await create_certainly(self.store, lease, attempts_max=self._attempts_max)
+                # The writer before may be about to delete its own: that must not be the version of the new one.
+                others = () if found.version else (Put(path, lease_value, 0),)
+            outcome = await create_certainly(self.store, lease, *others, attempts_max=self._attempts_max)
             match outcome:
                 case Done():
                     return Taken()
@@ -394,14 +406,14 @@ class LogStore:
     async def lease_holder(self, name: str, uid: str) -> str | None:
         """The label of the writer that holds the lease of the log with this `uid`; None if nobody does."""
         found = await self._lease_at(self._lease_path(name, uid))
-        return None if found is None else found[1]
+        return None if found is None else found.label
 
     async def drop_lease(self, name: str, uid: str, token: str) -> None:
         """Remove the lease if it has this token. Raises an error if it may still be there."""
         path = self._lease_path(name, uid)
         found = await self._lease_at(path)
-        if found is not None and found[0] == token:
-            outcome = await delete_certainly(self.store, path, 0, attempts_max=1)
+        if found is not None and found.token == token:
+            outcome = await delete_certainly(self.store, path, found.version, attempts_max=1)
             if isinstance(outcome, NotDone | Unknown):
                 raise to_error(outcome)
 
@@ -421,14 +433,13 @@ class LogStore:
     def _lease_path(self, name: str, uid: str) -> str:
         return f"{paths.log(self.root, name)}/{uid}/lease"
 
-    async def _lease_at(self, path: str) -> tuple[str, str, int] | None:
-        """Token, label, and since when."""
+    async def _lease_at(self, path: str) -> _Lease | None:
         await self.store.sync(path)
         found = await read_certainly(self.store, path)
         if found is None:
             return None
         try:
             fields = fields_of(found[0])
-            return str(fields["token"]), str(fields["label"]), int(fields["since_ms"])
+            return _Lease(str(fields["token"]), str(fields["label"]), int(fields["since_ms"]), found[1])
         except (ValueError, KeyError, TypeError):
-            return "", "a client whose lease is unreadable", 0
+            return _Lease("", "a client whose lease is unreadable", 0, found[1])

@@ -70,7 +70,7 @@ async def attempt(call: Awaitable[T]) -> Answer[T] | StoreRefusal | NotDone | Un
 
 
 async def create_certainly(
-    store: MetadataStore, operation: Create, *others: Create | Delete | Check, attempts_max: int
+    store: MetadataStore, operation: Create, *others: Create | Put | Delete | Check, attempts_max: int
 ) -> CreateOutcome:
     """Create the node, in one transaction with `others` if there are any.
 

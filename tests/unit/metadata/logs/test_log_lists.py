@@ -216,6 +216,29 @@ async def test_one_has_the_lease(tree: MemoryStore) -> None:
     assert await a.lease_holder("orders", "u1") is None
 
 
+async def test_a_writer_that_gives_up_its_lease_takes_none_from_its_successor(tree: MemoryStore) -> None:
+    """The successor replaces the lease between the look at it and the request that removes it."""
+    await made(tree)
+    stores = [Troubled(tree) for _ in range(4)]
+    assert await on(stores[0]).take_lease("orders", "u1", "t0", "host 0") == Taken()
+    for number, store in enumerate(stores[:-1]):
+        follows = number + 1
+
+        async def succeed(before: Troubled = store, number: int = follows) -> None:
+            if before.calls == 2:  # the next one removes what was read
+                before.before_each = None
+                successor = on(stores[number])
+                assert (
+                    await successor.take_lease("orders", "u1", f"t{number}", f"host {number}", replace=True) == Taken()
+                )
+
+        store.before_each, store.calls = succeed, 0
+        await on(store).drop_lease("orders", "u1", f"t{number}")
+        assert await opened(tree).lease_holder("orders", "u1") == f"host {follows}"
+    await on(stores[-1]).drop_lease("orders", "u1", "t3")
+    assert await opened(tree).lease_holder("orders", "u1") is None
+
+
 async def test_the_lease_goes_with_the_session(tree: MemoryStore) -> None:
     await made(tree)
     store = tree.session()
