@@ -515,4 +515,21 @@ MUTANTS: list[Mutant] = [
         "(LossReason.LOST, LossReason.REBUILDING)",
         ("tests/unit/replication/test_integrity.py::test_the_mark_of_a_ledger_that_is_whole_again_goes[returned]",),
     ),
+    Mutant(
+        "what a bookie has missed begins again with the time that it may take",
+        "ledgers that were written without it while most were absent miss a copy until a weekly check samples them",
+        "since_ms=now_ms, began_ms=absence.missing_since_ms)",
+        "since_ms=now_ms)",
+        (
+            f"{_AUDITOR}::test_what_was_written_while_most_were_absent_is_verified_when_its_bookie_returns",
+            f"{_DECISIONS}::test_when_most_are_back_the_clocks_of_the_others_begin_again",
+        ),
+    ),
+    Mutant(
+        "the stored record doesn't say when an absence began",
+        "as above, behind a restart of the auditor",
+        '**({} if absence.began_ms is None else {"began_ms": absence.began_ms}),',
+        "",
+        (f"{_AUDITOR}::test_what_was_written_while_most_were_absent_is_verified_when_its_bookie_returns",),
+    ),
 ]

@@ -77,7 +77,7 @@ async def overview(cluster: Cluster, settings: RecoverySettings) -> dict[str, An
         "most_absent": audited.suspended,
         "absent": {
             bookie: {
-                "absent_s": round(max(0.0, now_ms - absence.since_ms) / 1000, 3),
+                "absent_s": round(max(0.0, now_ms - absence.missing_since_ms) / 1000, 3),
                 "replaced": absence.replaced,
                 "lost": absence.marked,
                 "worked_off": absence.worked_off,

@@ -60,6 +60,7 @@ def _encode(record: AuditRecord) -> bytes:
                 "begun": absence.begun,
                 "marked": absence.marked,
                 "worked_off": absence.worked_off,
+                **({} if absence.began_ms is None else {"began_ms": absence.began_ms}),
             }
             for bookie, absence in sorted(record.absences.items())
         },
@@ -82,4 +83,5 @@ def _absence(fields: dict[str, Any]) -> Absence:
         bool(fields.get("begun", False)),  # bkpy 0.2.0 doesn't write it
         bool(fields["marked"]),
         bool(fields["worked_off"]),
+        int(fields["began_ms"]) if "began_ms" in fields else None,
     )

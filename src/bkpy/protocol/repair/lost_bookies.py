@@ -47,6 +47,9 @@ class BookieStatus:
 class Absence:
     """A bookie without its storage `instance` since `since_ms`. `replaced`: it has another storage now.
 
+    `began_ms`: when it began, if `since_ms` has begun again since, for the time that it may take. Ledgers may have been
+    written without the bookie ever since it began.
+
     `begun`: its ledgers get under-replication records, some may have one. `marked`: all of them have or had. And
     `worked_off`: no record is left, or none of the ledgers with one can be repaired. Then its loss makes no other one
     more urgent.
@@ -58,6 +61,12 @@ class Absence:
     begun: bool = False
     marked: bool = False
     worked_off: bool = False
+    began_ms: int | None = None
+
+    @property
+    def missing_since_ms(self) -> int:
+        """Since when the bookie may miss what was written."""
+        return self.since_ms if self.began_ms is None else min(self.began_ms, self.since_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +232,9 @@ def _most(absences: Mapping[str, Absence], bookies: int) -> bool:
 
 
 def _begun_again(absence: Absence, now_ms: int) -> Absence:
-    return absence if absence.marked or absence.replaced else dataclasses.replace(absence, since_ms=now_ms)
+    if absence.marked or absence.replaced:
+        return absence
+    return dataclasses.replace(absence, since_ms=now_ms, began_ms=absence.missing_since_ms)
 
 
 def _due_at(absences: Mapping[str, Absence], settle_ms: int, delay_ms: int) -> dict[str, int]:

@@ -271,7 +271,7 @@ def _loss(absence: Absence, seen: BookieStatus | None) -> LostBookie:
     """The bookie, for under-replication records."""
     rebuilding = absence.replaced or (seen is not None and seen.presence is Presence.LIMBO)
     reason = LossReason.REBUILDING if rebuilding else LossReason.LOST
-    return LostBookie(absence.since_ms, reason.value, absence.instance)
+    return LostBookie(absence.missing_since_ms, reason.value, absence.instance)
 
 
 def _leave(drain: Drain, loss: LostBookie | None, seen: Mapping[str, BookieStatus]) -> LostBookie:

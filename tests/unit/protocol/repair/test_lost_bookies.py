@@ -323,7 +323,9 @@ def test_when_most_are_back_the_clocks_of_the_others_begin_again() -> None:
     before = record(True, a=since(1000), b=since(1000), c=marked, d=replaced)
     found = look(before, bookies="abcdefgh", a=ABSENT, b=ABSENT, c=ABSENT, d=HERE)
     assert not found.record.suspended
-    assert found.record.absences == {"a": BEGUN, "b": BEGUN, "c": marked, "d": replaced}
+    again = dataclasses.replace(BEGUN, began_ms=NOW - 1000)
+    assert found.record.absences == {"a": again, "b": again, "c": marked, "d": replaced}
+    assert again.missing_since_ms == NOW - 1000
     assert set(found.due) == {"d"}
     assert found.look_at_ms == NOW + SETTLE
 

@@ -302,6 +302,26 @@ async def test_while_most_are_absent_nothing_is_marked_and_it_is_said(
     assert await cluster.marked() == {one: {"a", "c"}}
 
 
+async def test_what_was_written_while_most_were_absent_is_verified_when_its_bookie_returns(cluster: Auditing) -> None:
+    """The time that a bookie may take begins again when most are back: what it has missed does not."""
+    before, written = await cluster.ledger("a d e"), await cluster.ledger("a d e", state=LedgerState.OPEN)
+    first = await cluster.auditor()
+    await lose(cluster, "a", "b", "c", for_s=DELAY_S)
+    await cluster.rewrite(written, "a d e")  # it is recovered, and two of three bookies have all of it
+    cluster.clock.now += DELAY_S
+    cluster.bookie("b")
+    await cluster.until(lambda: not cluster.record()["most_absent"])
+    await first.kill()
+    await cluster.auditor(name="b")
+    cluster.clock.now += SETTLE_S
+    await until_marked(cluster, "a")
+    assert (await cluster.marked()).keys() == {before, written}
+    cluster.bookie("a")
+    await cluster.until(lambda: "a" not in cluster.absent())
+    assert await cluster.marked() == {written: {"a"}}
+    assert (await cluster.mark(written)).lost["a"].reason == LossReason.RETURNED
+
+
 @pytest.mark.scenario(57)
 async def test_a_rolling_restart_marks_nothing(cluster: Auditing) -> None:
     await cluster.ledger("a b c")
