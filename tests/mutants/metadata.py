@@ -19,6 +19,7 @@ _RARE = "tests/unit/metadata/replication/test_rare_answers.py"
 _ANOTHER_NODE = f"{_OUTCOMES}::test_what_another_node_keeps_from_being_deleted_is_still_there"
 _PATHS = "tests/unit/metadata/test_metadata_paths.py"
 _WATCHES = "tests/unit/metadata/store/zookeeper/test_watches.py"
+_ENDED = "tests/unit/metadata/store/zookeeper/test_ended_sessions.py"
 _DIRECTORY = "tests/unit/metadata/bookies/test_directory.py"
 _MEMBERSHIP = "tests/unit/metadata/bookies/test_membership.py"
 
@@ -378,5 +379,19 @@ MUTANTS: list[Mutant] = [
         'store.runtime.spawn(_discard_number(store, parent, data), name=f"discard a number of {parent}")',
         "pass",
         (f"{_EDGES}::test_whenever_a_creation_is_cancelled_neither_ledger_nor_id_is_left",),
+    ),
+    Mutant(
+        "a session ends without a word when its credentials are refused",
+        "an export goes on though its lock is another's, and rows come twice",
+        'self._end(UnauthorizedError("ZooKeeper refuses the credentials"))',
+        'self._fail(UnauthorizedError("ZooKeeper refuses the credentials"))',
+        (f"{_ENDED}::test_a_session_whose_credentials_are_refused_later_has_ended",),
+    ),
+    Mutant(
+        "a session whose close is cancelled ends without a word",
+        "as above",
+        'connection.abort(ConnectionLost("the session was closed"))\nself.events.emit(SessionState.EXPIRED)',
+        'connection.abort(ConnectionLost("the session was closed"))',
+        (f"{_ENDED}::test_a_session_whose_close_is_cancelled_has_ended",),
     ),
 ]

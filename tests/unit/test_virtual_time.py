@@ -35,6 +35,7 @@ REAL = {
     "client/test_metrics.py::test_another_thread_may_scrape_while_the_client_works": "threads",
     "client/test_threads.py": "threads",
     "client/write/test_idle_writers.py::test_an_idle_writer_is_small": "what objects of the real loop take",
+    "metadata/store/zookeeper/test_ended_sessions.py": "a server on a socket of the kernel",
     "metadata/store/zookeeper/test_writes_without_answer.py": "a server on a socket of the kernel",
 }
 

@@ -114,9 +114,11 @@ class Session:
                     await connection.send(protocol.CloseRequest())
             except (TimeoutError, ConnectionLost, exc.ResponseError):
                 pass  # the server expires the session by itself
-            finally:
+            finally:  # also of a call that is cancelled: another one finds the session closed, and does nothing
                 connection.abort(ConnectionLost("the session was closed"))
-        self.events.emit(SessionState.EXPIRED)
+                self.events.emit(SessionState.EXPIRED)
+        else:
+            self.events.emit(SessionState.EXPIRED)
 
     def _fail(self, error: BookKeeperError) -> None:
         self._fatal = error
@@ -124,9 +126,13 @@ class Session:
         self._settled.set()
         self.watches.wake_all()  # a watch would otherwise wait for ever
 
-    def _die(self, error: BaseException) -> None:
-        self._fail(MetadataUnavailableError(f"the metadata session ended by a defect: {error!r}", retriable=False))
+    def _end(self, error: BookKeeperError) -> None:
+        """There never will be a connection again: the server ends the session, and with it its nodes."""
+        self._fail(error)
         self.events.emit(SessionState.EXPIRED)
+
+    def _die(self, error: BaseException) -> None:
+        self._end(MetadataUnavailableError(f"the metadata session ended by a defect: {error!r}", retriable=False))
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
@@ -182,10 +188,10 @@ class Session:
             try:
                 connection = await self._connect()
             except exc.AuthFailed:
-                self._fail(UnauthorizedError("ZooKeeper refuses the credentials"))
+                self._end(UnauthorizedError("ZooKeeper refuses the credentials"))
                 return
             except _NoServer as error:
-                self._fail(MetadataUnavailableError(str(error)))
+                self._end(MetadataUnavailableError(str(error)))
                 return
             self._refused_timeout_s = None  # from now on, servers that are away are waited for
             self._first = False
