@@ -349,4 +349,11 @@ MUTANTS: list[Mutant] = [
             "test_a_writer_that_gives_up_its_lease_takes_none_from_its_successor",
         ),
     ),
+    Mutant(
+        "a log that was made in vain is removed without a note",
+        "its ledger is kept for good, and reported as that of a list that was lost",
+        "await self._logs.unmake(self._name, self._uid, note)",
+        "await self._logs.unmake(self._name, self._uid)",
+        (f"{_ROOM}::test_of_a_log_that_is_removed_again_nothing_stays_though_its_opener_ends_then",),
+    ),
 ]

@@ -329,8 +329,9 @@ class Opening:
     async def _unmake(self) -> None:
         """Remove the log that the same call has made, unless another client has used it since."""
         try:
-            if await self._logs.unmake(self._name, self._uid):
-                await LogDeletions(self._logs).note(self._name, self._uid)  # a ledger that was made may still be there
+            # Together: a ledger that was made may still be there, whenever this client ends.
+            note = await LogDeletions(self._logs).prepared(self._name, self._uid)
+            await self._logs.unmake(self._name, self._uid, note)
         except BookKeeperError as error:
             log.info("log %s, which was made in vain, is still there: %s", self._name, error)
 

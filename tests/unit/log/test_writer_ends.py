@@ -34,6 +34,7 @@ from bkpy.errors import (
 from bkpy.log.client import NewLog, create_log
 from bkpy.metadata.logs.catalog import LogStore
 from bkpy.metadata.logs.deletions import LogDeletions
+from bkpy.metadata.logs.maintenance import LogMaintenance, Swept
 from bkpy.metadata.store.outcome import Done
 from bkpy.metadata.store.store import Create, Delete, Put
 
@@ -671,6 +672,28 @@ async def test_a_log_that_can_be_neither_opened_nor_removed_again_stays(
         await client.open_log("orders", create=True, ensemble_size=5, write_quorum=5, ack_quorum=3)
     assert "log orders, which was made in vain, is still there" in caplog.text
     assert [name async for name in client.list_logs()] == ["orders"]
+
+
+async def test_of_a_log_that_is_removed_again_nothing_stays_though_its_opener_ends_then(cluster: InProcess) -> None:
+    """Its ledger does: the auditor has to know that no list of it was lost."""
+    client, session = await faulty_client(cluster)
+    other = await cluster.client(**FAST)
+    multi = session.multi
+
+    async def not_written(operations: Any) -> Any:
+        if isinstance(operations[0], Put):
+            raise MetadataUnavailableError("the list could not be sent")
+        result = await multi(operations)
+        if isinstance(operations[0], Delete):  # the list: the client is killed behind that
+            session.count(1, GONE)
+        return result
+
+    with patch.object(session, "multi", not_written), pytest.raises(MetadataUnavailableError, match="could not be"):
+        await client.open_log("orders", create=True)
+    (left,) = [ledger_id async for ledger_id in other.list_ledgers()]
+    assert not [name async for name in other.list_logs()]
+    maintenance = LogMaintenance(log_parts(other).logs, cluster_of(other).catalog)
+    assert await maintenance.sweep(await other.ledger_metadata(left), 0.0) is Swept.DELETED
 
 
 async def test_a_log_that_another_one_reads_meanwhile_is_not_removed_again(cluster: InProcess) -> None:

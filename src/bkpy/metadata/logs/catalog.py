@@ -175,15 +175,15 @@ class LogStore:
             case _:
                 assert_never(outcome)
 
-    async def unmake(self, name: str, uid: str) -> bool:
-        """Remove a log that was created with this `uid`, unless its list or consumers have changed; then False.
+    async def unmake(self, name: str, uid: str, *also: Create) -> bool:
+        """Remove a log that was created with this `uid`, and make nodes, unless its list or consumers have changed.
 
-        No list has ever named a ledger of it. Raises an error if the outcome isn't certain.
+        Then it returns False. No list has ever named a ledger of it. Raises an error if the outcome isn't certain.
         """
         path = paths.log(self.root, name)
         own = f"{path}/{uid}"
         nodes = Delete(f"{own}/consumers", 0), Delete(own, 0), Delete(path, 0)
-        outcome = await delete_together(self.store, *nodes, attempts_max=self._attempts_max)
+        outcome = await delete_together(self.store, *nodes, *also, attempts_max=self._attempts_max)
         if isinstance(outcome, NotDone | Unknown):
             raise to_error(outcome)
         return isinstance(outcome, Gone)

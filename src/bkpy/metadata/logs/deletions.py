@@ -55,12 +55,10 @@ class LogDeletions:
 
     async def note(self, name: str, uid: str) -> None:
         """Note that the log was deleted, as its list says already. When this returns, `noted` is true."""
-        node = Create(self._node(uid), _RECORD.encode({"name": name, "deleted_ms": self._logs.now_ms()}))
+        node = self._note(name, uid)
         outcome = await create_certainly(self._store, node, attempts_max=self._attempts_max)
         if isinstance(outcome, Missing):  # the first one of the cluster
-            above = await ensure_path(self._store, self._folder, attempts_max=self._attempts_max)
-            if isinstance(above, NotDone):
-                raise to_error(above)
+            await self._make_folder()
             outcome = await create_certainly(self._store, node, attempts_max=self._attempts_max)
         match outcome:
             case Done() | Exists() | Superseded():  # somebody has noted it
@@ -71,6 +69,19 @@ class LogDeletions:
                 raise to_error(outcome)
             case _:
                 assert_never(outcome)
+
+    async def prepared(self, name: str, uid: str) -> Create:
+        """The note, for the transaction that removes the list of a log which was never used."""
+        await self._make_folder()
+        return self._note(name, uid)
+
+    def _note(self, name: str, uid: str) -> Create:
+        return Create(self._node(uid), _RECORD.encode({"name": name, "deleted_ms": self._logs.now_ms()}))
+
+    async def _make_folder(self) -> None:
+        above = await ensure_path(self._store, self._folder, attempts_max=self._attempts_max)
+        if isinstance(above, NotDone):
+            raise to_error(above)
 
     async def noted(self, uid: str) -> bool:
         """Whether it is noted that the log with this uid was deleted."""
