@@ -532,4 +532,18 @@ MUTANTS: list[Mutant] = [
         "",
         (f"{_AUDITOR}::test_what_was_written_while_most_were_absent_is_verified_when_its_bookie_returns",),
     ),
+    Mutant(
+        "a candidate that is refused once stands no more, and keeps its place",
+        "the cluster has no auditor until that process is restarted",
+        'log.debug("the election goes on later: %s", error)',
+        'if not error.retriable:\n    return\nlog.debug("the election goes on later: %s", error)',
+        (f"{_ELECTION}::test_a_candidate_that_may_not_read_the_line_for_a_while_keeps_nobody_from_leading",),
+    ),
+    Mutant(
+        "a place in line that can't be removed now is forgotten",
+        "as above",
+        "isinstance(left, Gone) or isinstance(left.error, ClientClosedError)",
+        "isinstance(left, Gone) or not left.error.retriable",
+        (f"{_ELECTION}::test_a_candidate_that_may_not_read_the_line_for_a_while_keeps_nobody_from_leading",),
+    ),
 ]

@@ -75,9 +75,9 @@ class Election:
                 node = await self._take_place()
                 if node is not None and await self._first(node):
                     await self._term(node, lead)
-            except BookKeeperError as error:
-                if not error.retriable:  # the store was closed
-                    return
+            except ClientClosedError:  # the session is over, and its place in line
+                return
+            except BookKeeperError as error:  # whatever it is: the place would keep all others from leading
                 log.debug("the election goes on later: %s", error)
             await self.withdraw()
             await asyncio.sleep(self._pause_s)
@@ -87,7 +87,7 @@ class Election:
         """Leave the line. Returns when the place is certainly gone, or goes with the session, which is over."""
         while self._token:
             left = await leave_line(self._store, self._line, self._token)
-            if isinstance(left, Gone) or not left.error.retriable:
+            if isinstance(left, Gone) or isinstance(left.error, ClientClosedError):
                 self._token = ""
             else:
                 await asyncio.sleep(self._settings.metadata_retry_pause_s)

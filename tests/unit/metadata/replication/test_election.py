@@ -128,6 +128,23 @@ async def test_one_in_the_middle_that_leaves_wakes_nobody_to_lead(tree: MemorySt
     await third.elected()
 
 
+async def test_a_candidate_that_may_not_read_the_line_for_a_while_keeps_nobody_from_leading(
+    tree: MemoryStore, candidates: Any
+) -> None:
+    """As while the access control of the cluster changes. Its place is the first."""
+    first = candidates("a")
+    first.store.forbidden = {LINE}
+    await wait_until_in_line(tree, 1)
+    second = candidates("b")
+    await wait_until_in_line(tree, 2)
+    await asyncio.sleep(0.01)
+    first.store.forbidden = set()
+    await second.elected()
+    await wait_until_in_line(tree, 2)
+    await second.store.close()
+    await first.elected()
+
+
 async def test_a_leader_gives_up_when_its_session_is_suspended(tree: MemoryStore, candidates: Any) -> None:
     first = candidates("a")
     await first.elected()
