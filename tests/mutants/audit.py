@@ -546,4 +546,11 @@ MUTANTS: list[Mutant] = [
         "isinstance(left, Gone) or not left.error.retriable",
         (f"{_ELECTION}::test_a_candidate_that_may_not_read_the_line_for_a_while_keeps_nobody_from_leading",),
     ),
+    Mutant(
+        "a bookie that returns stays in the record of a ledger that can't be read at that moment",
+        "where no other bookie can take its place, the ledger stays under-replicated for good",
+        "as_it_was) and await self._closed_before(ledger_id, since_ms)",
+        "as_it_was) and await self._catalog.closed_before(ledger_id, since_ms)",
+        (f"{_AUDITOR}::test_a_bookie_that_returns_is_verified_where_the_ledger_cannot_be_read_at_that_moment",),
+    ),
 ]

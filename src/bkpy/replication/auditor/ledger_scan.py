@@ -128,8 +128,9 @@ class LedgerScan:
 
         A bookie stays in records of more than its absence, and where it was absent at the ledger's creation. It also
         stays, for a worker to verify it, where the ledger was not CLOSED when the bookie was lost: the ledger may have
-        been written without it. And so it does in records of another storage. That one came back in limbo, and has
-        copied back what it had lost; but if it ended before it had dropped all of these records, nobody else would.
+        been written without it. So it does if the metadata can't be read: nobody drops it later. And in records of
+        another storage: it came back in limbo, and has copied back what it had lost; but if it ended before it had
+        dropped all of these records, nobody else would.
         """
         dropped = 0
 
@@ -142,7 +143,7 @@ class LedgerScan:
                 as_it_was = [bookie for bookie, loss in back.items() if _is_same(loss, returned[bookie])]
                 some = as_it_was or list(back)
                 since_ms = missing_since_ms(record, some, self._settings)
-                closed = bool(as_it_was) and await self._catalog.closed_before(ledger_id, since_ms)
+                closed = bool(as_it_was) and await self._closed_before(ledger_id, since_ms)
                 act = self._queue.end_absence if closed else self._queue.return_bookies
                 outcome = await act(record, some)
                 if self._queue.refused(outcome):
@@ -160,6 +161,16 @@ class LedgerScan:
         await self._queue.tidy()
         await self._announce()
         return dropped
+
+    async def _closed_before(self, ledger_id: int, since_ms: int) -> bool:
+        """Whether it is certain that the ledger was CLOSED then."""
+        try:
+            return await self._catalog.closed_before(ledger_id, since_ms)
+        except UNREADABLE as error:
+            log.warning(
+                "ledger %d: bookies that are back are verified there, since it can't be read: %s", ledger_id, error
+            )
+            return False
 
     async def _reliable(self) -> bool:
         """Whether this auditor may rely on what it remembers."""

@@ -367,6 +367,23 @@ async def test_a_ledger_that_the_auditor_may_not_read_holds_up_no_other_and_is_m
     assert await cluster.marked() == {forbidden: {"a"}, good: {"a"}}
 
 
+async def test_a_bookie_that_returns_is_verified_where_the_ledger_cannot_be_read_at_that_moment(
+    cluster: Auditing,
+) -> None:
+    """Nobody drops it later from a record of its absence."""
+    forbidden, _ = [await cluster.ledger("a b") for _ in range(2)]
+    auditor = await cluster.auditor()
+    await lose(cluster, "a")
+    await until_marked(cluster, "a")
+    auditor.store.forbidden.add(path := cluster.cluster.catalog.path_of(forbidden))
+    cluster.bookie("a")
+    await cluster.until(lambda: not cluster.absent())
+    auditor.store.forbidden.remove(path)
+    await cluster.rounds(3)
+    assert await cluster.marked() == {forbidden: {"a"}}
+    assert (await cluster.mark(forbidden)).lost["a"].reason == LossReason.RETURNED
+
+
 async def test_a_partition_that_the_auditor_may_not_list_holds_up_no_other(
     cluster: Auditing, caplog: pytest.LogCaptureFixture
 ) -> None:
