@@ -394,4 +394,11 @@ MUTANTS: list[Mutant] = [
         'connection.abort(ConnectionLost("the session was closed"))',
         (f"{_ENDED}::test_a_session_whose_close_is_cancelled_has_ended",),
     ),
+    Mutant(
+        "what a busy server throttles is never repeated",
+        "a moment in which ZooKeeper has too much to do ends the writers of logs",
+        "retriable=in_trouble or error.error_code == _THROTTLED,",
+        "retriable=in_trouble,",
+        (f"{_WITHOUT_ANSWER}::test_a_write_that_a_busy_server_throttles_was_not_done_and_may_be_repeated",),
+    ),
 ]

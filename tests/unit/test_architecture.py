@@ -364,7 +364,11 @@ CONSTANTS = {
     },
     "metadata/uri.py": {"DEFAULT_PORT": OF_ANOTHER},
     "metadata/store/zookeeper/connection.py": {"REQUEST_BYTES_MAX": OF_ANOTHER, "XID_MAX": ON_THE_WIRE},
-    "metadata/store/zookeeper/store.py": {"_API_ERRORS_FROM": ON_THE_WIRE, "_ANY_VERSION": ON_THE_WIRE},
+    "metadata/store/zookeeper/store.py": {
+        "_API_ERRORS_FROM": ON_THE_WIRE,
+        "_ANY_VERSION": ON_THE_WIRE,
+        "_THROTTLED": ON_THE_WIRE,
+    },
     "metadata/store/zookeeper/watches.py": {"SET_WATCHES_BYTES_MAX": OF_ANOTHER},
     "runtime/metrics_page.py": {
         "_LINGER_BYTES": "is of pages over HTTP, which no simulated run has",

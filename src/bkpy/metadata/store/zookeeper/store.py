@@ -42,6 +42,7 @@ _REFUSALS = {
 }
 # Codes above this one come from a server in trouble, those below it from one that refused.
 _API_ERRORS_FROM = -100
+_THROTTLED = -127  # by a server that has too much to do: it has not carried out the request
 _ANY_VERSION = -1
 _DEFAULTS = MetadataSettings()
 
@@ -263,6 +264,6 @@ def _translated(error: exc.ResponseError, path: str, write: bool, index: int | N
     in_trouble = error.error_code > _API_ERRORS_FROM
     return MetadataUnavailableError(
         f"ZooKeeper answered {error} ({error.error_code}) for {path}",
-        retriable=in_trouble,
+        retriable=in_trouble or error.error_code == _THROTTLED,
         outcome_unknown=write and in_trouble,
     )

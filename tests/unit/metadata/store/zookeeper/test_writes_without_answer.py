@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.real("a server on a socket of the kernel")
 
-SESSION_EXPIRED = -112
+SESSION_EXPIRED, THROTTLED = -112, -127
 PAYLOAD = struct.Struct("!i")
 REQUEST = struct.Struct("!ii")  # xid, operation
 HANDSHAKE = struct.Struct("!iiqi16s")  # version, timeout, session, password
@@ -89,3 +89,12 @@ async def test_a_write_that_a_server_does_not_answer_in_time_may_have_been_done(
             await store.delete("/node", 0)
         assert late.value.outcome_unknown
         assert server.writes == [1]
+
+
+async def test_a_write_that_a_busy_server_throttles_was_not_done_and_may_be_repeated() -> None:
+    server = Server(THROTTLED)
+    async with store_on(server, DEADLINE_S) as store:
+        with pytest.raises(MetadataUnavailableError) as refused:
+            await store.delete("/node", 0)
+        assert refused.value.retriable
+        assert not refused.value.outcome_unknown
