@@ -682,4 +682,11 @@ MUTANTS: list[Mutant] = [
         "if self.on_first_unforced is not None:",
         (f"{_FORCE}::test_what_a_bookie_was_not_sent_is_not_forced",),
     ),
+    Mutant(
+        "requests to a bookie that can't be reached share an error",
+        "its traceback grows with each of them",
+        "return self._error.renewed(bookie=self.bookie_id)",
+        "return self._error",
+        (f"{_CONNECTIONS}test_every_request_to_a_bookie_whose_address_is_not_known_gets_an_error_of_its_own",),
+    ),
 ]

@@ -20,7 +20,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from bkpy.client.bookies.connection import BookieConnection, ChannelConnection, ChannelOwner, FrameWriter
-from bkpy.client.bookies.dialling import Dialler, copy_of, hung_up, not_welcome, tells_why_away
+from bkpy.client.bookies.dialling import Dialler, copy_of, hung_up, not_welcome
 from bkpy.errors import BookieUnavailableError, BookKeeperError, FrameTooLargeError, ProtocolError
 from bkpy.protocol.wire import frame as wire
 from bkpy.protocol.wire import messages as m
@@ -352,7 +352,7 @@ class BookieChannel:
         self._used_at = self._runtime.clock.monotonic()
         if self._error is None:
             return BookieUnavailableError("the client is closed", bookie=self.bookie_id)
-        return copy_of(self._error, self.bookie_id) if tells_why_away(self._error) else self._error
+        return self._error.renewed(bookie=self.bookie_id)
 
     # --- connecting -------------------------------------------------------------------------------------------------
 

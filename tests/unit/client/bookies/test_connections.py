@@ -69,6 +69,28 @@ async def test_whoever_wants_one_more_attempt_is_not_told_of_one_that_had_begun_
     assert channel.up
 
 
+async def test_every_request_to_a_bookie_whose_address_is_not_known_gets_an_error_of_its_own(
+    cluster: InProcess,
+) -> None:
+    """A traceback is added to an error each time it is raised: one that all requests share grows with each of them."""
+    client = await cluster.client()
+    channel = pool_of(client).channel("a")
+
+    async def unknown(bookie_id: str) -> str:
+        raise bkpy.MetadataUnavailableError("no session")
+
+    look_up_by(channel, unknown)
+    with pytest.raises(BookieUnavailableError, match="no session"):
+        await channel.connect()
+    errors = []
+    for _ in range(2):
+        with pytest.raises(bkpy.MetadataUnavailableError, match="no session") as raised:
+            await channel.connect()
+        errors.append(raised.value)
+    assert errors[0] is not errors[1]
+    assert [error.bookie for error in errors] == ["a", "a"]
+
+
 async def test_a_bookie_that_is_silent_is_not_waited_for_twice(cluster: InProcess) -> None:
     client = await cluster.client(connect_timeout_s=0.2)
     cluster.hang("a")
