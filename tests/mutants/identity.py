@@ -6,6 +6,7 @@ from tests.mutants import Mutant
 
 _FREED = "tests/unit/bookie/test_freed_ids.py"
 _IDENTITY = "tests/unit/bookie/test_identity_commands.py"
+_TAKEN = "tests/unit/bookie/test_taken_ids.py"
 _DRAINING = "tests/unit/admin/test_drain_work.py"
 _TLS = "tests/unit/bookie/connection/test_tls.py"
 _LIMBO = "tests/unit/replication/test_limbo_fences.py"
@@ -65,9 +66,16 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a start makes a new cookie for one that was deleted meanwhile",
         "a bookie that was decommissioned is a member again, unnoticed",
-        "cookie = await (membership.cookie() if known.storage_cookie is None else membership.known_cookie())",
-        "cookie = await membership.cookie()",
+        "if cookie is None and self._known is not None:\n    raise self._deleted()",
+        "if cookie is None:\n    return None",
         (f"{_FREED}::test_a_bookie_that_is_decommissioned_while_it_starts_gets_no_new_cookie",),
+    ),
+    Mutant(
+        "a start replaces a cookie that another process has written meanwhile",
+        "the other bookie's directories are shut out, with all that they hold",
+        "if cookie != self._known:\n    raise IdentityError(",
+        "if False:\n    raise IdentityError(",
+        (f"{_TAKEN}::test_a_new_bookie_takes_no_id_that_another_one_took_while_it_started",),
     ),
     Mutant(
         "any directories come back under an id that was given up",

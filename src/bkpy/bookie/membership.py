@@ -2,7 +2,7 @@
 
 Invariants: the cookie says where the bookie is before the bookie is registered for the first time; directories that
 have moved, or that are new, are in the cookie before the bookie serves; a bookie on new directories waits until no
-other process is registered with its id.
+other process is registered with its id; a start replaces only the cookie that it has compared its directories with.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ class Membership:
         self._root = root
         self._runtime = runtime
         self._registration: Registration | None = None
+        self._known: VersionedCookie | None = None  # the cookie as this start has read or written it last
 
     async def look_up(self) -> KnownBookie:
         """Read the metadata. Raises `IdentityError` for an id that must not be used again."""
@@ -74,7 +75,7 @@ class Membership:
             raise ConfigError(
                 f"the cluster under {self._root} is bkpy's own, and protocol = bookkeeper is for one of BookKeeper's"
             )
-        cookie = await self.cookie()
+        cookie = self._known = await self.cookie()
         if cookie is not None:
             return KnownBookie(cluster, self._dialect.cookie.storage_part(cookie[0]), limbo_to=-1)
         if of_bookkeeper:
@@ -111,18 +112,29 @@ class Membership:
         """The cookie that the metadata store has now; None if it has none."""
         return await read_cookie(self._store, self._root, self._settings.bookie_id)
 
-    async def known_cookie(self) -> VersionedCookie:
-        """The cookie of a bookie that had one when it began to start.
+    async def unchanged_cookie(self) -> VersionedCookie | None:
+        """The cookie as this start has read or written it last, None if there was none.
 
-        Raises `IdentityError` if it has been deleted since: a new one would bring a bookie back that was given up.
+        Raises `IdentityError` if another process has written or deleted it since. To replace a cookie of other
+        directories would shut these out, with all that they hold. To make a deleted one again would bring a bookie back
+        that was given up.
         """
         cookie = await self.cookie()
-        if cookie is None:
+        if cookie is None and self._known is not None:
+            raise self._deleted()
+        if cookie != self._known:
             raise IdentityError(
-                "its cookie was deleted while it started: it was decommissioned or formatted at the same time",
+                "its cookie was written while it started: another process has taken the bookie's id, perhaps with "
+                "other directories. Stop one of them, or give it another --bookie_id",
                 bookie=self._settings.bookie_id,
             )
         return cookie
+
+    def _deleted(self) -> IdentityError:
+        return IdentityError(
+            "its cookie was deleted while it started: it was decommissioned or formatted at the same time",
+            bookie=self._settings.bookie_id,
+        )
 
     async def draining(self) -> bool:
         """Whether the bookie is draining. Raises `MetadataUnavailableError`."""
@@ -160,7 +172,9 @@ class Membership:
         await self._store_identity(identity)
 
     async def _store_identity(self, identity: bytes) -> None:
-        known = await self.known_cookie()
+        known = await self.unchanged_cookie()
+        if known is None:
+            raise self._deleted()
         value = self._dialect.cookie.with_storage(known[0], identity)
         await self._write_cookie(value, known[1])
 
@@ -183,7 +197,7 @@ class Membership:
                 made = await ensure_path(self._store, f"{self._root}/{parent}", attempts_max=attempts_max)
                 if isinstance(made, NotDone):
                     raise to_error(made, bookie=self._settings.bookie_id)
-        return await write_cookie(
+        version = await write_cookie(
             self._store,
             self._root,
             self._settings.bookie_id,
@@ -192,6 +206,8 @@ class Membership:
             attempts_max=attempts_max,
             fields_of=self._dialect.cookie.fields,
         )
+        self._known = cookie, version
+        return version
 
     # --- the registration -------------------------------------------------------------------------------------------
 

@@ -337,8 +337,7 @@ class BookieNode:
             )
         storage = self._enter(await self._open_storage(membership, known))
         storage.failed.add_done_callback(self._storage_failed)
-        # Opening may have changed it.
-        cookie = await (membership.cookie() if known.storage_cookie is None else membership.known_cookie())
+        cookie = await membership.unchanged_cookie()  # by any other process: opening may have written it
 
         # Of the cluster that the directories belong to, whatever the metadata store is later.
         instance_id = decode_cookie(storage.cookie, "the storage").instance_id
