@@ -148,6 +148,16 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     Mutant(
+        "a fence that went with its key is replayed over entries under the right one",
+        "a writer is fenced that nobody has fenced, after a power cut in a checkpoint",
+        "        if ledger_id in self._ahead:\n",
+        "        if False:\n",
+        (
+            "tests/unit/storage/ledgers/test_replaced_keys.py::"
+            "test_a_crash_at_every_operation_of_the_checkpoint_that_writes_entries_under_the_right_key",
+        ),
+    ),
+    Mutant(
         "a replaced key is forgotten at a crash",
         "the stranger is back after a power cut",
         "            info = self._with_key(info, body)",

@@ -70,6 +70,7 @@ class Replay:
         self._rebuilt = rebuilt
         self._keys: dict[int, bytes] = {}  # of ledgers in a rebuilt index, stored when all records are read
         self._stored: set[int] = set()  # those of them that have entries in the journals
+        self._ahead: set[int] = set()  # ledgers whose entries in an index are under a later key than the last record's
 
     async def run(self) -> None:
         """Replay all journals; returns when everything that was read is in the indexes."""
@@ -232,6 +233,12 @@ class Replay:
         elif record.kind != RecordKind.EXPLICIT_LAC and info.key and info.key != body:
             info = self._with_key(info, body)
         assert info is not None
+        if record.kind != RecordKind.EXPLICIT_LAC:
+            self._ahead.discard(ledger_id)
+            if body and info.key not in (b"", body):
+                self._ahead.add(ledger_id)
+        if ledger_id in self._ahead:
+            return  # what came with a key that gave way went with it
         if record.kind == RecordKind.FENCE:
             info.fenced, info.fence_of_limbo = True, False
             self._ledgers.fenced.add(ledger_id)

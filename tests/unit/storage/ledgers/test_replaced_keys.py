@@ -6,9 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.sim.disk import SimulatedCrash
 from tests.unit.storage.support import KEY, Batch, Host, add, read_all
 from tests.unit.storage.support import settings as bookie_settings
 
+from bkpy.errors import StorageFailedError
 from bkpy.protocol.wire.messages import Status
 from bkpy.protocol.wire.records import RecordCodec
 from bkpy.storage.journal.format import RecordKind
@@ -51,6 +53,44 @@ async def test_a_power_cut_brings_back_no_wrong_key_and_none_of_its_fences(check
         assert (LEDGER in storage.fenced, FENCED in storage.fenced) == (False, True)
         assert (await read_all(storage, LEDGER, 0, 1))[0].keys() == {0, 1}
         storage.check_invariants()
+
+
+def test_a_crash_at_every_operation_of_the_checkpoint_that_writes_entries_under_the_right_key() -> None:
+    """Some ledgers' rows are ahead of the marks then: the wrong key's records are replayed over them."""
+
+    async def crash(nth: int) -> bool:
+        host = Host(settings=bookie_settings(checkpoint_commit_ledgers=1))
+        storage = await host.boot()
+        await storage.states((LEDGER, FENCED))
+        storage.create(LEDGER, WRONG)
+        await storage.set_explicit_lac(LEDGER, RecordCodec(LEDGER).explicit_lac(41, 4000))
+        for ledger_id in (LEDGER, FENCED):
+            assert await storage.fence(ledger_id, WRONG)
+            assert await storage.replace_key(ledger_id, KEY) is Status.OK
+        await add(storage, Batch(LEDGER, 0, 2), Batch(FENCED, 0))
+        await storage.set_explicit_lac(FENCED, RecordCodec(FENCED).explicit_lac(0, 4))
+        assert await storage.fence(FENCED, KEY)
+        host.disk.crash_at(nth)
+        try:
+            await storage.checkpoint()
+        except (SimulatedCrash, StorageFailedError):
+            pass
+        else:
+            return False
+        host.disk.power_cut()
+        storage = await host.boot()
+        states = await storage.states((LEDGER, FENCED))
+        found = {i: (state.key, state.fenced, len(state.explicit_lac)) for i, state in states.items() if state}
+        assert found == {LEDGER: (KEY, False, 0), FENCED: (KEY, True, 32)}
+        assert (LEDGER in storage.fenced, FENCED in storage.fenced) == (False, True)
+        assert (await read_all(storage, LEDGER, 0, 1))[0].keys() == {0, 1}
+        storage.check_invariants()
+        return True
+
+    nth = 0
+    while asyncio.run(crash(nth)):
+        nth += 1
+    assert nth > 5
 
 
 async def test_a_key_with_entries_stays() -> None:
