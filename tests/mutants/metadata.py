@@ -374,6 +374,21 @@ MUTANTS: list[Mutant] = [
         (f"{_DIRECTORY}::test_a_registration_that_this_client_may_not_read_hides_no_other_one",),
     ),
     Mutant(
+        "a refused list of bookies ends what follows it",
+        "a client notices no bookie any more that comes or goes, though its rights are back",
+        "except UnauthorizedError as error:  # also of setting the watch; rights may come back\n"
+        "    self._report(error)",
+        "except UnauthorizedError:\n    raise",
+        (f"{_DIRECTORY}::test_bookies_are_noticed_again_once_this_client_may_list_them_again",),
+    ),
+    Mutant(
+        "a refused list of bookies ends its regular reading",
+        "a client goes on with addresses of long ago, though its rights are back",
+        "with contextlib.suppress(MetadataUnavailableError, UnauthorizedError):\n    await self.refresh()",
+        "with contextlib.suppress(MetadataUnavailableError):\n    await self.refresh()",
+        (f"{_DIRECTORY}::test_registrations_are_read_again_once_this_client_may_list_them_again",),
+    ),
+    Mutant(
         "the node of an id left by a creation that is cancelled as it draws it",
         "an id counts as a ledger to come until the session ends: after a restore nothing from there on is collected",
         'store.runtime.spawn(_discard_number(store, parent, data), name=f"discard a number of {parent}")',

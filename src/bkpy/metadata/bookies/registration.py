@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, assert_never
 
@@ -61,6 +62,8 @@ if TYPE_CHECKING:
 
     from bkpy.metadata.store.outcome import CreateOutcome
     from bkpy.runtime.interfaces import Runtime
+
+log = logging.getLogger("bkpy.client")
 
 _RECORD: Final = StoredRecord("a registration", version=1)
 # A predecessor's session ends within its timeout and a tick of the server's, which is at most half a timeout.
@@ -465,6 +468,7 @@ class BookieDirectory:
         self._reads = asyncio.Semaphore(settings.bookie_reads_at_once)
         self._watches: list[Watch] = []
         self._tasks: list[asyncio.Task[Any]] = []
+        self._reported = ""  # why the list can't be read, if that was logged
 
     @property
     def readable(self) -> frozenset[str]:
@@ -507,6 +511,7 @@ class BookieDirectory:
             self.bookies = {name: info for name, info in writable.items() if name not in refusing}
             self.read_only, self.draining = refusing, draining
             self._see({**writable, **read_only})
+            self._reported = ""
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -593,24 +598,37 @@ class BookieDirectory:
         return self._addresses[bookie_id]
 
     async def _follow(self, watch: Watch) -> None:
-        async for _ in watch:
-            while not watch.closed:
-                try:
+        while not watch.closed:
+            try:
+                async for _ in watch:
                     await self.refresh(whole=False)
-                    break
-                except ClientClosedError:
-                    return
-                except MetadataUnavailableError as error:
-                    if not error.retriable:
-                        raise
-                    await asyncio.sleep(self._settings.metadata_retry_pause_s)
+                return
+            except ClientClosedError:
+                return
+            except UnauthorizedError as error:  # also of setting the watch; rights may come back
+                self._report(error)
+            except MetadataUnavailableError as error:
+                if not error.retriable:
+                    raise
+            await asyncio.sleep(self._settings.metadata_retry_pause_s)
+            watch.wake()
+
+    def _report(self, error: UnauthorizedError) -> None:
+        """Log once that this client goes on with its last list."""
+        if str(error) != self._reported:
+            self._reported = str(error)
+            log.error(
+                "failed to list the bookies, going on with the last list, retrying in %g s: %s",
+                self._settings.metadata_retry_pause_s,
+                error,
+            )
 
     async def _refresh_regularly(self) -> None:
         # A watch on the list isn't woken by a change within a node, and a watch on each node would cost too much.
         with contextlib.suppress(ClientClosedError):
             while True:
                 await asyncio.sleep(self._settings.bookie_refresh_interval_s)
-                with contextlib.suppress(MetadataUnavailableError):
+                with contextlib.suppress(MetadataUnavailableError, UnauthorizedError):
                     await self.refresh()
                     await self._forget_gone()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING
 
@@ -10,11 +11,12 @@ from tests.in_process import runtime_here
 from tests.unit.metadata.store.troubled import Troubled
 from tests.waiting import eventually, turns
 
+from bkpy.config.client import client_settings
 from bkpy.metadata import paths
 from bkpy.metadata.bookies.registration import BookieDirectory
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.store.memory import MemoryStore
-from bkpy.metadata.store.store import Create, Delete
+from bkpy.metadata.store.store import Create, Delete, Put
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -154,4 +156,39 @@ async def test_a_registration_that_this_client_may_not_read_hides_no_other_one(t
     session.forbidden.clear()
     await directory.refresh()
     assert directory.bookies["theirs"].address == "127.0.0.1:4000"
+    await directory.close()
+
+
+@pytest.mark.parametrize("folder", [paths.AVAILABLE, paths.READ_ONLY, paths.DRAINING])
+async def test_bookies_are_noticed_again_once_this_client_may_list_them_again(
+    tree: MemoryStore, folder: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    session = Troubled(tree)
+    settings = client_settings(bookie_refresh_interval_s=1e6)
+    directory = BookieDirectory(session, ROOT, runtime_here(), settings)
+    await directory.start()
+    session.forbidden = {f"{ROOT}/{folder}"}
+    registered(tree, "early", 4000)
+    await asyncio.sleep(10 * settings.metadata_retry_pause_s)
+    assert "early" not in directory.bookies
+    assert len([one for one in caplog.messages if "failed to list the bookies" in one]) == 1
+    session.forbidden.clear()
+    await eventually(lambda: "early" in directory.bookies, "the one that came meanwhile is noticed")
+    registered(tree, "later", 5000, read_only=True)
+    await eventually(lambda: "later" in directory.read_only, "the next one is noticed, too")
+    await directory.close()
+
+
+async def test_registrations_are_read_again_once_this_client_may_list_them_again(tree: MemoryStore) -> None:
+    session = Troubled(tree)
+    settings = client_settings(bookie_refresh_interval_s=60)
+    directory = BookieDirectory(session, ROOT, runtime_here(), settings)
+    await directory.start()
+    session.forbidden = {f"{ROOT}/{paths.AVAILABLE}"}
+    await asyncio.sleep(200)
+    session.forbidden.clear()
+    changed = json.dumps({"version": 1, "bookie_id": "b1", "address": "127.0.0.1:4000"}).encode()
+    tree.apply(Put(path_of("b1"), changed, 0), 0)
+    await asyncio.sleep(100)
+    assert directory.bookies["b1"].address == "127.0.0.1:4000"
     await directory.close()
