@@ -249,6 +249,20 @@ MUTANTS = [
         (_SALVAGE + "test_a_running_bookie_a_file_that_exists_and_other_directories_are_refused",),
     ),
     Mutant(
+        "two salvages write to one file at the same time",
+        "a file of the name that was given has half of the other one's entries, and none of its own",
+        "        held.enter_context(_alone(files, path, temporary))",
+        "        open(temporary, 'ab').close()",
+        (_SALVAGE + "test_one_salvage_at_a_time_is_written_to_a_file",),
+    ),
+    Mutant(
+        "a salvage replaces one that ended just now",
+        "the entries of another machine's bookies are gone again",
+        "            _check_free(files, path)  # the other process may have ended since",
+        "            pass",
+        (_SALVAGE + "test_a_salvage_that_ends_as_another_one_begins_is_not_written_over",),
+    ),
+    Mutant(
         "a salvage keeps one of two copies that differ",
         "the other one, which may be right, is lost",
         "        for record, bookies in by_bytes.items():\n",
@@ -279,7 +293,7 @@ MUTANTS = [
     Mutant(
         "a backup doesn't look again once it has the lock",
         "it replaces the one that another process has just written",
-        "            _check_free(files, path)  # that process may have ended just now\n",
+        "            _check_free(files, path)  # the other process may have ended since\n",
         "            pass\n",
         ("tests/unit/metadata/test_backup_file.py::test_a_backup_that_ends_as_another_one_begins_is_not_written_over",),
     ),

@@ -104,15 +104,13 @@ def salvage(
     `ends`: of the ledgers in the backup with the checksum `backup`, if there is one. Raises `ConfigError`
     for directories that hold nothing of a bookie, or that a running one uses, and for a file that exists.
     """
-    if files.exists(path):
-        raise ConfigError(f"{path} exists: it is not replaced")
+    _check_free(files, path)
     scratch, temporary = f"{path}.rows", f"{path}.new"
     with contextlib.ExitStack() as held:
         names = {directory: _bookie_of(files, directory, held) for directory in directories}
+        held.enter_context(_alone(files, path, temporary))
         if files.exists(scratch):
             stores.remove(scratch)  # of one that was killed
-        if files.exists(temporary):
-            files.unlink(temporary)
         store = stores.open(scratch, create=True)
         held.callback(stores.remove, scratch)
         held.callback(store.close)
@@ -126,8 +124,8 @@ def salvage(
                     _scan_file(files, store, scan, kind)
         if not scan.sources:
             raise ConfigError(f"there are no entry logs and no journal files in {', '.join(directories)}")
-        file = files.open(temporary, create=True)
-        try:
+        with contextlib.closing(files.open(temporary)) as file:
+            file.truncate(0)
             header: dict[str, Any] = {
                 "format": FORMAT,
                 "version": VERSION,
@@ -137,14 +135,36 @@ def salvage(
             }
             found = _Writer(files, store, scan, SealedLines(), file, ends or {}).run(header, path)
             file.fdatasync()
-        except BaseException:
-            file.close()
-            files.unlink(temporary)
-            raise
-        file.close()
         files.rename(temporary, path)
         files.sync_dir(path.rpartition("/")[0] or "/")
     return found
+
+
+@contextlib.contextmanager
+def _alone(files: Files, path: str, temporary: str) -> Iterator[None]:
+    """While nobody else writes that file: the lock is that of the unfinished one, of which nothing is left on an error.
+
+    A process that was killed leaves it, without its lock.
+    """
+    with contextlib.ExitStack() as own:
+        try:
+            own.enter_context(files.lock(temporary))
+        except BlockingIOError:
+            raise ConfigError(
+                f"another process is writing a salvage to {path}: choose another name, or wait until it ends"
+            ) from None
+        try:
+            _check_free(files, path)  # the other process may have ended since
+            yield
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                files.unlink(temporary)
+            raise
+
+
+def _check_free(files: Files, path: str) -> None:
+    if files.exists(path):
+        raise ConfigError(f"{path} exists: it is not replaced")
 
 
 def _bookie_of(files: Files, directory: str, held: contextlib.ExitStack) -> str:

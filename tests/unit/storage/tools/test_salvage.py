@@ -17,6 +17,7 @@ from tests.unit.storage.support import records
 from bkpy.errors import ConfigError
 from bkpy.protocol.restore.salvaging import LedgerEnd
 from bkpy.protocol.wire.records import RecordCodec
+from bkpy.runtime.system import RealFiles
 from bkpy.storage.entry_log.entry_log import BlockWriter, log_name
 from bkpy.storage.index.ids import Ids
 from bkpy.storage.tools.salvage import Found, salvage
@@ -237,3 +238,50 @@ async def test_a_running_bookie_a_file_that_exists_and_other_directories_are_ref
             salvage(runtime.files, runtime.store, [str(directory)], str(tmp_path / "out"), time_ms=7)
     assert not (tmp_path / "out").exists()
     assert not (tmp_path / "out.rows").exists()
+
+
+async def test_one_salvage_at_a_time_is_written_to_a_file(local: InProcess, tmp_path: Path) -> None:
+    for node in local.nodes:
+        await node.stop()
+    out, refused = tmp_path / "out", []
+
+    def beside(path: str) -> None:
+        try:
+            salvaged(local.directory, out, "b")
+        except ConfigError as error:
+            refused.append(error.message)
+
+    _, lines = salvaged(local.directory, out, "a", progress=beside)
+    assert refused
+    assert all("another process is writing a salvage" in message for message in refused)
+    assert {path.split("/")[-2] for path in lines[0]["directories"]} == {"a"}
+    assert [name for name in runtime_here().files.listdir(str(tmp_path)) if name.startswith("out")] == ["out"]
+
+
+async def test_a_salvage_that_ends_as_another_one_begins_is_not_written_over(
+    local: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for node in local.nodes:
+        await node.stop()
+    out, lock = tmp_path / "out", RealFiles.lock
+
+    def lock_behind_another(self: RealFiles, name: str) -> Any:
+        if name.endswith(".new"):
+            out.write_bytes(b"of another process")
+        return lock(self, name)
+
+    monkeypatch.setattr(RealFiles, "lock", lock_behind_another)
+    with pytest.raises(ConfigError, match="exists: it is not replaced"):
+        salvaged(local.directory, out)
+    assert out.read_bytes() == b"of another process"
+    assert [name for name in runtime_here().files.listdir(str(tmp_path)) if name.startswith("out")] == ["out"]
+
+
+async def test_a_salvage_that_was_killed_is_begun_again(local: InProcess, tmp_path: Path) -> None:
+    ledger_id = await written(await local.client(), (3, 3, 2))
+    for node in local.nodes:
+        await node.stop()
+    (tmp_path / "out.new").write_bytes(b"half of one, longer than what comes" * 10_000)
+    runtime_here().store.open(str(tmp_path / "out.rows"), create=True).close()
+    _, lines = salvaged(local.directory, tmp_path / "out")
+    assert len(entries(lines, ledger_id)) == 20
