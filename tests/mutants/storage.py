@@ -508,6 +508,16 @@ MUTANTS: list[Mutant] = [
         (f"{_TESTS}/tools/rebuild/test_rebuild.py::test_everything_is_found_again_and_fenced",),
     ),
     Mutant(
+        "a look through an index that was killed counts as damage",
+        "an operator rebuilds a sound index, and the rebuild forgets what was in limbo in it",
+        "if done.returncode < 0 or reason.startswith(_NO_MEMORY):",
+        "if False:",
+        (
+            "tests/unit/runtime/test_ordered_store.py::"
+            "test_a_look_through_a_store_that_is_ended_from_outside_finds_no_damage",
+        ),
+    ),
+    Mutant(
         "damage in a log forgotten by a rebuild",
         "entries that were in the damaged bytes are denied",
         "self.lost = self.lost or scan.lost",

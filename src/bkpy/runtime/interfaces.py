@@ -192,7 +192,7 @@ class Stores(Protocol):
         """Blocks. `CorruptDataError` if the store, which nobody may have open, can't be used without harm.
 
         Without it, a damaged store may end the process, or hide rows that are there. What is in the rows is not looked
-        at. No store is no damage.
+        at. No store is no damage. `StorageFailedError` if it could not be looked through, as for want of memory.
         """
 
     def exchange(self, store: OrderedStore, other: OrderedStore) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import lmdb
 
-from bkpy.errors import CorruptDataError
+from bkpy.errors import CorruptDataError, StorageFailedError
 from bkpy.runtime import lmdb_pages
 from bkpy.runtime.directories import exchange, sync_dir
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 
 _META_PAGES = 2
+# What damage makes a program do to itself. Other signals come from outside, as SIGKILL where memory is short.
+_CRASHES = frozenset((signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE))
+_NO_MEMORY = ("MemoryError", f"OSError: [Errno {errno.ENOMEM}]")  # the child's last line
 _OPENINGS = 3  # of one store, until its files are found to belong together
 _log = logging.getLogger("bkpy.bookie")
 
@@ -93,6 +97,13 @@ class _LmdbContext:
 def _as_os_error(error: lmdb.Error) -> OSError:
     """LMDB's failures as other disk errors: its own codes are negative, the system's are errnos."""
     return OSError(error.code if error.code and error.code > 0 else errno.EIO, str(error))
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # one that has none
+        return f"signal {number}"
 
 
 def _child(statement: str) -> list[str]:
@@ -231,10 +242,18 @@ class LmdbStores:
         done = subprocess.run(_child(f"sys.exit(pages.main({path!r}))"), capture_output=True, text=True)
         if done.returncode == lmdb_pages.DAMAGED:
             raise CorruptDataError(done.stdout.strip(), path=file)
-        if done.returncode < 0:
-            raise CorruptDataError(f"looking through it ends with signal {-done.returncode}", path=file)
+        if -done.returncode in _CRASHES:
+            raise CorruptDataError(f"looking through it ends with {_signal_name(-done.returncode)}", path=file)
         if done.returncode:
             reason = (done.stderr.strip().splitlines() or ["no reason is given"])[-1]
+            if done.returncode < 0:
+                reason = _signal_name(-done.returncode)
+            if done.returncode < 0 or reason.startswith(_NO_MEMORY):
+                raise StorageFailedError(
+                    f"failed to look through it: {reason}. That comes from outside, as where memory is short: nothing "
+                    "is known of damage. Free memory and try again",
+                    path=file,
+                )
             raise CorruptDataError(f"it can't be looked through: {reason}", path=file)
 
     def exchange(self, store: OrderedStore, other: OrderedStore) -> None:

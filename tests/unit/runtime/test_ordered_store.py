@@ -7,12 +7,16 @@ import errno
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.unit.storage.support import settings
 
+from bkpy.errors import CorruptDataError, StorageFailedError
 from bkpy.runtime.directories import exchange
 from bkpy.runtime.ordered_store import LmdbStores
+from bkpy.runtime.system import real_runtime
+from bkpy.storage.tools.rebuild.standing import standing_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -171,3 +175,46 @@ def test_a_reader_that_opens_a_store_during_exchanges_finds_all_rows_and_hides_n
     reader.wait()
     reader.stdout.close()
     store.close()
+
+
+ENDS = {
+    "SIGKILL": "os.kill(os.getpid(), signal.SIGKILL)",  # as by the kernel, where memory is short
+    "SIGTERM": "os.kill(os.getpid(), signal.SIGTERM)",
+    "MemoryError": "raise MemoryError",
+    "Cannot allocate memory": "raise OSError(12, os.strerror(12))",
+}
+
+
+@pytest.mark.parametrize("why", ENDS)
+def test_a_look_through_a_store_that_is_ended_from_outside_finds_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """Or else an operator rebuilds a sound index, and a rebuild concludes that the old one can't be read."""
+    path = str(tmp_path / "index")
+    LmdbStores().open(path, create=True).close()
+    run = subprocess.run
+
+    def ended(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        return run([*command[:-1], f"import os, signal; {ENDS[why]}"], **options)
+
+    monkeypatch.setattr(subprocess, "run", ended)
+    with pytest.raises(StorageFailedError, match=f"{why}.*nothing is known of damage") as failure:
+        LmdbStores().check(path)
+    assert failure.value.path == f"{path}/data.mdb"
+    with pytest.raises(StorageFailedError, match="nothing is known of damage"):
+        standing_of(real_runtime(), str(tmp_path), settings())
+    monkeypatch.undo()
+    LmdbStores().check(path)
+
+
+def test_a_look_through_a_store_that_crashes_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(tmp_path / "index")
+    LmdbStores().open(path, create=True).close()
+    run = subprocess.run
+
+    def crashing(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        return run([*command[:-1], "import os, signal; os.kill(os.getpid(), signal.SIGBUS)"], **options)
+
+    monkeypatch.setattr(subprocess, "run", crashing)
+    with pytest.raises(CorruptDataError, match="ends with SIGBUS"):
+        LmdbStores().check(path)
