@@ -131,6 +131,13 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     Mutant(
+        "a recycled journal file that has its old name back counts as the oldest one",
+        "a rebuild refuses a sound journal, or puts every ledger in limbo",
+        "if header.file_id == file_id or decode_frame_header(",
+        "if True or decode_frame_header(",
+        (f"{_TESTS}/tools/rebuild/test_rebuild.py::test_a_recycled_file_that_has_its_old_name_back_is_no_damage",),
+    ),
+    Mutant(
         "an unreadable header of a journal ends a check",
         "an operator gets an error in place of what is damaged",
         "except OSError as e:\nself._found(Defect(e.filename or directory, None, None, str(e), JOURNAL))",

@@ -310,18 +310,19 @@ class JournalReader:
 
 
 def oldest_mark(files: Files, directory: str) -> Mark | None:
-    """The place of the oldest frame that a journal still has, None if it has no file. Blocks."""
-    file_id = min((i for i in map(file_id_of, files.listdir(directory)) if i is not None), default=None)
-    if file_id is None:
-        return None
-    file = files.open(f"{directory}/{file_name(file_id)}", read_only=True)
-    try:
-        header = decode_file_header(file.pread(PAGE_BYTES, 0))
-    finally:
-        file.close()
-    if header is None:  # damaged, which the reader that begins here reports
-        return START._replace(file_id=file_id, offset=PAGE_BYTES)
-    return Mark(file_id, PAGE_BYTES, header.sequence, header.chain)
+    """The place of the oldest frame that a journal still has, None if it has no file. Blocks.
+
+    A recycled file may have its old name back, by a power cut, and the header of the file that it was to be. It has no
+    frame then: its new name is synced before the first one.
+    """
+    for file_id in sorted(i for i in map(file_id_of, files.listdir(directory)) if i is not None):
+        with contextlib.closing(files.open(f"{directory}/{file_name(file_id)}", read_only=True)) as file:
+            header = decode_file_header(file.pread(PAGE_BYTES, 0))
+            if header is None:  # damaged, which the reader that begins here reports
+                return START._replace(file_id=file_id, offset=PAGE_BYTES)
+            if header.file_id == file_id or decode_frame_header(file.pread(PAGE_BYTES, PAGE_BYTES), 0, header.nonce):
+                return Mark(file_id, PAGE_BYTES, header.sequence, header.chain)
+    return None
 
 
 def newest_header(files: Files, directory: str) -> FileHeader | None:

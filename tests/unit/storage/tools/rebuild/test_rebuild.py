@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.sim.disk import SimDisk, SimulatedCrash
+from tests.sim.disk import EntryStatus, SimDisk, SimulatedCrash
 from tests.sim.store import SimStores
 from tests.unit.storage.acknowledged_writes import (
     IDS,
@@ -1242,3 +1242,29 @@ async def test_a_journal_file_that_was_begun_in_the_page_cache_alone_leaves_no_g
             oldest.add(cut.journal_files()[0] == begun)
             assert (await rebuild(cut, Metadata({1: metadata_of(1, 2)}))).trusted
     assert oldest == {True, False}
+
+
+async def test_a_recycled_file_that_has_its_old_name_back_is_no_damage() -> None:
+    """A power cut took back the name, and not the header, of the file that the journal was about to begin."""
+    nth = tried = 0
+    while True:
+        nth += 1
+        host, writes = Host(settings=settings(journal_max_backups=0, journal_as_entry_log=False)), AcknowledgedWrites()
+        storage = await host.boot()
+        host.disk.crash_at(nth, operation="sync_dir", path="journal0")
+        with contextlib.suppress(SimulatedCrash, StorageFailedError):
+            for i in range(12):
+                await writes.add(storage, Batch(1, i, payload=bytes([i]) * 400_000))
+                if i % 4 == 3:
+                    await storage.checkpoint()
+        storage.release()
+        if not host.disk.dead:
+            break
+        host.disk.heal()
+        before = host.journal_files()
+        host.disk.power_cut(lambda item: EntryStatus.DROPPED if item.kind == "entry" else EntryStatus.KEPT)
+        tried += host.journal_files() != before
+        done = await rebuild(host, Metadata({1: metadata_of(1, max(writes.acknowledged[1]))}))
+        assert (done.damages, done.trusted) == ([], True)
+        await check(host, writes)
+    assert tried
