@@ -31,6 +31,16 @@ MUTANTS: list[Mutant] = [
         (f"{_WAITING}::test_what_waits_for_the_states_of_ledgers_is_charged_until_it_ends",),
     ),
     Mutant(
+        "a look at a socket that is closed already ends the watch over all clients",
+        "clients that stall are never disconnected again, and keep what they hold of the bookie's memory",
+        "except (OSError, ValueError):  # uvloop's has a negative descriptor then",
+        "except KeyError:",
+        (
+            "tests/unit/bookie/connection/test_tls.py::"
+            "test_a_client_that_goes_while_it_is_not_read_ends_no_watch_over_the_others",
+        ),
+    ),
+    Mutant(
         "appends that wait without a bound of their number",
         "one client makes a bookie hold any number of frames",
         "if len(self.backlog) + self._undecided >= self._frames_max or budget.exhausted:",

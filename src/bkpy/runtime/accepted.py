@@ -76,5 +76,13 @@ def detect_vanished_client(sock: Socket, keepalive_interval_s: int, vanished_tim
 
 
 def closed_by_client(sock: Socket) -> bool:
-    """Whether the client has closed a connection that the bookie doesn't read from. Only the kernel knows then."""
-    return hasattr(socket, "TCP_INFO") and sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in _ENDED_STATES
+    """Whether the client has closed a connection that the bookie doesn't read from. Only the kernel knows then.
+
+    Also of a socket that is closed here: with TLS, `connection_lost` is called a turn of the loop later.
+    """
+    if not hasattr(socket, "TCP_INFO"):
+        return False
+    try:
+        return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in _ENDED_STATES
+    except (OSError, ValueError):  # uvloop's has a negative descriptor then
+        return True

@@ -12,6 +12,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+import uvloop
 from tests.certificates import Authority, Issued
 from tests.hooks import (
     accepted_transport,
@@ -34,6 +35,7 @@ from bkpy.config.client import client_settings
 from bkpy.errors import ConfigError, TlsError
 from bkpy.protocol.wire import frame as wire
 from bkpy.protocol.wire.messages import Op, Status
+from bkpy.runtime.accepted import closed_by_client
 from bkpy.runtime.tls import Certificates, Failure, Side, TlsFiles, explained
 
 if TYPE_CHECKING:
@@ -574,3 +576,47 @@ def test_an_encrypted_key_asks_nobody(tmp_path: Path) -> None:
 def test_settings_that_are_not_whole_are_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         client_settings(**settings)
+
+
+async def test_a_client_that_goes_while_it_is_not_read_ends_no_watch_over_the_others(secure: Secure) -> None:
+    """Its socket is closed a turn of the loop before `connection_lost`, and a look may come in between."""
+    await secure.start()
+    client = await secure.client()
+    await (await client.create_ledger()).append(b"x")
+    for connection in secure.cluster.connections("a"):
+        connection.pause("memory")
+        connection.abort()
+        while not connection.lost:
+            connection.count_idle_tick()
+            await asyncio.sleep(0)
+    assert not secure.cluster.connections("a")
+
+
+@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_socket_that_is_closed_here_counts_as_closed(loop_factory: Any) -> None:
+    async def main() -> list[bool]:
+        accepted: asyncio.Queue[asyncio.BaseTransport] = asyncio.Queue()
+
+        class Noted(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                accepted.put_nowait(transport)
+
+            def connection_lost(self, exc: Exception | None) -> None:
+                lost.set()
+
+        lost = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(Noted, "127.0.0.1", 0)
+        transport, _ = await loop.create_connection(asyncio.Protocol, *server.sockets[0].getsockname())
+        mine = await accepted.get()
+        sock = mine.get_extra_info("socket")
+        found = [closed_by_client(sock)]
+        cast("asyncio.Transport", mine).abort()
+        await lost.wait()
+        found.append(closed_by_client(sock))
+        transport.close()
+        server.close()
+        return found
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        assert runner.run(main()) == [False, True]
