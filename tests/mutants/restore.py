@@ -74,6 +74,13 @@ MUTANTS = [
         (_RESTORE + "test_an_acknowledged_entry_that_is_nowhere_keeps_the_ledger_open",),
     ),
     Mutant(
+        "a ledger of a restored cluster is given up though a bookie gave no answer",
+        "the entries that only this bookie has are collected: a loss was accepted that was none",
+        "        retriable = self._without_answer if self._everywhere is not None else None\n",
+        "        retriable = False if self._everywhere is not None else None\n",
+        (_RESTORE + "test_a_ledger_is_not_given_up_because_a_bookie_gives_no_answer",),
+    ),
+    Mutant(
         "bookies copy for a restored cluster only from those that the metadata name",
         "copies that were moved after the backup are collected, and the entries lost",
         "await self._copy(metadata, missing_ranges, widened(metadata, sources))",

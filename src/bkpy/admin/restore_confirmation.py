@@ -51,11 +51,15 @@ _NAMED_MAX: Final = 1000  # failed ledgers that are named
 
 @dataclass
 class ConfirmationProgress:
-    """How far it is. `not_closed`: ledgers that couldn't be closed, and why; `waiting_for`: what bookies still do."""
+    """How far it is. `not_closed`: ledgers that couldn't be closed, and why; `waiting_for`: what bookies still do.
+
+    `unanswered`: ledgers that couldn't be closed for a reason that may pass, and which.
+    """
 
     state: RestoreState
     closed: int = 0
     not_closed: dict[int, str] = field(default_factory=dict)
+    unanswered: dict[int, str] = field(default_factory=dict)
     waiting_for: list[str] = field(default_factory=list)
 
 
@@ -115,6 +119,8 @@ class RestoreConfirmation:
         if found.restore.state is RestoreState.RESTORED:
             bookies = await self._all_here(without)
             await self._close_all(bookies, done, progress)
+            if done.unanswered:  # no loss follows from that: the entries may all be there
+                raise _unanswered(done.unanswered)
             if done.not_closed and not accept_loss:
                 raise _not_closed(done.not_closed)
             await self._relocate(set(without), bookies, accept_loss=accept_loss)
@@ -172,8 +178,7 @@ class RestoreConfirmation:
             except (MetadataUnavailableError, ClientClosedError):
                 raise  # of that, nothing follows for the ledger: it would be given up though its entries are there
             except BookKeeperError as error:
-                if len(done.not_closed) < _NAMED_MAX:
-                    done.not_closed[metadata.ledger_id] = str(error)
+                _note(done.unanswered if error.retriable else done.not_closed, metadata.ledger_id, str(error))
             progress(done)
 
         async for some in batched_async(self._open_ledgers(done), self._settings.integrity_flush_ledgers):
@@ -184,7 +189,7 @@ class RestoreConfirmation:
         async for some in all_ledgers(catalog, reads_at_once=self._settings.audit_reads_at_once):
             for ledger_id, metadata in some:
                 if metadata is None:
-                    done.not_closed[ledger_id] = "its metadata can't be read"
+                    _note(done.not_closed, ledger_id, "its metadata can't be read")
                 elif metadata.state is not LedgerState.CLOSED:
                     yield metadata
 
@@ -278,13 +283,30 @@ class RestoreConfirmation:
             )
 
 
-def _not_closed(failed: dict[int, str]) -> LedgerRecoveryError:
+def _note(failed: dict[int, str], ledger_id: int, why: str) -> None:
+    if len(failed) < _NAMED_MAX:
+        failed[ledger_id] = why
+
+
+def _unanswered(failed: dict[int, str]) -> LedgerRecoveryError:
+    return LedgerRecoveryError(
+        f"{len(failed)} ledgers can't be closed now: bookies gave no answer, or took no entries back:\n  "
+        + _named(failed)
+        + "\nRun this again once the bookies are well, or without one that never comes back (--without). This is no "
+        "loss that can be accepted (--accept-loss): the entries may all be there"
+    )
+
+
+def _named(failed: dict[int, str]) -> str:
     some = [f"ledger {ledger_id}: {why}" for ledger_id, why in sorted(failed.items())[:10]]
     more = f"\n  and {len(failed) - 10} more" if len(failed) > 10 else ""
+    return "\n  ".join(some) + more
+
+
+def _not_closed(failed: dict[int, str]) -> LedgerRecoveryError:
     return LedgerRecoveryError(
-        f"{len(failed)} ledgers can't be closed, for no bookie has what was acknowledged, or not all have answered:\n  "
-        + "\n  ".join(some)
-        + more
-        + "\nRun this again once the bookies are well; or go on (--accept-loss): then they stay IN_RECOVERY, for `bkpy "
-        "ledger recover --accept-loss`"
+        f"{len(failed)} ledgers can't be closed, for no bookie has what was acknowledged:\n  "
+        + _named(failed)
+        + "\nRun this again once the bookies that have it are here; or go on (--accept-loss): then they stay "
+        "IN_RECOVERY, for `bkpy ledger recover --accept-loss`"
     )

@@ -83,8 +83,9 @@ class GivingUp(NamedTuple):
 class Everywhere(NamedTuple):
     """Metadata that were restored from a backup: copies may be on any of `bookies`, all of which have to answer.
 
-    Without a copy on any of them an entry is missing, even if they can't tell: all of them are in limbo. `leaves_gap`:
-    the ledger's log may have had later ledgers, so it gets the record of an accepted loss.
+    Without a copy on any of them an entry is missing, even if they can't tell: all of them are in limbo. A recovery's
+    error is `retriable` unless it follows from the answers of all. `leaves_gap`: the ledger's log may have had later
+    ledgers, so it gets the record of an accepted loss.
     """
 
     bookies: tuple[str, ...]
@@ -139,6 +140,7 @@ class LedgerRecovery:
         self._giving_up = giving_up
         self._gave_up = False  # and only that has decided
         self._answers: dict[str, str] = {}  # the last one of each bookie, for errors
+        self._without_answer = False  # a bookie gave none, and another time it may
         self._seen: dict[str, int | str] = {}
         self._ranges = RangePipeline(
             self._range,
@@ -275,7 +277,11 @@ class LedgerRecovery:
 
     def _undecided(self, what: str, entry_id: int | None = None) -> LedgerRecoveryError:
         failures = "; ".join(f"{bookie_id}: {text}" for bookie_id, text in sorted(self._answers.items()))
-        return LedgerRecoveryError(f"{what} ({failures})", ledger_id=self._ledger_id, entry_id=entry_id)
+        # What every bookie has answered stays as it is until somebody starts another one.
+        retriable = self._without_answer if self._everywhere is not None else None
+        return LedgerRecoveryError(
+            f"{what} ({failures})", ledger_id=self._ledger_id, entry_id=entry_id, retriable=retriable
+        )
 
     def _asked(self) -> LedgerMetadata:
         """The metadata, with the bookies to ask."""
@@ -330,6 +336,7 @@ class LedgerRecovery:
                         raise
                     except BookKeeperError as e:
                         self._answers[bookie_id] = self._seen[bookie_id] = e.message
+                        self._without_answer |= e.retriable
                         if self._is_given_up(bookie_id) or self._cannot_tell(e):
                             fencing.given_up(index)
                         else:
@@ -459,6 +466,7 @@ class LedgerRecovery:
                 forward.answer(index, Reply(*rest, present=(), unknown=(rest,)))
             else:
                 forward.fail(index)
+                self._without_answer |= e.retriable
             return {}
         self._answers[bookie_id] = f"entries {reply.first} to {reply.examined_to} answered"
         forward.answer(index, reply)

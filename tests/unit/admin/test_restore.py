@@ -810,6 +810,30 @@ async def test_a_ledger_is_not_given_up_because_the_metadata_store_is_away(lost:
     assert await contents(client, writer.ledger_id) == payloads(0, 10)
 
 
+async def test_a_ledger_is_not_given_up_because_a_bookie_gives_no_answer(lost: Lost) -> None:
+    """Though losses are accepted: what that bookie has is no loss, and the next call closes the ledger."""
+    writer = await opened(lost.former)
+    await writer.append_batch(payloads(0, 10))
+    await lost.back_up()
+    await lost.lose_metadata()
+    await lost.restore()
+    await lost.join()
+    context = replication_context(await lost.client())
+
+    async def without_one(ledger_id: int, everywhere: Everywhere) -> LedgerMetadata:
+        await lost.node("b").stop()  # it was there when the call began
+        return await context.recover_everywhere(ledger_id, everywhere)
+
+    confirming = RestoreConfirmation(context._replace(recover_everywhere=without_one), RecoverySettings(), None)
+    with pytest.raises(LedgerRecoveryError, match="no loss that can be accepted"):
+        await confirming.run(accept_loss=True)
+    assert await _state(lost) is RestoreState.RESTORED
+    await lost.start_node("b", mending=True)
+    await lost.confirm(accept_loss=True)
+    client = await lost.client()
+    assert await contents(client, writer.ledger_id) == payloads(0, 10)
+
+
 async def test_a_bookie_without_its_disk_joins_only_with_all_its_ledgers_in_limbo(lost: Lost) -> None:
     ledger_id = await closed(lost.former)
     await lost.back_up()
