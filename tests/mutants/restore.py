@@ -88,6 +88,20 @@ MUTANTS = [
         _MOVED,
     ),
     Mutant(
+        "losses are accepted while a bookie that failed may have the entries",
+        "the last copies of entries are collected, though the bookie that has them was away for a moment",
+        "not self.left or (not self.retried and (",
+        "not self.left or ((",
+        (_RESTORE + "test_entries_are_not_given_up_because_a_bookie_that_has_them_fails_for_a_while",),
+    ),
+    Mutant(
+        "losses are accepted before a bookie was asked that has joined since",
+        "the last copies of entries are collected, which this bookie has",
+        "self.asked is None or self.asked.issuperset(expected)",
+        "True",
+        (_RESTORE + "test_entries_are_not_given_up_that_a_bookie_has_which_joins_late",),
+    ),
+    Mutant(
         "a restore is confirmed though bookies miss entries",
         "copies that are needed are collected, and nobody has been told",
         "        if missing and not accept_loss:\n",

@@ -255,6 +255,7 @@ class RestoreConfirmation:
     ) -> None:
         """Wait until each bookie has reported of a look that began when the record had this version.
 
+        Losses are accepted once the reports are final: a bookie that failed, or has joined since, may have the entries.
         Raises `ConfigError` if one isn't here, or misses entries, and `MetadataConflictError` if the record has another
         version by now: then none ever reports of this one.
         """
@@ -263,7 +264,10 @@ class RestoreConfirmation:
             if missing := obstacles(cookies, registered, without):
                 raise ConfigError("the restore can't be confirmed yet:\n  " + "\n  ".join(missing))
             reports = await read_reports(self._store, self._root, version)
-            if set(cookies) - set(without) <= reports.keys():
+            expected = set(cookies) - set(without)
+            if expected <= reports.keys() and (
+                not accept_loss or all(reports[name].is_final(expected - {name}) for name in expected)
+            ):
                 break
             found = await self._found()
             if found.version != version:

@@ -25,7 +25,7 @@ from bkpy.metadata.stored_record import StoredRecord, take
 from bkpy.protocol.restore.restoring import BookieReport, Restore, RestoreState, is_confirmed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from bkpy.metadata.store.outcome import CreateOutcome, PutOutcome
     from bkpy.metadata.store.store import MetadataStore
@@ -94,13 +94,23 @@ async def write_restore(
 # --- reports ----------------------------------------------------------------------------------------------------------
 
 
-async def write_report(store: MetadataStore, root: str, bookie_id: str, version: int, left: Sequence[int]) -> None:
+async def write_report(
+    store: MetadataStore,
+    root: str,
+    bookie_id: str,
+    version: int,
+    left: Sequence[int],
+    *,
+    retried: int = 0,
+    asked: Collection[str] = (),
+) -> None:
     """Report for a bookie that it misses entries of these ledgers, by a look that began at this version of the record.
 
-    Raises `MetadataUnavailableError`.
+    `retried`, `asked`: see `BookieReport`. Raises `MetadataUnavailableError`.
     """
     path = f"{root}/{paths.RESTORE}/{paths.checked_bookie_id(bookie_id)}"
-    value = _REPORT.encode({"of_version": version, "left": len(left), "examples": list(left[:_EXAMPLES_MAX])})
+    fields = {"of_version": version, "left": len(left), "examples": list(left[:_EXAMPLES_MAX])}
+    value = _REPORT.encode({**fields, "retried": retried, "asked": sorted(asked)} if left else fields)
     found = await read_certainly(store, path)
     attempts_max = _DEFAULTS.metadata_write_attempts_max
     outcome: CreateOutcome | PutOutcome
@@ -137,8 +147,12 @@ async def read_reports(store: MetadataStore, root: str, version: int) -> dict[st
 
 
 def _report(fields: dict[str, Any]) -> tuple[int, BookieReport]:
+    asked = fields.pop("asked", None)  # earlier bookies don't report it, nor the number beside it
     return take(fields, "of_version", int), BookieReport(
-        take(fields, "left", int), tuple(int(one) for one in take(fields, "examples", list))
+        take(fields, "left", int),
+        tuple(int(one) for one in take(fields, "examples", list)),
+        int(fields.pop("retried", 0)),
+        None if asked is None else frozenset(str(one) for one in asked),
     )
 
 

@@ -39,7 +39,7 @@ from bkpy.metadata.store.outcome import NotDone
 from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 from bkpy.protocol.repair.integrity import Demand, IntegrityAction, copy_of, demand_of, next_action
 from bkpy.protocol.restore.restoring import copies_here, is_confirmed, widened
-from bkpy.replication.worker.fragment_copy import Copied, CopyCount, FragmentCopy, Unreadable
+from bkpy.replication.worker.fragment_copy import Copied, CopyCount, Failed, FragmentCopy, Unreadable
 from bkpy.replication.worker.pacing import CopyRate
 from bkpy.runtime.worker_pool import for_each
 
@@ -172,6 +172,8 @@ class IntegrityCheck:
         self._was_restored: bool | None = None  # None until that was read
         self._reported_of: int | None = None  # the version of the restore's record; None: as an earlier process left it
         self._restore_left: list[int] = []  # ledgers reported as incomplete
+        self._restore_retried: set[int] = set()  # those whose entries a bookie may return another time
+        self._restore_asked: set[str] = set()  # the bookies that could be asked all the time
         self._search_at = float("-inf")  # when to look for ledgers in limbo again
         self._woken = asyncio.Event()
         self._tasks: list[asyncio.Task[Any]] = []
@@ -343,8 +345,10 @@ class IntegrityCheck:
             return True
         client = await self._opened()
         await replication_context(client).directory.refresh()
+        self._restore_asked = set(replication_context(client).bookies().readable)
         self._look = look = IntegrityLook(True, self._runtime.clock.time())
         self._left.clear()
+        self._restore_retried.clear()
         left: list[int] = []
         catalog = replication_context(client).cluster.catalog
         ledger_ids = _each(self._restore_left) if again else catalog.ids()
@@ -357,11 +361,28 @@ class IntegrityCheck:
                 left += set(some) - complete
         finally:
             look.ended_s = self._runtime.clock.time()
-        await write_report(self._store, self._root, self._bookie_id, found.version, sorted(left))
+        retried = len(self._restore_retried.intersection(left))
+        await write_report(
+            self._store,
+            self._root,
+            self._bookie_id,
+            found.version,
+            sorted(left),
+            retried=retried,
+            asked=self._restore_asked,
+        )
         self._reported_of, self._restore_left = found.version, sorted(left)
         return True
 
     async def _copy_from_any(self, ledger_id: int) -> None:
+        try:
+            await self._copy_missing_from_any(ledger_id)
+        except BookKeeperError as error:
+            if error.retriable:
+                self._restore_retried.add(ledger_id)
+            raise
+
+    async def _copy_missing_from_any(self, ledger_id: int) -> None:
         metadata = await self._read(ledger_id)
         if metadata is None or demand_of(metadata, self._bookie_id) is Demand.NOTHING:
             return
@@ -369,7 +390,9 @@ class IntegrityCheck:
         if missing_ranges:
             await self._losses.make_known(metadata)
             context = replication_context(await self._opened())
-            sources = sorted(context.bookies().readable - {self._bookie_id})
+            readable = context.bookies().readable
+            self._restore_asked &= readable
+            sources = sorted(readable - {self._bookie_id})
             if sources:
                 await self._copy(metadata, missing_ranges, widened(metadata, sources))
 
@@ -565,6 +588,8 @@ class IntegrityCheck:
                 self._metrics.copied(copied.entries)
             else:
                 at = f"entry {copied.entry_id} can't be read anywhere: " if isinstance(copied, Unreadable) else ""
+                if read_as is not None and isinstance(copied, Failed) and copied.may_pass:
+                    self._restore_retried.add(metadata.ledger_id)
                 self._leave(metadata.ledger_id, f"{at}{copied.why}")
                 return False
         return True

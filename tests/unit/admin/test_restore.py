@@ -23,10 +23,12 @@ from bkpy.admin.cluster_health import Severity
 from bkpy.admin.restore_confirmation import RestoreConfirmation
 from bkpy.bookie.collector import LATER
 from bkpy.client.client import audit_trail, log_parts, open_client, replication_context
+from bkpy.client.read.range_reader import RangeReader
 from bkpy.config.client import client_settings
 from bkpy.config.recovery import RecoverySettings
 from bkpy.config.shared import MetadataSettings
 from bkpy.errors import (
+    BookieUnavailableError,
     BookKeeperError,
     ConfigError,
     CorruptDataError,
@@ -767,6 +769,57 @@ async def test_a_ledger_that_a_bookie_fails_to_look_at_is_not_reported_as_comple
     await lost.confirm()
     client = await lost.client()
     assert await contents(client, ledger_id) == payloads(0, 20)
+
+
+async def test_entries_are_not_given_up_because_a_bookie_that_has_them_fails_for_a_while(
+    lost: Lost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though losses are accepted: with the confirmation their last copy would be collected."""
+    ledger_id = await closed(lost.former, (1, 1, 1))
+    await lost.back_up()
+    before = await names_of(lost.former, ledger_id)
+    await move(lost.former, ledger_id, *before)
+    await lost.lose_metadata()
+    await lost.restore()
+    blocks, failing = RangeReader.blocks, [True]
+
+    def fail(reader: RangeReader, *args: Any, **options: Any) -> Any:
+        if failing:
+            raise BookieUnavailableError("the bookie gave no answer in time")
+        return blocks(reader, *args, **options)
+
+    monkeypatch.setattr(RangeReader, "blocks", fail)
+    await lost.join(lost="".join(before))
+    with pytest.raises(ConfigError, match=f"can't get all entries of 1 ledgers: {ledger_id}; it tries 1 of them again"):
+        await lost.confirm()
+    confirming = asyncio.create_task(lost.confirm(accept_loss=True))
+    await asyncio.sleep(5.0)
+    failing.clear()
+    assert (await asyncio.wait_for(confirming, 60)).state is RestoreState.CONFIRMED
+    assert await contents(await lost.client(), ledger_id) == payloads(0, 20)
+
+
+async def test_entries_are_not_given_up_that_a_bookie_has_which_joins_late(lost: Lost) -> None:
+    """One that came after the backup: nothing there says that it is to be waited for."""
+    ledger_id = await closed(lost.former, (1, 1, 1))
+    await lost.back_up()
+    await lost.start_node("e")
+    before: set[str] = set()
+    while (names := set(await names_of(lost.former, ledger_id))) != {"e"}:
+        before |= names
+        await move(lost.former, ledger_id, *names)
+    await lost.lose_metadata()
+    await lost.restore()
+    await lost.join(absent="e", lost="".join(before))
+    with pytest.raises(ConfigError, match=f"can't get all entries of 1 ledgers: {ledger_id}\n"):
+        await lost.confirm()
+    session = lost.tree.session()
+    found = await read_restore(session, RESTORED)
+    assert found is not None
+    late = await lost.start_node("e")  # it has reported before the others look again
+    await write_report(session, RESTORED, late.settings.bookie_id, found.version, [])
+    assert (await lost.confirm(accept_loss=True)).state is RestoreState.CONFIRMED
+    assert await contents(await lost.client(), ledger_id) == payloads(0, 20)
 
 
 async def test_an_acknowledged_entry_that_is_nowhere_keeps_the_ledger_open(lost: Lost) -> None:

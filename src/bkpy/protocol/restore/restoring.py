@@ -198,10 +198,20 @@ def written_back_to(named: Sequence[str], answering: Collection[str]) -> tuple[s
 
 
 class BookieReport(NamedTuple):
-    """What a bookie misses of what the restored metadata want of it: entries of so many ledgers."""
+    """What a bookie misses of what the restored metadata want of it: entries of so many ledgers.
+
+    `retried`: ledgers among them that it tries again, because a bookie that was asked failed. `asked`: the bookies that
+    it could ask; None if that is unknown.
+    """
 
     left: int
     examples: tuple[int, ...] = ()
+    retried: int = 0
+    asked: frozenset[str] | None = None
+
+    def is_final(self, expected: Collection[str]) -> bool:
+        """Whether what is missing is on none of the `expected` bookies, as far as they can tell."""
+        return not self.left or (not self.retried and (self.asked is None or self.asked.issuperset(expected)))
 
 
 def obstacles(
@@ -228,7 +238,8 @@ def obstacles(
             found.append(f"bookie {bookie_id} has not reported yet: it looks for what it misses")
         elif reports is not None and (report := reports[bookie_id]).left:
             some = ", ".join(map(str, report.examples)) + (", ..." if report.left > len(report.examples) else "")
-            found.append(f"bookie {bookie_id} can't get all entries of {report.left} ledgers: {some}")
+            again = f"; it tries {report.retried} of them again" if report.retried else ""
+            found.append(f"bookie {bookie_id} can't get all entries of {report.left} ledgers: {some}{again}")
     if not expected:
         found.append("there is no bookie to ask")
     return found

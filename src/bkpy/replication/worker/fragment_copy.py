@@ -67,9 +67,10 @@ class Unreadable(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """A bookie or the metadata store failed. Another time it may be done."""
+    """A bookie or the metadata store failed. Another time it may be done, if `may_pass` without anybody's doing."""
 
     why: str
+    may_pass: bool = True
 
 
 class FragmentCopy:
@@ -116,7 +117,7 @@ class FragmentCopy:
     def _failed(self, error: BookKeeperError) -> Failed:
         if error.bookie == self._target:
             self._parts.ensembles.failed(self._target)  # another one is taken next time
-        return Failed(str(error))
+        return Failed(str(error), error.retriable)
 
     async def _run(self, channel: BookieChannel) -> int:
         await channel.connect(again=True)
