@@ -372,4 +372,11 @@ MUTANTS: list[Mutant] = [
         "        if False:  # no batch",
         (STREAM + "test_a_first_batch_that_is_interrupted_begins_where_it_began",),
     ),
+    Mutant(
+        "spark: an export that found nothing begins where the log does by now",
+        "entries that were truncated between two rounds are missing, and nobody is told",
+        "default=0 if state.next_batch else earliest)",
+        "default=earliest)",
+        (EXPORT_LOG + "test_what_was_truncated_behind_an_export_without_entries_is_not_passed_over_in_silence",),
+    ),
 ]

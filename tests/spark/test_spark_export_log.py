@@ -232,6 +232,23 @@ def test_a_log_that_is_truncated_to_its_end_is_dealt_with_once(
     assert (third.rows, third.truncated) == (0, 0)
 
 
+def test_what_was_truncated_behind_an_export_without_entries_is_not_passed_over_in_silence(
+    spark: SparkSession, ledgers: Ledgers, tmp_path: Path
+) -> None:
+    """As where an export that goes on began before the log's first writer."""
+    with TestLog(ledgers.uri, roll_entries=100) as log:
+        for name, position in (("new", 0), ("truncated", 300)):
+            to = tmp_path / name
+            assert export(spark, log, to).rows == 0
+            log.append(300, at_once=50)
+            log.truncate(position + 120)
+            with pytest.raises(TruncatedError, match=rf"positions {position} to {position + 119} of log"):
+                export(spark, log, to)
+            added = export(spark, log, to, skip_truncated=True)
+            assert (added.rows, added.truncated) == (180, 120)
+            log.truncate(position + 300)
+
+
 @pytest.mark.exhaustive
 def test_a_log_with_an_accepted_loss_is_exported_and_the_gap_named(
     spark: SparkSession, ledgers: Ledgers, tmp_path: Path

@@ -162,7 +162,8 @@ async def _plan_log(
         view = await LogView.of(client, options)
         state = state_of(ExportSource(client.instance_id, options.log, view.uid))
         earliest = await view.position(EARLIEST)
-        done = max(state.done.ends, default=earliest)  # an export begins where the log does
+        # An export begins where the log does. One that found nothing has stored how much was truncated before.
+        done = max(state.done.ends, default=0 if state.next_batch else earliest)
         end = max(view.end_position, done)  # fewer bookies may answer than at the last export
         start = max(done, min(earliest, end))
         unread = min(view.behind(done), start)
@@ -192,7 +193,7 @@ async def _plan_log(
             )
             first = position = unread = stop
             gone = 0
-        nothing = ExportBatch(Runs(), _between(given, view.uid, start, start, skip_truncated), 0, 0, 0)
+        nothing = ExportBatch(Runs.between(0, start), _between(given, view.uid, start, start, skip_truncated), 0, 0, 0)
         return ExportPlan(state, batches, nothing, [])
 
 
