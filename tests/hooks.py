@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from bkpy.runtime.interfaces import Worker
     from bkpy.runtime.threadsafe import BlockingIterator
     from bkpy.runtime.tls import Certificates
+    from bkpy.spark.lock import TargetLock
     from bkpy.storage.entry_log.entry_log import BlockReader, BlockWriter
     from bkpy.storage.journal.journal import Journal
     from bkpy.storage.ledgers.info import LedgerCache
@@ -619,3 +620,8 @@ def thread_of(client: BlockingClient) -> ClientThread:
 def turn_of(iterator: BlockingIterator[Any]) -> threading.Lock:
     """What a thread holds while it waits for the iterator."""
     return iterator._turn
+
+
+def lose_lock(lock: TargetLock) -> None:
+    """An export's lock, as if its session had ended."""
+    lock._lose()

@@ -379,4 +379,12 @@ MUTANTS: list[Mutant] = [
         "default=earliest)",
         (EXPORT_LOG + "test_what_was_truncated_behind_an_export_without_entries_is_not_passed_over_in_silence",),
     ),
+    Mutant(
+        "spark: a signal to an export that has lost its lock is a failure",
+        "an export that goes on ignores Ctrl-C and SIGTERM, and begins the next round",
+        "        except Exception:\n            self.check()\n            raise\n"
+        "        finally:\n            self._on_loss = None\n",
+        "        finally:\n            self._on_loss = None\n            self.check()\n",
+        (LOCK + "test_a_signal_ends_an_export_that_has_lost_its_lock",),
+    ),
 ]

@@ -94,14 +94,20 @@ class TargetLock:
 
     @contextmanager
     def telling(self, on_loss: Callable[[], None]) -> Iterator[None]:
-        """Meanwhile call `on_loss`, in another thread, when the lock is lost. Raises at the end if it was lost."""
+        """Meanwhile call `on_loss`, in another thread, when the lock is lost. Raises at the end if it was lost.
+
+        In place of any error, which may come of it, but not of a signal that ends the process.
+        """
         self._on_loss = on_loss
         try:
             self.check()
             yield
+        except Exception:
+            self.check()
+            raise
         finally:
             self._on_loss = None
-            self.check()
+        self.check()
 
     def check(self) -> None:
         """Raise `BookKeeperError` if the lock was lost."""

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.cluster.zookeeper_proxy import ZooKeeperProxy
+from tests.hooks import lose_lock
 
+from bkpy.cli.running import Terminated
 from bkpy.errors import BookKeeperError, ConfigError, MetadataUnavailableError
 from bkpy.local.process import poll
 from bkpy.spark.lock import TargetLock, is_uri, normalised
@@ -134,6 +136,22 @@ async def test_a_lost_lock_is_told_and_fails_what_it_was_for(zookeeper: ZooKeepe
         begun = True
     assert not begun, "after the loss nothing is begun"
     await proxy.stop()
+
+
+@pytest.mark.parametrize("signal_of", [KeyboardInterrupt, Terminated])
+def test_a_signal_ends_an_export_that_has_lost_its_lock(
+    uri: str, tmp_path: Path, signal_of: type[BaseException]
+) -> None:
+    """Not as a failure, after which an export that goes on tries again: nobody would end it."""
+    mine = lock(uri, tmp_path)
+
+    def interrupted() -> None:
+        with mine.held(), mine.telling(lambda: None):
+            lose_lock(mine)
+            raise signal_of
+
+    with pytest.raises(signal_of):
+        interrupted()
 
 
 def test_without_a_metadata_store_there_is_no_lock(tmp_path: Path) -> None:
