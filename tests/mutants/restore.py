@@ -158,6 +158,13 @@ MUTANTS = [
         _ROOT,
     ),
     Mutant(
+        "a backup has the list alone of a log that is deleted meanwhile",
+        "once it is restored, nobody can open or delete the log, or make another one of its name",
+        "            always = _always_below(name, found[0])\n",
+        "            always: tuple[str, ...] = ()\n",
+        (_RESTORE + "test_a_log_that_is_deleted_during_a_backup_is_deleted_again_behind_the_restore[whole-list]",),
+    ),
+    Mutant(
         "another backup completes a restore that was interrupted",
         "the metadata are a mixture of two states",
         "    if found.restore.checksum != checksum:\n",

@@ -42,11 +42,13 @@ from bkpy.errors import (
 from bkpy.log.keeper import LogKeeper
 from bkpy.metadata import paths
 from bkpy.metadata.audit_trail import Actor, AuditTrail
+from bkpy.metadata.backup import backup
 from bkpy.metadata.backup.backup import back_up
 from bkpy.metadata.backup.restore import restore_backup
 from bkpy.metadata.cluster import open_cluster
-from bkpy.metadata.logs.maintenance import LOG_NAME, LOG_UID
+from bkpy.metadata.logs.maintenance import LOG_NAME, LOG_UID, LogMaintenance
 from bkpy.metadata.restore_record import encode_restore, read_reports, read_restore, write_report, write_restore
+from bkpy.metadata.store.resolve import children_if_there
 from bkpy.metadata.store.store import NodeExists
 from bkpy.protocol.ledger.ledger_metadata import LedgerState
 from bkpy.protocol.restore.restoring import RestoreState
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
     from bkpy.client.client import Client
     from bkpy.client.write.writer import LedgerWriter
     from bkpy.metadata.backup.restore import Restored
+    from bkpy.metadata.store.store import MetadataStore
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
     from bkpy.protocol.restore.restoring import Restore
     from bkpy.recovery.ledger_recovery import Everywhere
@@ -977,6 +980,41 @@ async def test_ledgers_that_exist_before_a_backup_are_in_it_whatever_is_created_
     positions = [entry.position async for entry in (await client.read_log("orders")).read()]
     assert positions == list(range(len(positions)))
     assert len(positions) >= 6
+
+
+@pytest.mark.parametrize("where", ["list", "uid"])
+@pytest.mark.parametrize("begun", [False, True], ids=["whole", "deletion begun"])
+async def test_a_log_that_is_deleted_during_a_backup_is_deleted_again_behind_the_restore(
+    lost: Lost, monkeypatch: pytest.MonkeyPatch, where: str, begun: bool
+) -> None:
+    """Wherever in it the backup is: it has the list, and of the nodes below none, or the first one."""
+    async with await lost.former.open_log("orders", create=True) as log:
+        await log.append_batch(payloads(0, 6))
+    logs = log_parts(lost.former).logs
+    log_list, version = await logs.read("orders")
+    if begun:
+        await logs.write("orders", dataclasses.replace(log_list, deleted=True), version)
+
+    async def delete(client: Client) -> None:
+        if begun:
+            maintenance = LogMaintenance(log_parts(client).logs, log_parts(client).catalog)
+            await maintenance.maintain("orders", replication_context(client).fence)
+        else:
+            await client.delete_log("orders")
+
+    below = {"list": "logs/orders", "uid": f"logs/orders/{log_list.uid}"}[where]
+
+    async def deleted_first(store: MetadataStore, path: str) -> Any:
+        if path.endswith(below):
+            await delete(lost.former)
+        return await children_if_there(store, path)
+
+    monkeypatch.setattr(backup, "children_if_there", deleted_first)
+    await lost.back_up()
+    client = await lost.again()
+    await delete(client)
+    async with await client.open_log("orders", create=True) as log:
+        assert await log.append(b"first") == 0
 
 
 async def test_all_nodes_that_outlive_sessions_are_in_a_backup_whatever_their_names_are(lost: Lost) -> None:

@@ -17,15 +17,17 @@ import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bkpy.batching import batched_async
-from bkpy.errors import ConfigError
+from bkpy.errors import ConfigError, CorruptDataError
 from bkpy.metadata import paths
 from bkpy.metadata.backup.backup_file import BackupHeader, BackupNode, writing
 from bkpy.metadata.restore_record import read_restore
 from bkpy.metadata.store.resolve import children_if_there, read_certainly
+from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
+from bkpy.protocol.log.log_list import LogList
 from bkpy.protocol.restore.restoring import SEQUENCE_BITS, is_confirmed
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Callable, Collection
 
     from bkpy.metadata.backup.backup_file import BackupWriter
     from bkpy.metadata.cluster import Cluster
@@ -99,8 +101,8 @@ class _Backup:
             await self._add(BackupNode(path, found[0]))
         return found is not None
 
-    async def below(self, path: str) -> None:
-        """All nodes below this one, parents first."""
+    async def below(self, path: str, *, added: Collection[str] = ()) -> None:
+        """All nodes below this one, parents first, but for those that were `added`."""
         names = await children_if_there(self._store, f"{self._root}/{path}")
         for start in range(0, len(names), _READS_AT_ONCE):
             some = [f"{path}/{name}" for name in names[start : start + _READS_AT_ONCE]]
@@ -108,16 +110,28 @@ class _Backup:
             values = await asyncio.gather(*(read_certainly(self._store, f"{self._root}/{one}") for one in some))
             for one, found in zip(some, values, strict=True):
                 if found is not None:
-                    await self._add(BackupNode(one, found[0]))
-                    await self.below(one)
+                    if one not in added:
+                        await self._add(BackupNode(one, found[0]))
+                    await self.below(one, added=added)
 
     async def logs(self) -> int:
-        """Every log: its list first, so that all pages that this names are read later, and still there or truncated."""
+        """Every log: its list first, so that all pages that this names are read later, and still there or truncated.
+
+        Each has the nodes that all logs have, even if it is deleted meanwhile: without them it could never be deleted.
+        """
         count = 0
         for name in await children_if_there(self._store, f"{self._root}/{paths.LOGS}"):
-            if await self.one(f"{paths.LOGS}/{name}"):
-                count += 1
-                await self.below(f"{paths.LOGS}/{name}")
+            path = f"{paths.LOGS}/{name}"
+            found = await read_certainly(self._store, f"{self._root}/{path}")
+            if found is None:
+                continue
+            count += 1
+            await self._add(BackupNode(path, found[0]))
+            always = _always_below(name, found[0])
+            for one in always:
+                value = await read_certainly(self._store, f"{self._root}/{one}")
+                await self._add(BackupNode(one, b"" if value is None else value[0]))
+            await self.below(path, added=always)
         return count
 
     async def ledgers(self) -> int:
@@ -140,6 +154,16 @@ class _Backup:
     async def _add(self, node: BackupNode) -> None:
         await self._writer.node(node)
         self._wrote(self._writer.nodes)
+
+
+def _always_below(name: str, data: bytes) -> tuple[str, ...]:
+    """The nodes that the log with this list has, parents first; none are known if the list can't be read."""
+    try:
+        uid = LogList.decode(name, data).uid
+    except (CorruptDataError, UnsupportedVersionError):
+        return ()
+    own = f"{paths.LOGS}/{name}/{uid}"
+    return (own, f"{own}/consumers") if uid.isalnum() else ()
 
 
 def _is_lease(path: str) -> bool:
