@@ -679,4 +679,11 @@ MUTANTS: list[Mutant] = [
         "        if False:\n",
         (f"{_BOOKIE}/test_start_tls.py::test_no_more_clients_shake_hands_at_once_than_may",),
     ),
+    Mutant(
+        "ledgers of BookKeeper clusters without an instance id are taken for each other",
+        "an import leaves ledgers out, or deletes whole copies of another cluster's",
+        "        if original.owner_token or self._source.instance_id:\n",
+        "        if True:\n",
+        (f"{_IMPORT}::test_ledgers_of_clusters_without_an_instance_id_are_told_apart[6]",),
+    ),
 ]

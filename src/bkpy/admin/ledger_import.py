@@ -1,7 +1,8 @@
 """Copies closed ledgers of a BookKeeper cluster into a cluster of bkpy.
 
     the copy's custom metadata: what the original has, "bookkeeper.ledger" = <instance id>/<ledger id>, and
-    "bookkeeper.token" = what its creation has that no other has (cToken), if it has that: ids may be used again
+    "bookkeeper.token" = what its creation has that no other has (cToken), if it has that: ids may be used again.
+    Where neither that nor the instance id is stored, as by old versions, the token is made of what never changes
 
     take the original's lock -> look for copies -> delete unfinished ones -> write a copy -> read it back -> close it
 
@@ -194,7 +195,7 @@ class LedgerImport:
                 copy, version = await self._catalog.read(copy_id, fresh=True)
             except NoSuchLedgerError:
                 return None
-            of_this = copy.custom_metadata.get(_TOKEN, b"") == original.owner_token.encode()
+            of_this = copy.custom_metadata.get(_TOKEN, b"") == self._token(original)
             if copy.state is LedgerState.CLOSED:
                 whole = copy.last_entry == original.last_entry
                 if whole or not of_this:
@@ -213,6 +214,14 @@ class LedgerImport:
                 case _:
                     assert_never(outcome)
 
+    def _token(self, original: BookKeeperLedgerMetadata) -> bytes:
+        """What tells this ledger from others of its id, of the same instance id; empty if nothing does."""
+        if original.owner_token or self._source.instance_id:
+            return original.owner_token.encode()
+        # All such clusters look like one. A closed ledger keeps these values.
+        fixed = (original.created_ms, original.last_entry, original.length, original.digest, original.ledger_key)
+        return hashlib.sha256(repr(fixed).encode()).hexdigest().encode()
+
     # --- a new copy -------------------------------------------------------------------------------------------------
 
     async def _copy(
@@ -222,8 +231,8 @@ class LedgerImport:
             if name in metadata.custom_metadata:
                 raise ConfigError(f"the ledger has custom metadata {name!r} already", ledger_id=metadata.ledger_id)
         custom = {**metadata.custom_metadata, _MARK: mark}
-        if metadata.owner_token:
-            custom[_TOKEN] = metadata.owner_token.encode()
+        if token := self._token(metadata):
+            custom[_TOKEN] = token
         password = metadata.password if self._password is None else self._password
         password = b"" if password is None else password
         sizes = self._quorums or (metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)

@@ -25,6 +25,7 @@ from bkpy.errors import (
     NoSuchLedgerError,
     UnauthorizedError,
 )
+from bkpy.metadata import paths
 from bkpy.metadata.bookkeeper.layout import HYBRID
 from bkpy.metadata.store.memory import MemorySession
 from bkpy.metadata.store.store import Delete, Put
@@ -127,6 +128,25 @@ async def test_a_ledger_that_was_made_again_is_copied_again(world: World) -> Non
     assert copied.new
     assert await contents(world.target, copied.copy_id) == payloads != await contents(world.target, former.copy_id)
     assert await (await world.begun(b"")).copy(7, ignore) == copied._replace(new=False)
+
+
+@pytest.mark.parametrize("count", [5, 6])
+async def test_ledgers_of_clusters_without_an_instance_id_are_told_apart(world: World, count: int) -> None:
+    """Those of old versions have none: their ledgers of one id are each copied, and no copy is taken for another's."""
+    other = TheirCluster()
+    await other.start(ports=range(4010, 4020))
+    for cluster in (world.theirs, other):
+        cluster.tree.apply(Delete(f"{ROOT}/{paths.INSTANCE_ID}"), 0)
+    expected = [
+        world.theirs.write(7, 5, created_ms=1_000),
+        other.write(7, count, created_ms=2_000, text="other"),
+    ]
+    worlds = [world._replace(source=await cluster.client()) for cluster in (world.theirs, other)]
+    copied = [await (await one.begun(b"")).copy(7, ignore) for one in (*worlds, *worlds)]
+    assert [one.new for one in copied] == [True, True, False, False]
+    assert [one.copy_id for one in copied[:2]] == [one.copy_id for one in copied[2:]]
+    assert [await contents(world.target, one.copy_id) for one in copied[:2]] == expected
+    await other.stop()
 
 
 async def test_an_empty_ledger_has_an_empty_copy(world: World) -> None:
