@@ -376,4 +376,28 @@ MUTANTS: list[Mutant] = [
         '*(host_of(name or "") for name in own))',
         (f"{_HOSTILE}::test_what_is_no_request_is_refused_and_fills_no_log",),
     ),
+    Mutant(
+        "the dashboard's looks end with the first one that meets a defect",
+        "its page calls a cluster healthy that has lost its bookies since",
+        '        except Exception as error:\n            log.exception("failed to look at the cluster',
+        '        except ZeroDivisionError as error:\n            log.exception("failed to look at the cluster',
+        (f"{_SERVER}::test_a_look_that_meets_a_defect_is_not_the_last_one",),
+    ),
+    Mutant(
+        "a worker's report counts whatever it has",
+        "the status of re-replication is an unexpected error as long as a newer worker runs",
+        'if "name" in fields and _is_known_shape(fields):',
+        'if "name" in fields:',
+        ("tests/unit/metadata/replication/test_worker_nodes.py::test_a_report_of_another_shape_is_left_out",),
+    ),
+    Mutant(
+        "the auditor's record is taken for what this version writes",
+        "a draining isn't waited for as long as a newer bookie is the auditor",
+        "since_ms if type(since_ms) is int else 0, f",
+        "int(since_ms), f",
+        (
+            "tests/unit/metadata/replication/test_election.py::"
+            "test_a_leader_whose_record_is_of_another_shape_is_the_leader",
+        ),
+    ),
 ]

@@ -7,6 +7,7 @@ look that fails changes nothing but the error.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from bkpy.metadata.audit_trail import RecordedAct
     from bkpy.metadata.cluster import Cluster
     from bkpy.runtime.interfaces import Clock
+
+log = logging.getLogger("bkpy.dashboard")
 
 INTERVAL_S = 2.0
 RATES_MAX = 150  # five minutes
@@ -78,7 +81,7 @@ class ClusterWatch:
             await asyncio.sleep(self._interval_s)
 
     async def look(self) -> None:
-        """Look once. An error of the cluster is remembered, and raised to nobody."""
+        """Look once. An error is remembered, and raised to nobody: else the page would show the last look for ever."""
         try:
             await self._sweep.step(SWEPT_MAX)
             view = await seen(self._cluster, self._settings, self._pages, activity=True, sweep=self._sweep)
@@ -89,6 +92,10 @@ class ClusterWatch:
                 self.tell("audit", str(act), act.time_ms / 1000)
         except BookKeeperError as error:
             self._fail(str(error))
+            return
+        except Exception as error:
+            log.exception("failed to look at the cluster, retrying in %g s", self._interval_s)
+            self._fail(repr(error))
             return
         if self._error and self._looked_s:
             self.tell("health", "the cluster can be seen again")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from typing import TYPE_CHECKING, Any
@@ -15,9 +16,11 @@ from tests.waiting import eventually
 
 import bkpy
 from bkpy.admin.bookie_pages import ClusterPages
+from bkpy.admin.cluster_health import seen
 from bkpy.client.client import open_client, replication_context
 from bkpy.config.client import client_settings
 from bkpy.config.recovery import RecoverySettings
+from bkpy.dashboard import watching
 from bkpy.dashboard.actions import ACTIONS, Actions
 from bkpy.dashboard.openapi import description
 from bkpy.dashboard.reading import EXAMINED_MAX, LedgerReading, LogReading
@@ -81,7 +84,7 @@ async def shown(directory: Path, *, actions: bool = True) -> AsyncIterator[Shown
         admin = bkpy.AdminClient(client, settings)
         there = replication_context(client).cluster
         async with ClusterPages(there.store.runtime.clock, settings) as pages:
-            watch = ClusterWatch(there, settings, pages)
+            watch = ClusterWatch(there, settings, pages, interval_s=0.05)
             dashboard = Dashboard(
                 watch,
                 LedgerReading(admin, there.catalog),
@@ -382,6 +385,29 @@ async def test_acts_of_the_audit_trail_are_events_once(dashboard: Shown) -> None
     (act,) = (await dashboard.get("/api/v1/audit"))["acts"]
     assert (act["act"], act["user"], act["done"]) == ("protect", "alice", True)
     assert (await dashboard.get(f"/api/v1/audit?since_ms={act['time_ms'] + 1}"))["acts"] == []
+
+
+async def test_a_look_that_meets_a_defect_is_not_the_last_one(
+    dashboard: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the page would show for ever how the cluster was then, and call it healthy."""
+    broken, status = [True], dashboard.watch.health().status
+
+    async def seen_or_not(*args: Any, **options: Any) -> Any:
+        if broken:
+            raise ValueError("nobody expected that")
+        return await seen(*args, **options)
+
+    monkeypatch.setattr(watching, "seen", seen_or_not)
+    running = asyncio.create_task(dashboard.watch.run())
+    await eventually(lambda: dashboard.watch.overview().error)
+    assert "nobody expected that" in dashboard.watch.overview().error
+    assert dashboard.watch.health().status == "unknown"
+    broken.clear()
+    await eventually(lambda: not dashboard.watch.overview().error)
+    assert dashboard.watch.health().status == status
+    running.cancel()
+    await asyncio.wait([running])
 
 
 async def test_no_event_is_lost_where_the_rest_of_a_look_fails(

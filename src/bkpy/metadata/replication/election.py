@@ -191,7 +191,8 @@ async def leader(store: MetadataStore, root: str) -> Leader | None:
         found = await read_if_there(store, f"{line}/{name}")
         if found is not None:
             fields = fields_of(found[0])
-            return Leader(str(fields.get("candidate", "")), int(fields.get("since_ms", 0)), f"{line}/{name}")
+            since_ms = fields.get("since_ms")  # of a newer version it may be anything
+            return Leader(str(fields.get("candidate", "")), since_ms if type(since_ms) is int else 0, f"{line}/{name}")
     return None
 
 

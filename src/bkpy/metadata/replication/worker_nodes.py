@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _RECORD: Final = StoredRecord("a worker's report", version=1)
 REBUILDING = "rebuilding"  # the field of a bookie that copies back what it lost, in place of a worker's fields
 _TOKEN_BYTES = 8
+_NUMBERS: Final = ("queued", "postponed", "stuck", "ledgers_done", "bytes_copied", "bytes_per_s", "ledgers_per_s")
 
 
 class WorkerNode:
@@ -80,6 +81,18 @@ class WorkerNode:
         return await create_certainly(self._store, create, attempts_max=self._attempts_max)
 
 
+def _is_known_shape(fields: Mapping[str, Any]) -> bool:
+    """Whether what readers use of a report is what they take it for. Fields may be missing."""
+    stuck, rebuilding = fields.get("stuck_ledgers", {}), fields.get(REBUILDING, {})
+    if not isinstance(fields.get("working_on", {}), dict) or not isinstance(stuck, dict):
+        return False
+    if not all(ledger_id.isdecimal() for ledger_id in stuck) or not isinstance(rebuilding, dict):
+        return False
+    counts = [fields.get(name, 0) for name in _NUMBERS]
+    counts += [0 if name == "ledgers" and count is None else count for name, count in rebuilding.items()]
+    return all(type(count) in (int, float) for count in counts)
+
+
 async def worker_reports(store: MetadataStore, root: str) -> list[dict[str, Any]]:
     """What the workers said last. One of a newer bkpy may say more, or less; what can't be read is left out."""
     folder = f"{root}/{paths.WORKERS}"
@@ -87,6 +100,6 @@ async def worker_reports(store: MetadataStore, root: str) -> list[dict[str, Any]
     for name in await children_if_there(store, folder):
         value = await read_if_there(store, f"{folder}/{name}")
         fields = {} if value is None else fields_of(value[0])
-        if "name" in fields:
+        if "name" in fields and _is_known_shape(fields):
             found.append(fields)
     return sorted(found, key=lambda fields: str(fields["name"]))

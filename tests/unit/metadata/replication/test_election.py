@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +16,7 @@ from bkpy.errors import MetadataConflictError
 from bkpy.metadata.replication.election import Election, Leader, leader
 from bkpy.metadata.replication.underreplication import LostBookie, UnderreplicationQueue
 from bkpy.metadata.store.outcome import Done, Missing
+from bkpy.metadata.store.resolve import ensure_path
 from bkpy.metadata.store.store import Create, Delete
 
 if TYPE_CHECKING:
@@ -281,3 +283,12 @@ async def test_strangers_in_the_line_are_left_alone(tree: MemoryStore, candidate
     assert found is not None
     assert found.candidate in ("a", "")
     assert not second.led.is_set()
+
+
+@pytest.mark.parametrize("since_ms", [None, "long ago", [], 1.5])
+async def test_a_leader_whose_record_is_of_another_shape_is_the_leader(tree: MemoryStore, since_ms: object) -> None:
+    value = json.dumps({"version": 2, "candidate": "a", "since_ms": since_ms}).encode()
+    store = tree.session()
+    await ensure_path(store, LINE, attempts_max=1)
+    await store.create(f"{LINE}/a-0000000000", value)
+    assert await leader(store, ROOT) == Leader("a", 0, f"{LINE}/a-0000000000")

@@ -85,3 +85,25 @@ async def test_what_cannot_be_read_is_left_out(tree: MemoryStore) -> None:
         tree.apply(Create(f"{FOLDER}/{name}", value), 0)
     assert await told(tree) == [2, 1]
     assert json.loads(tree.node(f"{FOLDER}/d").data)["version"] == 9
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"bytes_per_s": "much"},
+        {"ledgers_per_s": None},
+        {"queued": [1]},
+        {"working_on": 7},
+        {"stuck_ledgers": ["7"]},
+        {"stuck_ledgers": {"seven": "why"}},
+        {"rebuilding": 7},
+        {"rebuilding": {"ledgers": "all"}},
+    ],
+)
+async def test_a_report_of_another_shape_is_left_out(tree: MemoryStore, fields: dict[str, Any]) -> None:
+    """As that of a newer version may be."""
+    one, _ = node(tree)
+    await one.tell({"name": "one", "n": 1})
+    other, _ = node(tree)
+    await other.tell({"name": "other", "n": 2, **fields})
+    assert await told(tree) == [1]
