@@ -14,6 +14,13 @@ SUPERVISOR = "tests/unit/local/test_supervisor.py::"
 
 MUTANTS: list[Mutant] = [
     Mutant(
+        "an error without a text ends the supervision of a local cluster",
+        "bkpy local ends with all bookies because one did not start in time",
+        "            why, *_ = str(e).splitlines() or [repr(e)]",
+        "            why, *_ = str(e).splitlines()",
+        (SUPERVISOR + "test_a_start_that_fails_without_a_text_is_tried_again",),
+    ),
+    Mutant(
         "a ledger with a password holds up those behind it",
         "ledgers of a range aren't recovered, and what was done is not shown",
         "isinstance(e, MetadataUnavailableError | ClientClosedError)",

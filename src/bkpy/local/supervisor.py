@@ -104,7 +104,8 @@ class Supervisor:
                 self._say(f"{part.name} stays down: {e}")
                 return None
             except (BookKeeperError, OSError) as e:
-                what = f"{part.name} did not start: {str(e).splitlines()[0]}"
+                why, *_ = str(e).splitlines() or [repr(e)]  # a time-out has no text
+                what = f"{part.name} did not start: {why}"
             else:
                 self._say(f"{part.name} serves again, as process {part.pid}")
                 return pause_s

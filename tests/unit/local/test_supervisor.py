@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.waiting import eventually
 
-from bkpy.errors import BookieUnavailableError, BookKeeperError, IdentityError
+from bkpy.errors import BookieUnavailableError, IdentityError
 from bkpy.local.process import ManagedProcess, how_it_ended
 from bkpy.local.supervisor import Supervisor
 
@@ -27,7 +27,7 @@ class Shell:
         self.script = script
         self.starts = 0
         self.errors = errors
-        self.error: BookKeeperError = BookieUnavailableError("it does not come up; last lines of its log:\nmuch more")
+        self.error: Exception = BookieUnavailableError("it does not come up; last lines of its log:\nmuch more")
         self.process = ManagedProcess(directory / f"{name}.log")
         self.log_path = self.process.log_path
 
@@ -99,6 +99,16 @@ async def test_a_start_that_fails_is_tried_again_after_a_longer_pause(tmp_path: 
     assert "0.02 s" in said[1]
     assert "0.04 s" in said[2]
     assert re.fullmatch(r"late serves again, as process \d+", said[3])
+
+
+async def test_a_start_that_fails_without_a_text_is_tried_again(tmp_path: Path) -> None:
+    """As by a time-out: nothing that fails ends the supervision of the others."""
+    mark = tmp_path / "ran"
+    part = Shell(tmp_path, "late", f"test -e {mark} && exec sleep 1000; touch {mark}; exit 1", errors=1)
+    part.error = TimeoutError()
+    said = await watched([part], 3, pause_min_s=0.01)
+    assert "late did not start: TimeoutError()" in said[1]
+    assert re.fullmatch(r"late serves again, as process \d+", said[2])
 
 
 async def test_one_that_waits_for_its_start_holds_up_no_other(tmp_path: Path) -> None:
