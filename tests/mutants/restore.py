@@ -88,6 +88,13 @@ MUTANTS = [
         _MOVED,
     ),
     Mutant(
+        "ledgers of a restored cluster are closed without a bookie that has joined meanwhile",
+        "acknowledged entries that only this bookie has are cut off",
+        "if joined := sorted(set(await list_cookies(self._store, self._root)).difference(known)):",
+        "if joined := sorted(set[str]().difference(known)):",
+        (_RESTORE + "test_no_ledger_is_closed_without_a_bookie_that_joins_meanwhile",),
+    ),
+    Mutant(
         "losses are accepted while a bookie that failed may have the entries",
         "the last copies of entries are collected, though the bookie that has them was away for a moment",
         "not self.left or (not self.retried and (",

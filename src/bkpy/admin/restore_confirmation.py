@@ -118,7 +118,7 @@ class RestoreConfirmation:
         done = ConfirmationProgress(found.restore.state)
         if found.restore.state is RestoreState.RESTORED:
             bookies = await self._all_here(without)
-            await self._close_all(bookies, done, progress)
+            await self._close_all(bookies, {*bookies, *without}, done, progress)
             if done.unanswered:  # no loss follows from that: the entries may all be there
                 raise _unanswered(done.unanswered)
             if done.not_closed and not accept_loss:
@@ -165,13 +165,22 @@ class RestoreConfirmation:
     async def _close_all(
         self,
         bookies: tuple[str, ...],
+        known: Collection[str],
         done: ConfirmationProgress,
         progress: Callable[[ConfirmationProgress], None],
     ) -> None:
-        """Close every ledger that isn't; what fails is in `done`."""
+        """Close every ledger that isn't; what fails is in `done`.
+
+        Raises `MetadataConflictError` once the cluster has other bookies than the `known` ones.
+        """
 
         async def close(metadata: LedgerMetadata) -> None:
             everywhere = Everywhere(bookies, leaves_gap=log_of(metadata) is not None)
+            if joined := sorted(set(await list_cookies(self._store, self._root)).difference(known)):
+                raise MetadataConflictError(
+                    f"bookies {', '.join(joined)} have joined while ledgers were closed, and may have entries of the "
+                    "others: call this again once all are here"
+                )
             try:
                 await self._context.recover_everywhere(metadata.ledger_id, everywhere)
                 done.closed += 1

@@ -844,6 +844,39 @@ async def test_an_acknowledged_entry_that_is_nowhere_keeps_the_ledger_open(lost:
     assert (await lost.confirm(accept_loss=True)).state is RestoreState.CONFIRMED
 
 
+async def test_no_ledger_is_closed_without_a_bookie_that_joins_meanwhile(lost: Lost) -> None:
+    """One that came after the backup: its entries of the ledgers that are still open would be cut off."""
+    writers = [await opened(lost.former, (2, 2, 2)) for _ in range(2)]
+    for writer in writers:
+        await writer.append_batch(payloads(0, 10))
+    await lost.back_up()
+    for name in "efg":
+        await lost.start_node(name)
+    for name in "abcd":
+        await replaced(lost, writers[1], name)
+    await writers[1].append_batch(payloads(50, 10))
+    await lost.lose_metadata()
+    await lost.restore()
+    await lost.join(absent="efg")
+    context = replication_context(await lost.client())
+
+    async def joined_meanwhile(ledger_id: int, everywhere: Everywhere) -> LedgerMetadata:
+        closed_now = await context.recover_everywhere(ledger_id, everywhere)
+        if len(lost.nodes) == 4:
+            for name in "efg":
+                await lost.start_node(name, mending=True)
+        return closed_now
+
+    one_at_a_time = RecoverySettings(integrity_ledgers_at_once=1)
+    confirming = RestoreConfirmation(context._replace(recover_everywhere=joined_meanwhile), one_at_a_time, None)
+    with pytest.raises(MetadataConflictError, match="bookies e, f, g have joined"):
+        await confirming.run()
+    assert await _state(lost) is RestoreState.RESTORED
+    await lost.confirm()
+    found = await contents(await lost.client(), writers[1].ledger_id)
+    assert (found[:10], found[-10:]) == (payloads(0, 10), payloads(50, 10))
+
+
 async def test_a_ledger_is_not_given_up_because_the_metadata_store_is_away(lost: Lost) -> None:
     """Though losses are accepted: its entries are there, and the next call closes it."""
     writer = await opened(lost.former)
