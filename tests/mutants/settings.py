@@ -50,4 +50,11 @@ MUTANTS: list[Mutant] = [
         'return json.dumps({"version": self.version, **fields}).encode()',
         (f"{_RECORDS}test_unknown_fields_survive",),
     ),
+    Mutant(
+        "a file of settings may be of any length",
+        "a device that is named by mistake takes all memory of the machine",
+        '    if len(data) > _BYTES_MAX:\n        raise ValueError(f"it has over',
+        '    if False:\n        raise ValueError(f"it has over',
+        ("tests/unit/config/test_config.py::test_a_file_that_never_ends_is_refused",),
+    ),
 ]

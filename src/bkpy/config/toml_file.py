@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tomllib
-from typing import Any
+from typing import Any, Final
+
+_BYTES_MAX: Final = 16 << 20  # a longer file is another one, or a device, named by mistake
 
 
 def read_toml(path: str) -> dict[str, Any]:
@@ -12,7 +14,10 @@ def read_toml(path: str) -> dict[str, Any]:
     The text of the error depends on the file alone: a caller that logs each new error logs this one once.
     """
     with open(path, "rb") as file:
-        try:
-            return tomllib.load(file)
-        except RecursionError:
-            raise ValueError("it is nested too deeply") from None
+        data = file.read(_BYTES_MAX + 1)
+    if len(data) > _BYTES_MAX:
+        raise ValueError(f"it has over {_BYTES_MAX} bytes")
+    try:
+        return tomllib.loads(data.decode())
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None

@@ -8,6 +8,7 @@ import pytest
 from pydantic import ValidationError
 from tests import settings_page
 
+from bkpy.config.access_file import read_access_file
 from bkpy.config.address import split_address
 from bkpy.config.base import GIB, MIB
 from bkpy.config.bookie import BookieSettings
@@ -257,3 +258,11 @@ def test_a_switch_is_true_or_false(text: str, value: bool) -> None:
     assert settings.journal_sync_data is value
     with pytest.raises(ConfigError, match="journal_write_data must be true or false, not 'no'"):
         load_bookie_settings(None, {"BKPY_JOURNAL_WRITE_DATA": "no"}, given)
+
+
+def test_a_file_that_never_ends_is_refused() -> None:
+    """As a device that was named by mistake: read whole, it takes all memory."""
+    with pytest.raises(ConfigError, match="not TOML: it has over 16777216 bytes"):
+        load_bookie_settings("/dev/zero", {}, {})
+    with pytest.raises(ConfigError, match="the file of rights is not TOML: it has over"):
+        read_access_file("/dev/zero")
