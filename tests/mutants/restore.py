@@ -95,6 +95,13 @@ MUTANTS = [
         (_RESTORE + "test_no_ledger_is_closed_without_a_bookie_that_joins_meanwhile",),
     ),
     Mutant(
+        "a bookie of a restored cluster is registered beside the report of an earlier process",
+        "the restore is confirmed, and last copies are collected, though the bookie's disk was lost since",
+        "            await membership.withdraw_report()\n",
+        "            pass\n",
+        (_RESTORE + "test_a_bookie_that_starts_again_withdraws_its_report_before_it_is_registered",),
+    ),
+    Mutant(
         "losses are accepted while a bookie that failed may have the entries",
         "the last copies of entries are collected, though the bookie that has them was away for a moment",
         "not self.left or (not self.retried and (",

@@ -20,7 +20,7 @@ from bkpy.metadata.bookies.draining import Drains
 from bkpy.metadata.bookies.registration import TAKEOVER_TIMEOUTS, BookieDirectory, Registration
 from bkpy.metadata.bookies.retired import read_retired
 from bkpy.metadata.cluster import open_cluster
-from bkpy.metadata.restore_record import read_restore
+from bkpy.metadata.restore_record import read_restore, withdraw_report
 from bkpy.metadata.store.outcome import NotDone, to_error
 from bkpy.metadata.store.resolve import ensure_path
 from bkpy.storage.identity import decode_cookie
@@ -90,6 +90,10 @@ class Membership:
         """The restore that the cluster comes from; None if it was never restored from a backup."""
         found = await read_restore(self._store, self._root)
         return None if found is None else found.restore
+
+    async def withdraw_report(self) -> None:
+        """Withdraw what an earlier process has reported to the restore: the disks may be others now."""
+        await withdraw_report(self._store, self._root, self._settings.bookie_id)
 
     async def stored_storage_cookie(self) -> bytes | None:
         """What the metadata store has of the directories' cookie; None if the bookie has no cookie there."""

@@ -360,6 +360,8 @@ class BookieNode:
 
         # The cookie is the durable word of where the bookie is: written before the first registration.
         cookie = await membership.store_address(cookie, self.address, known.cluster.instance_id, storage.cookie)
+        if not is_confirmed(restore):  # a confirmation counts the reports of bookies that are registered
+            await membership.withdraw_report()
         info = self._registered_as(listening)
         registration = await membership.register(info, cookie, storage.cookie, self._give_up)
         serving = self._enter(

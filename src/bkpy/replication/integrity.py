@@ -34,7 +34,7 @@ from bkpy.metadata.ledgers.all_ledgers import UNREADABLE, all_ledgers
 from bkpy.metadata.replication.locks import LedgerLock, LedgerLocks
 from bkpy.metadata.replication.underreplication import LossReason, UnderreplicationQueue
 from bkpy.metadata.replication.worker_nodes import REBUILDING, WorkerNode
-from bkpy.metadata.restore_record import read_restore, withdraw_report, write_report
+from bkpy.metadata.restore_record import read_restore, write_report
 from bkpy.metadata.store.outcome import NotDone
 from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 from bkpy.protocol.repair.integrity import Demand, IntegrityAction, copy_of, demand_of, next_action
@@ -170,7 +170,7 @@ class IntegrityCheck:
         self._marked: set[int] = set()  # with records that name this bookie, which go if it misses nothing
         self._asked = False
         self._was_restored: bool | None = None  # None until that was read
-        self._reported_of: int | None = None  # the version of the restore's record; None: as an earlier process left it
+        self._reported_of = -1  # the version of the restore's record
         self._restore_left: list[int] = []  # ledgers reported as incomplete
         self._restore_retried: set[int] = set()  # those whose entries a bookie may return another time
         self._restore_asked: set[str] = set()  # the bookies that could be asked all the time
@@ -337,9 +337,6 @@ class IntegrityCheck:
         Looks at all ledgers, then again and again at those of which entries are missing. Always True: the next round is
         soon.
         """
-        if self._reported_of is None:
-            await withdraw_report(self._store, self._root, self._bookie_id)  # its disks may be others now
-            self._reported_of = -1
         again = found.version == self._reported_of
         if not copies_here(found.restore) or (again and not self._restore_left):
             return True
