@@ -401,4 +401,11 @@ MUTANTS: list[Mutant] = [
         "_check_done(outcome)\n",
         ("tests/unit/log/test_taking_out.py::test_what_meets_no_conflict_is_done_at_the_first_try",),
     ),
+    Mutant(
+        "a truncation needs a page that has nothing for it",
+        "a log whose first page was lost can't be read from its beginning, nor truncated to the page's end",
+        "                    if any(position < before for position in consumers.values()):\n",
+        "                    if True:\n",
+        ("tests/unit/log/test_paged_log.py::test_a_log_is_truncated_up_to_the_end_of_a_lost_page",),
+    ),
 ]

@@ -211,6 +211,25 @@ async def test_a_lost_page_is_an_error_of_what_it_has_alone(cluster: InProcess) 
         assert await log.append(entry(ENTRIES)) == ENTRIES
 
 
+async def test_a_log_is_truncated_up_to_the_end_of_a_lost_page(cluster: InProcess) -> None:
+    """As that of a truncation which a backup has half of. How late its last segment was matters to consumers alone."""
+    client, other = await cluster.client(**PAGED), await cluster.client(**PAGED)
+    await written(client)
+    lost = (await list_of(client)).pages[0]
+    path = next(path for path in pages(cluster) if path.endswith(f"/pages/{lost.number}"))
+    cluster.tree.apply(Delete(path), 0)
+    admin = bkpy.AdminClient(other)
+    reader = await other.read_log(NAME)
+    await reader.consumer("billing", create=True)
+    last = lost.end_position - 1
+    with pytest.raises(DiskError, match=f"is missing; it has positions {lost.first_position} to {last}"):
+        await admin.truncate_log(NAME, lost.end_position)
+    await admin.truncate_log(NAME, lost.end_position, ignore_consumers=True)
+    reader = await other.read_log(NAME)
+    found = await all_of(reader)
+    assert [one.position for one in found] == list(range(lost.end_position, ENTRIES))
+
+
 async def test_a_ledger_that_was_lost_with_a_page_naming_it_is_named(cluster: InProcess) -> None:
     client, other = await cluster.client(**PAGED), await cluster.client(**PAGED)
     await written(client)

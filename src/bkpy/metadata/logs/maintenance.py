@@ -118,7 +118,11 @@ class LogMaintenance:
             known = log_list.sealed_end if end is None else end
             last_gone = None
             if log_list.first_position < before <= max(known, log_list.sealed_end):
-                last_gone = await self._pages.segment_at(name, log_list, before - 1)
+                try:
+                    last_gone = await self._pages.segment_at(name, log_list, before - 1)
+                except PageMissingError:
+                    if any(position < before for position in consumers.values()):
+                        raise  # it would tell whether they have been waited for
             return truncated(name, log_list, before, known, consumers, self._logs.now_ms(), last_gone)
 
         await self._change(name, change, ignore_consumers=ignore_consumers)

@@ -60,7 +60,10 @@ class LogPages:
         if page is None:
             found = await read_certainly(self._store, f"{pages_path(self._root, name, uid)}/{ref.number}")
             if found is None:
-                missing = PageMissingError(f"page {ref.number} of the list of log {name} is missing")
+                missing = PageMissingError(
+                    f"page {ref.number} of the list of log {name} is missing; it has positions {ref.first_position} to "
+                    f"{ref.end_position - 1}"
+                )
                 missing.end_position = ref.end_position
                 raise missing
             page = self._cached[key] = decoded(name, uid, ref, found[0])
