@@ -523,7 +523,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a ledger's copy taken for that of another one with its id",
         "an import leaves out a ledger, and calls it copied",
-        'of_this = copy.custom_metadata.get(_TOKEN, b"") == original.owner_token.encode()',
+        'of_this = copy.custom_metadata.get(_TOKEN, b"") == self._token(original)',
         "of_this = True",
         (f"{_IMPORT}::test_a_ledger_that_was_made_again_is_copied_again",),
     ),

@@ -172,7 +172,7 @@ class IntegrityCheck:
         self._was_restored: bool | None = None  # None until that was read
         self._reported_of = -1  # the version of the restore's record
         self._restore_left: list[int] = []  # ledgers reported as incomplete
-        self._restore_retried: set[int] = set()  # those whose entries a bookie may return another time
+        self._restore_retried: set[int] = set()  # of these, the ones that a bookie may return another time
         self._restore_asked: set[str] = set()  # the bookies that could be asked all the time
         self._search_at = float("-inf")  # when to look for ledgers in limbo again
         self._woken = asyncio.Event()

@@ -102,7 +102,7 @@ class _Backup:
         return found is not None
 
     async def below(self, path: str, *, added: Collection[str] = ()) -> None:
-        """All nodes below this one, parents first, but for those that were `added`."""
+        """All nodes below this one, parents first, but for nodes that were `added`."""
         names = await children_if_there(self._store, f"{self._root}/{path}")
         for start in range(0, len(names), _READS_AT_ONCE):
             some = [f"{path}/{name}" for name in names[start : start + _READS_AT_ONCE]]
