@@ -240,7 +240,7 @@ async def _host_dies(stage: Stage, fault: Fault, rng: Random) -> None:
 
 
 async def _dies_at_a_write(stage: Stage, fault: Fault, rng: Random) -> None:
-    """The host dies right behind its nth change of the metadata from now on, of which it doesn't hear."""
+    """The host dies right behind its nth change of the metadata from now on, before that is answered."""
     host = stage.world.hosts[fault.options["host"]]
     left, struck_now = fault.options["nth"], stage.world.loop.create_future()
 
