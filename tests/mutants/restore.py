@@ -102,6 +102,13 @@ MUTANTS = [
         (_RESTORE + "test_a_bookie_that_starts_again_withdraws_its_report_before_it_is_registered",),
     ),
     Mutant(
+        "a ledger that is deleted meanwhile keeps a restore unconfirmed",
+        "an operator is asked to accept a loss that is none",
+        "            except NoSuchLedgerError:\n                return  # deleted meanwhile, as an operator",
+        "            except ZeroDivisionError:\n                return  # deleted meanwhile, as an operator",
+        (_RESTORE + "test_a_ledger_that_is_deleted_while_ledgers_are_closed_is_no_obstacle",),
+    ),
+    Mutant(
         "losses are accepted while a bookie that failed may have the entries",
         "the last copies of entries are collected, though the bookie that has them was away for a moment",
         "not self.left or (not self.retried and (",

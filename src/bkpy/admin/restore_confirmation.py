@@ -184,6 +184,8 @@ class RestoreConfirmation:
             try:
                 await self._context.recover_everywhere(metadata.ledger_id, everywhere)
                 done.closed += 1
+            except NoSuchLedgerError:
+                return  # deleted meanwhile, as an operator deletes again what was deleted after the backup
             except (MetadataUnavailableError, ClientClosedError):
                 raise  # of that, nothing follows for the ledger: it would be given up though its entries are there
             except BookKeeperError as error:

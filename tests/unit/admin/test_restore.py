@@ -878,6 +878,28 @@ async def test_no_ledger_is_closed_without_a_bookie_that_joins_meanwhile(lost: L
     assert (found[:10], found[-10:]) == (payloads(0, 10), payloads(50, 10))
 
 
+async def test_a_ledger_that_is_deleted_while_ledgers_are_closed_is_no_obstacle(lost: Lost) -> None:
+    writers = [await opened(lost.former) for _ in range(2)]
+    for writer in writers:
+        await writer.append_batch(payloads(0, 10))
+    await lost.back_up()
+    await lost.lose_metadata()
+    await lost.restore()
+    await lost.join()
+    client = await lost.client()
+    context = replication_context(client)
+
+    async def deleted_before(ledger_id: int, everywhere: Everywhere) -> LedgerMetadata:
+        if ledger_id == writers[0].ledger_id:
+            await client.delete_ledger(ledger_id)
+        return await context.recover_everywhere(ledger_id, everywhere)
+
+    settings = RecoverySettings(drain_look_interval_s=0.05)
+    confirming = RestoreConfirmation(context._replace(recover_everywhere=deleted_before), settings, None)
+    assert (await confirming.run()).state is RestoreState.CONFIRMED
+    assert await contents(client, writers[1].ledger_id) == payloads(0, 10)
+
+
 async def test_a_ledger_is_not_given_up_because_the_metadata_store_is_away(lost: Lost) -> None:
     """Though losses are accepted: its entries are there, and the next call closes it."""
     writer = await opened(lost.former)
