@@ -131,7 +131,7 @@ PLANTED = (
     Planted("Moving registration hid limbo", "a bookie whose registration is gone counts as back", needs="healing"),
     Planted("Second irreplaceable bookie left record", "of two places that have nowhere to go one is stuck", "healing"),
     Planted(
-        "Lost bookie that came back while its ledgers were being recorded",
+        "Lost bookie that came back while its ledgers were recorded stayed in their records",
         "an auditor adds records before it says so",
         needs="healing + deaths at writes of the metadata",
     ),
