@@ -44,6 +44,20 @@ _SHARED_DESCRIPTORS_MAX = 30  # that a cluster or a session of Spark takes, whic
 
 def pytest_configure(config: pytest.Config) -> None:
     choose(few="not exhaustive" in config.option.markexpr)
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        config.pluginmanager.register(_FailuresAtOnce(config))
+
+
+class _FailuresAtOnce:
+    """Names a test as soon as it fails, where a run may take an hour; why it failed stands at the end of the run."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and (terminal := self._config.pluginmanager.get_plugin("terminalreporter")) is not None:
+            terminal.write(f"\nfailed: {report.nodeid}\n", red=True)
 
 
 def pytest_pycollect_makemodule(module_path: Path) -> None:

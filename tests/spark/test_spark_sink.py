@@ -91,7 +91,10 @@ class Written:
             async with bkpy.connect(self.uri) as client:
                 found = set()
                 async for ledger_id in client.list_ledgers():
-                    metadata = await client.ledger_metadata(ledger_id)
+                    try:
+                        metadata = await client.ledger_metadata(ledger_id)
+                    except NoSuchLedgerError:  # a task that was ended has still deleted it itself
+                        continue
                     if metadata.custom_metadata.get(LOG_UID) == log_list.uid.encode():
                         found.add(ledger_id)
                 segments = log_parts(client).logs.pages.segments(self.name, log_list)
