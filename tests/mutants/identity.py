@@ -215,4 +215,11 @@ MUTANTS: list[Mutant] = [
         "        if trusted:",
         (f"{_REBUILD}::test_an_index_keeps_its_uuid_only_if_nothing_is_missing",),
     ),
+    Mutant(
+        "whoever is registered is nobody",
+        "a bookie is rebuilt beside the process that has its id",
+        "            if await self._store.exists(path):\n                return True",
+        "            pass",
+        (f"{_TAKEN}::test_none_is_rebuilt_beside_a_process_whose_registration_is_unreadable",),
+    ),
 ]

@@ -17,7 +17,7 @@ from bkpy.errors import ConfigError, IdentityError, MetadataUnavailableError
 from bkpy.metadata import paths
 from bkpy.metadata.bookies.cookies import cookie_fields, read_cookie, write_cookie
 from bkpy.metadata.bookies.draining import Drains
-from bkpy.metadata.bookies.registration import TAKEOVER_TIMEOUTS, BookieDirectory, Registration
+from bkpy.metadata.bookies.registration import TAKEOVER_TIMEOUTS, Registration
 from bkpy.metadata.bookies.retired import read_retired
 from bkpy.metadata.cluster import open_cluster
 from bkpy.metadata.restore_record import read_restore, withdraw_report
@@ -160,12 +160,8 @@ class Membership:
 
     async def directories_restarted(self, identity: bytes) -> None:
         """Store that they are new, once no other process can have the id: its cookie would be wrong."""
-        directory = BookieDirectory(self._store, self._root, self._runtime)
         deadline = self._runtime.clock.monotonic() + TAKEOVER_TIMEOUTS * self._store.session_timeout_s
-        while True:
-            await directory.refresh()
-            if self._settings.bookie_id not in directory.bookies | directory.read_only:
-                break
+        while await self._registered_somewhere():
             if self._runtime.clock.monotonic() >= deadline:
                 raise IdentityError(
                     "it is registered, so its process runs somewhere, and it can't be rebuilt beside that; stop it, or "
@@ -174,6 +170,16 @@ class Membership:
                 )
             await asyncio.sleep(self._settings.metadata_retry_pause_s)
         await self._store_identity(identity)
+
+    async def _registered_somewhere(self) -> bool:
+        """Whether there is a registration under the id, also one that can't be read: a process holds it."""
+        await self._store.sync(self._root)
+        # A bookie that moves has both for a moment; one that moves twice meanwhile is where it was looked for first.
+        places = [paths.available(self._root, self._settings.bookie_id, read_only=place) for place in (False, True)]
+        for path in (*places, places[0]):
+            if await self._store.exists(path):
+                return True
+        return False
 
     async def _store_identity(self, identity: bytes) -> None:
         known = await self.unchanged_cookie()

@@ -9,6 +9,7 @@ from tests.in_process import ROOT, InProcess, contents
 
 from bkpy.bookie import node as nodes
 from bkpy.errors import IdentityError
+from bkpy.metadata import paths
 from bkpy.metadata.bookies.cookies import cookie_fields, read_cookie
 from bkpy.storage.open import open_storage
 
@@ -82,3 +83,16 @@ async def test_a_bookie_takes_no_id_back_that_was_rebuilt_elsewhere_while_it_sta
     assert known is not None
     assert cookie_fields(known[0])["address"] == rebuilt.address
     await rebuilt.stop()
+
+
+async def test_none_is_rebuilt_beside_a_process_whose_registration_is_unreadable(tmp_path: Path) -> None:
+    cluster = InProcess(tmp_path)
+    await cluster.start("a")
+    await cluster.node("a").stop()
+    cluster.nodes.clear()
+    session = cluster.tree.session()
+    cookie = await read_cookie(session, ROOT, "a")
+    await session.create(paths.available(ROOT, "a", read_only=False), b"\xff", ephemeral=True)
+    with pytest.raises(IdentityError, match="it is registered, so its process runs somewhere"):
+        await second(cluster, rebuild=True).start()
+    assert await read_cookie(session, ROOT, "a") == cookie
