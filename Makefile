@@ -26,7 +26,7 @@ help:
 	@echo "make test-fast  those that need neither Java nor ZooKeeper: unit and simulation"
 	@echo "make flakes     the tests many times over, and which of them fail now and then (RUNS=10 LOAD=2 ORDER=7 TESTS=tests/unit)"
 	@echo "make coverage   the tests, and which lines and branches of src/bkpy none of them reaches"
-	@echo "make test-full  these, the exhaustive and the privileged ones, and the mutants (more than an hour)"
+	@echo "make test-full  these, the exhaustive and the privileged ones, and the mutants (three quarters of an hour)"
 	@echo "make test-long  what takes longer still: more seeds, kills for minutes, a part of the tests on each other Python"
 	@echo "make test-privileged  the privileged ones that are short: needs root and loop devices"
 	@echo "make test-browser  the dashboard in a real Chromium: needs apt-get install chromium"

@@ -102,7 +102,7 @@ MUTANTS: list[Mutant] = [
         "entries are missing from what polls return",
         "            found = list(islice(self._entries, entries_max))\n            if not found:",
         "            found = list(self._entries)[:entries_max]\n            if not found:",
-        (f"{_POLL}::test_polls_return_what_the_iterator_does[0]",),
+        (f"{_POLL}::test_a_poll_returns_what_there_is_and_waits_for_more",),
     ),
     Mutant(
         "a position of another log is believed",

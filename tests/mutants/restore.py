@@ -342,7 +342,7 @@ MUTANTS = [
     Mutant(
         "a backup doesn't look again once it has the lock",
         "it replaces the one that another process has just written",
-        "            _check_free(files, path)  # the other process may have ended since\n",
+        "            _check_free(files, path)  # that process may have ended just now\n",
         "            pass\n",
         ("tests/unit/metadata/test_backup_file.py::test_a_backup_that_ends_as_another_one_begins_is_not_written_over",),
     ),

@@ -15,7 +15,7 @@ import bkpy
 from bkpy.client.bookkeeper import dialect
 from bkpy.client.bookkeeper.dialect import RANGE_ENTRIES_MAX
 from bkpy.client.client import log_parts, open_client, replication_context
-from bkpy.config.client import client_settings
+from bkpy.config.client import ClientSettings, client_settings
 from bkpy.errors import (
     BookieUnavailableError,
     ConfigError,
@@ -90,6 +90,14 @@ async def test_a_range_of_small_entries_is_not_more_requests_than_its_time_is_en
     ranges = [len(block) async for block in reader.read_blocks()]
     assert sum(ranges) == 2 * RANGE_ENTRIES_MAX
     assert max(ranges) <= RANGE_ENTRIES_MAX
+
+
+def test_ranges_are_short_whatever_the_settings_say() -> None:
+    long, short = 5 * RANGE_ENTRIES_MAX, RANGE_ENTRIES_MAX // 5
+    for given, used in ((long, RANGE_ENTRIES_MAX), (short, short)):
+        settings = ClientSettings(read_entries_max=given, recovery_range_entries_max=given)
+        bounded = dialect.with_short_ranges(settings)
+        assert (bounded.read_entries_max, bounded.recovery_range_entries_max) == (used, used)
 
 
 async def test_a_range_ends_with_its_time_however_slow_the_bookies_are(theirs: TheirCluster) -> None:
