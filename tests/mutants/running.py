@@ -132,9 +132,9 @@ class _Fork:
     def end(self, *, kill: bool) -> Run:
         """What came of it, once it has ended or is killed."""
         if kill:
-            for send in (os.killpg, os.kill):  # the group is there a moment after the process
-                with contextlib.suppress(ProcessLookupError):
-                    send(self._pid, signal.SIGKILL)
+            os.kill(self._pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # the group is there a moment after the process
+            os.killpg(self._pid, signal.SIGKILL)  # and may have what a failed test has left behind
         _, status, usage = os.wait4(self._pid, 0)
         os.close(self.pidfd)
         with self._output as output:

@@ -236,6 +236,16 @@ def test_tests_that_never_end_count_as_noticed(tiny: Path) -> None:
     assert killed.outcome is Outcome.HUNG
 
 
+def test_what_the_tests_of_a_mutant_leave_running_is_ended(tiny: Path) -> None:
+    leaving = "import pathlib, subprocess\n\ndef test_left():\n    left = subprocess.Popen(['sleep', '600'])\n"
+    leaving += "    pathlib.Path('pid').write_text(str(left.pid))\n    assert False\n"
+    (tiny / "tests" / "test_left.py").write_text(leaving)
+    (noticed,) = tried(tiny, [mutant("noticed")._replace(tests=("tests/test_left.py",))])
+    assert noticed.outcome is Outcome.NOTICED
+    pid = int((tiny / "pid").read_text())
+    eventually_here(lambda: not alive(pid), "it ends as well")
+
+
 def test_a_test_that_hangs_does_not_outlive_a_runner_that_was_killed(tiny: Path) -> None:
     stuck = "\n    ".join(
         (
