@@ -74,10 +74,10 @@ MUTANTS = [
         (_LATE,),
     ),
     Mutant(
-        "a call that finds its loop closed leaves its coroutine",
+        "a call that its loop drops leaves its coroutine",
         "a warning about a coroutine that was never awaited",
-        "            running.close()\n",
-        "            pass\n",
+        "_Call(run), loop)",
+        "run(), loop)",
         (_LATE,),
     ),
     Mutant(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Coroutine, Iterator
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, Self, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
     from concurrent.futures import Future
 
     from bkpy.runtime.loop_guard import LoopGuard
@@ -68,11 +68,9 @@ class ThreadsafeCalls:
         async def run() -> T:
             return await function(*args, **kwargs)
 
-        running = run()
         try:
-            return asyncio.run_coroutine_threadsafe(running, loop)
+            return asyncio.run_coroutine_threadsafe(_Call(run), loop)
         except RuntimeError:  # the loop was closed just now
-            running.close()
             self._guard.loop_for_threads()
             raise
 
@@ -84,6 +82,29 @@ class ThreadsafeCalls:
         Elements that have arrived together cost one switch of threads. `read_blocks` and `tail_blocks` cost less still.
         """
         return iterator(self, partial(function, *args, **kwargs))
+
+
+class _Call(Coroutine[Any, Any, T]):
+    """A coroutine that begins with its first step: a loop that ends before drops it, and Python warns of no await."""
+
+    def __init__(self, begin: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self._begin = begin
+
+    @cached_property
+    def _begun(self) -> Coroutine[Any, Any, T]:
+        return self._begin()
+
+    def send(self, value: Any) -> Any:
+        return self._begun.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._begun.throw(*error)
+
+    def close(self) -> None:
+        self._begun.close()
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self._begun.__await__()
 
 
 def iterator(calls: WaitingCalls, function: Callable[[], AsyncGenerator[T, None]]) -> BlockingIterator[T]:

@@ -336,6 +336,7 @@ class Deaf(asyncio.SelectorEventLoop):
         self.dropped = threading.Event()
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning", "error::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("deaf", [False, True])
 def test_a_thread_that_waits_for_a_loop_that_ends_is_released(tmp_path: Path, deaf: bool) -> None:
     ended: list[BaseException] = []
