@@ -20,7 +20,9 @@ FOUND: Final[Mapping[str, Found]] = {
     "26 a newer record is removed": Found("healing", 37, "I10: a mark is lost: ledger 1 names bookie-4"),
     "27 a bookie is swapped in before its copy is made": Found("healing", 0, "I7: a copy was replaced by a worse one"),
     "30 manual moves take no lock": Found("healing", 0, "I7: a copy was replaced by a worse one"),
-    "33 the last fragment of an open ledger is swapped": Found("healing", 4, "misses [0, 1] of ledger 6"),
+    "33 the last fragment of an open ledger is swapped": Found(
+        "healing", 4, "not healed: bookie-4 misses [0, 1] of ledger 6"
+    ),
     "36 an add behind the hiding does not stop the deletion": Found(
         "storage", 13, "ledger 9 has entries, but was never made known", cheap=True
     ),
