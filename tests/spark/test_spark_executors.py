@@ -9,7 +9,6 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +23,7 @@ from tests.waiting import eventually_here
 import bkpy
 from bkpy.client.client import log_parts, replication_context
 from bkpy.errors import NoSuchLedgerError
-from bkpy.metadata.logs.maintenance import LogMaintenance
+from bkpy.metadata.logs.maintenance import LogMaintenance, Swept
 
 if TYPE_CHECKING:
     import subprocess
@@ -148,18 +147,27 @@ def assert_copied(target: TestLog, count: int) -> None:
     assert sorted(found) == sorted(entry(position) for position in range(count))
 
 
-def swept(written: Written) -> None:
-    """The auditor deletes the ledgers that no list names, once they are old enough; then there are no more."""
+def swept(written: Written) -> int:
+    """How many ledgers that no list names the auditor deletes, once they are old enough; then there are no more."""
+    orphans = written.unlisted()
 
-    async def sweep() -> None:
+    async def sweep() -> int:
         async with bkpy.connect(written.uri) as client:
             context = LogMaintenance(log_parts(client).logs, replication_context(client).cluster.catalog)
-            async for ledger_id in client.list_ledgers():
-                with suppress(NoSuchLedgerError):  # a task that was ended has still deleted it itself
-                    await context.sweep(await client.ledger_metadata(ledger_id), grace_s=0.0)
+            ids = [ledger_id async for ledger_id in client.list_ledgers()]
+            deleted = len(orphans.difference(ids))  # by tasks that were ended, just now
+            for ledger_id in ids:
+                try:
+                    metadata = await client.ledger_metadata(ledger_id)
+                except NoSuchLedgerError:  # a task that was ended has still deleted it itself
+                    deleted += 1
+                else:
+                    deleted += await context.sweep(metadata, grace_s=0.0) is Swept.DELETED
+            return deleted
 
-    asyncio.run(sweep())
+    assert asyncio.run(sweep()) >= len(orphans)
     assert written.unlisted() == set()
+    return len(orphans)
 
 
 @pytest.fixture
