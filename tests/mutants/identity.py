@@ -11,6 +11,7 @@ _DRAINING = "tests/unit/admin/test_drain_work.py"
 _TLS = "tests/unit/bookie/connection/test_tls.py"
 _LIMBO = "tests/unit/replication/test_limbo_fences.py"
 _REBUILD = "tests/unit/storage/tools/rebuild/test_rebuild.py"
+_REFUSED = "tests/unit/bookie/test_refused_metadata.py"
 _LOSSES = "tests/unit/storage/test_losses.py"
 
 MUTANTS: list[Mutant] = [
@@ -221,5 +222,30 @@ MUTANTS: list[Mutant] = [
         "            if await self._store.exists(path):\n                return True",
         "            pass",
         (f"{_TAKEN}::test_none_is_rebuilt_beside_a_process_whose_registration_is_unreadable",),
+    ),
+    Mutant(
+        "a bookie that may not register again for a while ends",
+        "one wrong access control list ends all bookies",
+        "            except UnauthorizedError as error:  # rights may come back, and clients read here meanwhile\n"
+        "                self._report(error)\n",
+        "",
+        (f"{_REFUSED}::test_a_bookie_whose_node_is_gone_goes_on_until_it_may_register_again",),
+    ),
+    Mutant(
+        "a bookie that may not read its cookie for a while ends",
+        "one wrong access control list ends all bookies",
+        "            except UnauthorizedError as error:  # of the cookie: rights may come back, and entries are here "
+        "meanwhile",
+        "            except TimeoutError as error:",
+        (f"{_REFUSED}::test_a_bookie_that_may_not_read_its_cookie_follows_its_drain_and_the_end_of_that",),
+    ),
+    Mutant(
+        "a bookie that may not read its registration fails to stop",
+        "an error at the end of a bookie that has done all else",
+        "except (MetadataUnavailableError, UnauthorizedError, TimeoutError) as error:\n            log.warning(\n"
+        '                "failed to deregister',
+        "except (MetadataUnavailableError, TimeoutError) as error:\n            log.warning(\n"
+        '                "failed to deregister',
+        (f"{_REFUSED}::test_a_bookie_that_may_not_read_its_registration_stops",),
     ),
 ]

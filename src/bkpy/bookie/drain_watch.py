@@ -12,7 +12,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, assert_never
 
-from bkpy.errors import ClientClosedError, MetadataUnavailableError
+from bkpy.errors import ClientClosedError, MetadataUnavailableError, UnauthorizedError
 from bkpy.metadata import paths
 from bkpy.metadata.bookies.cookies import read_cookie
 from bkpy.metadata.bookies.draining import Drains
@@ -47,7 +47,7 @@ class DrainWatch:
         self._drains = Drains(store, root, runtime, settings)
         self._follow_tenure = follow
         self._known: Tenure | None = None
-        self._reported = ""  # the last error in reading the drain node
+        self._reported = ""  # the last error in reading the drain node or the cookie
 
     async def run(self) -> None:
         """Follow operators' decisions, until cancelled or until the store is closed."""
@@ -60,11 +60,16 @@ class DrainWatch:
             watch.close()
 
     async def _follow(self) -> None:
-        """Read the drain node and follow it, however long the metadata store is unavailable."""
+        """Read the drain node and follow it, however long the metadata store is unavailable, or refuses that."""
         while True:
             try:
                 if await self._look():
                     return
+            except UnauthorizedError as error:  # of the cookie: rights may come back, and entries are here meanwhile
+                self._report(
+                    str(error),
+                    f"failed to read the cookie of bookie {self._settings.bookie_id}, going on as before, retrying",
+                )
             except MetadataUnavailableError as error:
                 if not error.retriable:
                     raise
@@ -79,22 +84,20 @@ class DrainWatch:
         self._log_change(now)
         await self._follow_tenure(now)
         if drain is not None and drain.unreadable:
-            self._report(drain)
+            self._report(
+                drain.unreadable,
+                f"bookie {bookie_id} is draining, but failed to read or confirm its drain node, so it can't be "
+                f"decommissioned. Cancel the drain (`bkpy bookie drain {bookie_id} --cancel`) and restart it, or give "
+                "this bookie the rights; retrying",
+            )
             return False
+        self._reported = ""
         return drain is None or drain.refuses or await self._confirm(drain)
 
-    def _report(self, drain: Drain) -> None:
-        """The bookie refuses entries, but can't confirm that: `decommission` waits until it can."""
-        if drain.unreadable != self._reported:
-            self._reported = drain.unreadable
-            log.error(
-                "bookie %s is draining, but failed to read or confirm its drain node, so it can't be decommissioned: "
-                "%s. Cancel the drain (`bkpy bookie drain %s --cancel`) and restart it, or give this bookie the "
-                "rights; retrying",
-                drain.bookie_id,
-                drain.unreadable,
-                drain.bookie_id,
-            )
+    def _report(self, error: str, what: str) -> None:
+        if error != self._reported:
+            self._reported = error
+            log.error("%s: %s", what, error)
 
     async def _confirm(self, drain: Drain) -> bool:
         outcome = await self._drains.say_refusing(drain)

@@ -13,7 +13,7 @@ import hashlib
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
-from bkpy.errors import ConfigError, IdentityError, MetadataUnavailableError
+from bkpy.errors import ConfigError, IdentityError, MetadataUnavailableError, UnauthorizedError
 from bkpy.metadata import paths
 from bkpy.metadata.bookies.cookies import cookie_fields, read_cookie, write_cookie
 from bkpy.metadata.bookies.draining import Drains
@@ -249,7 +249,7 @@ class Membership:
         try:
             async with self._store.session_events.while_there(self._settings.metadata_close_timeout_s):
                 await self._registration.unregister()
-        except (MetadataUnavailableError, TimeoutError) as error:
+        except (MetadataUnavailableError, UnauthorizedError, TimeoutError) as error:
             log.warning(
                 "failed to deregister bookie %s: %s; its registration ends with its session",
                 self._settings.bookie_id,

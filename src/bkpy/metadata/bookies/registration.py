@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from bkpy.runtime.interfaces import Runtime
 
 log = logging.getLogger("bkpy.client")
+bookie_log = logging.getLogger("bkpy.bookie")
 
 _RECORD: Final = StoredRecord("a registration", version=1)
 # A predecessor's session ends within its timeout and a tick of the server's, which is at most half a timeout.
@@ -124,7 +125,8 @@ class Registration:
     belongs to a dead predecessor, and is replaced before its session times out. `cookie` is the value and version of
     the bookie's cookie, which don't change while the bookie runs. A bookie that was decommissioned while it was cut
     off, or whose id has another storage by now, doesn't register again. `on_death` is called when the registration
-    ends: another process has taken the id, the cookie has changed, or the cluster is gone.
+    ends: another process has taken the id, the cookie has changed, or the cluster is gone. What access control refuses
+    is tried again, but for the first time.
     """
 
     def __init__(
@@ -153,6 +155,7 @@ class Registration:
         self._token = runtime.rng.randbytes(16).hex()  # unique among all processes that ever had the id
         self._lock = asyncio.Lock()
         self._registered = False
+        self._reported = ""  # the last refusal that was logged
         self._watch: Watch | None = None
         self._task: asyncio.Task[Any] | None = None
 
@@ -225,11 +228,24 @@ class Registration:
                 async with self._lock:
                     if self._registered:
                         await self._publish()
+                self._reported = ""
                 return
+            except UnauthorizedError as error:  # rights may come back, and clients read here meanwhile
+                self._report(error)
             except MetadataUnavailableError as error:
                 if not error.retriable:
                     raise
-                await asyncio.sleep(self._settings.metadata_retry_pause_s)
+            await asyncio.sleep(self._settings.metadata_retry_pause_s)
+
+    def _report(self, error: UnauthorizedError) -> None:
+        if str(error) != self._reported:
+            self._reported = str(error)
+            bookie_log.error(
+                "failed to register bookie %s, going on, retrying in %g s: %s",
+                self.info.bookie_id,
+                self._settings.metadata_retry_pause_s,
+                error,
+            )
 
     async def _publish(self) -> None:
         # First the new place, then the old one: for a moment the bookie is in both, and counts as read-only.
