@@ -943,4 +943,14 @@ MUTANTS: list[Mutant] = [
         "raise",
         (f"{_COMPACTION}::test_a_log_that_cannot_be_removed_holds_up_no_compaction",),
     ),
+    Mutant(
+        "a log that could not be read once is never compacted until the bookie starts again",
+        "its space does not come back though it is readable, or its damaged block was copied anew",
+        "        if now >= major_at:\n            self.compactor.forget_damages()\n",
+        "",
+        (
+            "tests/unit/storage/space/test_compaction.py::"
+            "test_a_log_that_could_not_be_read_for_a_while_is_compacted_in_the_next_major_round",
+        ),
+    ),
 ]

@@ -101,6 +101,10 @@ class Compactor:
         if self._target is not None:
             self._target.close()
 
+    def forget_damages(self) -> None:
+        """Try logs again that had blocks which could not be read: by now they may be copied anew, or readable."""
+        self._damaged.clear()
+
     async def compact(self, living_ratio: float, tried: set[int]) -> bool:
         """Compact logs of which less than that share lives, as many as there is space for their copies.
 

@@ -141,6 +141,8 @@ class Reclaimer:
         settings, now = self._settings, self._clock.monotonic()
         free = (await self._shard.on_index(self._files.space, self._shard.directory))[0]
         major_at = self._major_from + settings.compaction_major_interval_s
+        if now >= major_at:
+            self.compactor.forget_damages()
         if now >= major_at or free < settings.disk_free_bytes_resume:
             self._major_from = self._minor_from = now
             return settings.compaction_major_living_ratio

@@ -321,6 +321,27 @@ async def test_of_a_log_without_a_block_that_can_be_read_no_copy_is_made() -> No
     check_living_bytes(storage)
 
 
+async def test_a_log_that_could_not_be_read_for_a_while_is_compacted_in_the_next_major_round() -> None:
+    host = Host(settings=bookie_settings(block_bytes=3000))
+    storage = await host.boot()
+    await put(storage, *(Batch(i, k, payload=ENTRY) for k in range(10) for i in range(2)))
+    await storage.close()
+    storage = await host.boot()
+    await delete(storage, 0)
+    (log,) = logs(host)
+    path = f"/b/ledgers0/{log}"
+    host.disk.unreadable.append((path, range(len(host.disk.contents(path)))))
+    await reclaim(storage, 0.8)
+    host.disk.unreadable.clear()
+    await reclaim(storage, 0.8)
+    assert logs(host) == [log], "minor rounds leave it"
+    host.clock.now += host.settings.compaction_major_interval_s
+    await reclaim(storage, await storage.reclaimers[0].ratio_due())
+    assert log not in logs(host)
+    assert len((await read_all(storage, 1, 0, 20))[0]) == 10
+    check_living_bytes(storage)
+
+
 async def test_a_log_that_is_gone_is_no_obstacle_to_the_others() -> None:
     host = await fragmented()
     storage = await host.boot()
