@@ -71,6 +71,7 @@ LOADED = (  # what runs load, most of it when they need it
     "bkpy.cli.bookie.identity",
     "bkpy.cli.bookie.integrity",
     "bkpy.cli.bookie.pages",
+    "bkpy.cli.bookie.run",
     "bkpy.cli.bookie.scrub",
     "bkpy.cli.cluster.autorecovery",
     "bkpy.cli.cluster.group",

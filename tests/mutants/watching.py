@@ -177,4 +177,12 @@ MUTANTS: list[Mutant] = [
         'write_text("worker")',
         ("tests/unit/runtime/test_runtime.py::test_the_system_shows_the_names_of_workers[journal-0]",),
     ),
+    Mutant(
+        "the question for health loads all settings of a bookie",
+        "on a busy machine supervisors give up on its answer, and restart sound bookies",
+        "from bkpy.cli.app import RootGroup\n\nif TYPE_CHECKING:\n    from collections.abc import Mapping\n\n_COMMANDS",
+        "from bkpy.cli.app import RootGroup\nfrom bkpy.config.bookie import BookieSettings\n\nif TYPE_CHECKING:\n"
+        "    from collections.abc import Mapping\n\n_COMMANDS",
+        ("tests/unit/test_architecture.py::test_the_question_for_health_loads_neither_settings_nor_an_event_loop",),
+    ),
 ]

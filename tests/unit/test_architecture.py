@@ -825,6 +825,13 @@ def test_a_command_loads_no_http_client() -> None:
     assert "aiohttp" not in loaded
 
 
+def test_the_question_for_health_loads_neither_settings_nor_an_event_loop() -> None:
+    """Supervisors ask every few seconds, and on a busy machine give up on an answer that takes too long."""
+    loaded = loaded_by("import bkpy.cli.output.errors, bkpy.cli.bookie.group, bkpy.cli.bookie.health")
+    assert "bkpy.cli.app" in loaded
+    assert not {"asyncio", "pydantic", "bkpy.config.bookie"} & loaded
+
+
 def test_a_bookie_loads_no_http_server() -> None:
     """Most have no page of metrics, and would take half as long again to start."""
     loaded = loaded_by("import bkpy.bookie.process")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bkpy.cli.connecting import given_settings, set_client_settings
-from bkpy.cli.running import INTERRUPTED, OUTPUT_CLOSED
+from bkpy.cli.endings import INTERRUPTED, OUTPUT_CLOSED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

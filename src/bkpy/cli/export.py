@@ -14,10 +14,11 @@ import click
 
 from bkpy.cli.arguments import SecondsRange
 from bkpy.cli.connecting import connect_option, security_settings
+from bkpy.cli.endings import TERMINATED
 from bkpy.cli.output.json import json_option, print_json, print_json_line
 from bkpy.cli.output.progress import progress
 from bkpy.cli.output.text import human_bytes, say
-from bkpy.cli.running import TERMINATED, interruptible
+from bkpy.cli.running import interruptible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

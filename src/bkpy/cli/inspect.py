@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from bkpy.cli.arguments import ledger_argument, one_ledger
+from bkpy.cli.endings import TERMINATED
 from bkpy.cli.output.json import json_option, print_json, print_json_line
 from bkpy.cli.output.text import say
-from bkpy.cli.running import TERMINATED, interruptible, run
+from bkpy.cli.running import interruptible, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

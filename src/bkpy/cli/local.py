@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bkpy.cli.connecting import given_settings
+from bkpy.cli.endings import INTERRUPTED
 from bkpy.cli.logs import log_format_option
 from bkpy.cli.output.json import json_option, print_json
 from bkpy.cli.output.text import say
-from bkpy.cli.running import INTERRUPTED, run
+from bkpy.cli.running import run
 from bkpy.errors import BookKeeperError, ConfigError
 from bkpy.runtime.logs import log_to_stderr
 

@@ -15,8 +15,7 @@ import stat
 import sys
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import click
-
+from bkpy.cli.endings import TERMINATED, Terminated
 from bkpy.cli.output.text import say
 
 if TYPE_CHECKING:
@@ -25,22 +24,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Exit statuses of commands that a signal, or their reader, has ended, as shells know them.
-INTERRUPTED: Final = 128 + signal.SIGINT
-OUTPUT_CLOSED: Final = 128 + signal.SIGPIPE
-TERMINATED: Final = 128 + signal.SIGTERM
-
 _OUTPUT_LOOK_S: Final = 0.2  # between two polls of standard output
-
-
-class AssessingCommand(click.Command):
-    """A command whose statuses 1 and 2 are findings: where it fails to look, also for a wrong command line, it is 3."""
-
-    failure_status: Final = 3
-
-
-class Terminated(BaseException):
-    """SIGTERM ends the command, as `KeyboardInterrupt` does for Ctrl-C."""
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -15,7 +15,7 @@ import pytest
 from tests.cluster.zookeeper_proxy import ZooKeeperProxy
 from tests.hooks import lose_lock
 
-from bkpy.cli.running import Terminated
+from bkpy.cli.endings import Terminated
 from bkpy.errors import BookKeeperError, ConfigError, MetadataUnavailableError
 from bkpy.local.process import poll
 from bkpy.spark.lock import TargetLock, is_uri, normalised

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bkpy.cli.running import Terminated, run
+from bkpy.cli.endings import Terminated
+from bkpy.cli.running import run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

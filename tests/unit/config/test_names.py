@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import bkpy
 from bkpy.cli.bookie.group import bookie
-from bkpy.cli.bookie.group import run_ as bookie_run
+from bkpy.cli.bookie.run import run_ as bookie_run
 from bkpy.cli.cluster import autorecovery
 from bkpy.cli.connecting import security_settings, set_client_settings, settings
 from bkpy.config.base import GROUPS

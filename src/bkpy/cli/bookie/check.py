@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bkpy.cli.bookie.group import SettingsCommand, settings_from
+from bkpy.cli.bookie.settings_command import SettingsCommand, settings_from
 from bkpy.cli.output.json import json_option, print_json
 from bkpy.cli.output.progress import byte_progress
 from bkpy.cli.output.tables import print_table

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from bkpy.cli.bookie.group import Flags, SettingsCommand
+from bkpy.cli.bookie.settings_command import Flags, SettingsCommand
 from bkpy.cli.output.json import json_option, print_json
 from bkpy.cli.output.tables import print_table
 from bkpy.cli.output.text import say

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bkpy.cli.bookie.group import Flags, SettingsCommand, settings_from
+from bkpy.cli.bookie.settings_command import Flags, SettingsCommand, settings_from
 from bkpy.cli.connecting import metadata
 from bkpy.cli.input import confirm
 from bkpy.cli.output.json import json_option, print_json

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bkpy.cli.bookie.group import SettingsCommand, settings_from
+from bkpy.cli.bookie.settings_command import SettingsCommand, settings_from
 from bkpy.cli.connecting import metadata
 from bkpy.cli.input import confirm
 from bkpy.cli.output.json import json_option, print_json

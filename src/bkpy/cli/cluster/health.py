@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from bkpy.cli.connecting import connect_admin, connect_option, settings
+from bkpy.cli.endings import AssessingCommand
 from bkpy.cli.output.json import json_option, print_json, print_json_line
 from bkpy.cli.output.text import printable_lines, say
-from bkpy.cli.running import AssessingCommand, output_has_reader, run
+from bkpy.cli.running import output_has_reader, run
 from bkpy.errors import BookKeeperError
 
 if TYPE_CHECKING:

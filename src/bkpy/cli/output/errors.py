@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import click
 
 from bkpy.cli.app import bkpy, debugging
+from bkpy.cli.endings import INTERRUPTED, TERMINATED, AssessingCommand, Terminated
 from bkpy.cli.output.text import printable_lines
-from bkpy.cli.running import INTERRUPTED, TERMINATED, AssessingCommand, Terminated
 from bkpy.errors import BookKeeperError
 from bkpy.runtime.logs import logs_json
 
