@@ -10,13 +10,16 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; 
 # Processes of tests, each with a ZooKeeper, bookies and ports of its own. Four keep two processors busy, since tests
 # wait as well as compute; 1 runs them in one, in the usual order.
 WORKERS ?= 4
+# Of the exhaustive ones fewer at a time: they hardly wait, and Spark gives a Python process ten seconds to start.
+AT_ONCE = $(WORKERS)
+test-full test-long: AT_ONCE = $(if $(filter file,$(origin WORKERS)),3,$(WORKERS))
 # Of mutants more at a time: many of them make their tests wait until they hang.
 MUTANTS_AT_ONCE = $(if $(filter-out 1,$(WORKERS)),$(shell expr $(WORKERS) + 2),1)
 RUNS ?= 10
 LOAD ?= 0
 # Bytecode is kept, whatever the environment says: tests start hundreds of processes, and each would compile all modules.
 test test-fast test-full test-long test-bookkeeper flakes coverage mutants: export PYTHONDONTWRITEBYTECODE :=
-PYTEST = $(BIN)/python -m pytest $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS))
+PYTEST = $(BIN)/python -m pytest $(if $(filter-out 1,$(AT_ONCE)),-n $(AT_ONCE))
 
 .PHONY: help demo compiled test test-fast flakes coverage test-full test-long test-privileged test-containers test-bookkeeper test-browser test-alarms test-pythons mutants check docs docs-serve golden scenarios settings sim soak chaos shrink planted ablations bench bench-export bench-housekeeping bench-memory bench-peers bench-streaming bench-tls clean
 

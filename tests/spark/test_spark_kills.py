@@ -62,11 +62,16 @@ def kill_all(driver: subprocess.Popen[bytes]) -> None:
     """The driver's Python and Java processes at once, the workers, and what any of them was just starting.
 
     A Java process that loses the driver and its guard, which has a session of its own, before it waits for them would
-    stay for ever.
+    stay for ever. One that is started between the list of processes and the look at what starts it, which has ended by
+    then, is in the next list.
     """
     sessions = {driver.pid, *map(session_of, descendants(driver.pid))} - {None}
-    while members := [pid for pid in all_pids() if session_of(pid) in sessions]:
-        for pid in members:
+
+    def members() -> list[int]:
+        return [pid for pid in all_pids() if session_of(pid) in sessions]
+
+    while found := members() or members():
+        for pid in found:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
     driver.wait()
