@@ -267,7 +267,7 @@ MUTANTS: list[Mutant] = [
         "        except UnauthorizedError as error:\n            return Drain(",
         "        except ZeroDivisionError as error:\n            return Drain(",
         (
-            "tests/unit/bookie/test_unreadable_drain_nodes.py"
+            "tests/unit/bookie/test_refused_metadata.py"
             "::test_a_draining_that_the_bookie_may_not_read_ends_neither_its_process_nor_its_start",
         ),
     ),

@@ -1,4 +1,4 @@
-"""Access control keeps a running bookie from its own nodes for a while: it goes on, and registers again after it."""
+"""Access control keeps a bookie from its own nodes for a while: it goes on, reports it, and tries again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 COOKIE = paths.cookie(ROOT, "a")
 REGISTRATION = paths.available(ROOT, "a", read_only=False)
-READ_ONLY = paths.available(ROOT, "a", read_only=True)
+DRAIN = paths.draining(ROOT, "a")
 
 
 @pytest.fixture
@@ -53,17 +53,18 @@ async def test_a_bookie_whose_node_is_gone_goes_on_until_it_may_register_again(
     client = await one.client()
     async with await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1) as writer:
         await writer.append(b"x")
+    before = one.tree.node(REGISTRATION).data
     forbidden.add(node)
     if node == COOKIE:
         one.tree.apply(Delete(REGISTRATION), 0)  # as with the session
     else:
-        await one.tree.session().put(REGISTRATION, one.tree.node(REGISTRATION).data, 0)
+        await one.tree.session().put(REGISTRATION, before + b" ", 0)
     await eventually(lambda: "failed to register bookie a, going on" in caplog.text)
     assert caplog.text.count("failed to register") == 1
     assert await contents(client, writer.ledger_id) == [b"x"]
     assert not one.node("a").failed.done()
     forbidden.clear()
-    await eventually(lambda: REGISTRATION in one.tree.paths)
+    await eventually(lambda: REGISTRATION in one.tree.paths and one.tree.node(REGISTRATION).data == before)
     assert not one.node("a").failed.done()
 
 
@@ -90,3 +91,21 @@ async def test_a_bookie_that_may_not_read_its_registration_stops(
     forbidden.add(REGISTRATION)
     await one.node("a").stop()
     assert "failed to deregister bookie a: access control forbids this" in caplog.text
+
+
+async def test_a_draining_that_the_bookie_may_not_read_ends_neither_its_process_nor_its_start(
+    one: InProcess, forbidden: set[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    forbidden.add(DRAIN)
+    drains = Drains(one.tree.session(), ROOT, runtime_here())
+    assert isinstance(await drains.begin("a"), Done)
+    await eventually(lambda: "failed to read or confirm" in caplog.text)
+    assert f"{ROOT}/available/readonly/a" in one.tree.paths
+    assert not one.node("a").failed.done()
+    await one.restart("a")
+    assert f"{ROOT}/available/readonly/a" in one.tree.paths
+    assert not one.node("a").failed.done()
+    await eventually(lambda: caplog.text.count("failed to read or confirm") == 2)
+    forbidden.clear()
+    token = one.tree.node(DRAIN).data.decode()
+    await eventually(lambda: b'"refuses_since_ms": null' not in one.tree.node(f"{DRAIN}/{token}").data)
