@@ -35,6 +35,13 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     Mutant(
+        "a server that gives no session is asked again at once",
+        "clients keep a server in trouble busy with connections, and don't say what it answers",
+        "if not given and self.session_id == 0:",
+        "if False:",
+        (f"{_ENDED}::test_a_server_that_gives_no_session_is_asked_with_pauses_and_named",),
+    ),
+    Mutant(
         "a write without an answer taken for one that was not done",
         "a change that was stored counts as not made: a writer goes on with bookies that were replaced",
         "outcome_unknown=write and sent,",

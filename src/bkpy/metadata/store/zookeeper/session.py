@@ -286,9 +286,12 @@ class Session:
             raise
         try:
             answer = connection.handshake
+            given = answer.session_id != 0 and answer.timeout > 0
+            if not given and self.session_id == 0:  # a server in trouble, which must not be asked without a pause
+                raise ConnectionLost("the server gave no session")
             if self.session_id not in (0, answer.session_id):
                 self._lose_session()
-            if answer.session_id == 0 or answer.timeout <= 0:
+            if not given:
                 connection.abort(ConnectionLost("the session has expired"))
                 return None
             self.session_id = answer.session_id

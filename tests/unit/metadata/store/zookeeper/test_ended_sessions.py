@@ -13,7 +13,7 @@ from tests.hooks import present_later
 from tests.in_process import DEADLINE_S
 from tests.waiting import eventually
 
-from bkpy.errors import UnauthorizedError
+from bkpy.errors import MetadataUnavailableError, UnauthorizedError
 from bkpy.metadata.store.store import SessionState
 from bkpy.metadata.store.zookeeper.store import ZooKeeperStore
 from bkpy.runtime.system import real_runtime
@@ -31,15 +31,19 @@ REPLY = struct.Struct("!iqi")  # xid, transaction, error
 
 
 class Server:
-    """Shakes hands, refuses credentials, hangs up where it is asked for a path, and answers nothing else."""
+    """Shakes hands, refuses credentials, hangs up where it is asked for a path, and answers nothing else.
 
-    def __init__(self) -> None:
+    `sessions`: whether it gives any.
+    """
+
+    def __init__(self, *, sessions: bool = True) -> None:
         self.asked: list[int] = []
+        self._session = 1 if sessions else 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(EOFError, ConnectionError):
             await self._receive(reader)
-            self._send(writer, HANDSHAKE.pack(0, 10_000, 1, 16, bytes(16)))
+            self._send(writer, HANDSHAKE.pack(0, 10_000, self._session, 16, bytes(16)))
             while True:
                 xid, operation = REQUEST.unpack_from(await self._receive(reader))
                 self.asked.append(operation)
@@ -92,3 +96,11 @@ async def test_a_session_whose_close_is_cancelled_has_ended() -> None:
         with pytest.raises(asyncio.CancelledError):
             await closing
         assert states == [SessionState.EXPIRED]
+
+
+async def test_a_server_that_gives_no_session_is_asked_with_pauses_and_named() -> None:
+    listening = await asyncio.start_server(Server(sessions=False).serve, "127.0.0.1", 0)
+    store = ZooKeeperStore([("127.0.0.1", listening.sockets[0].getsockname()[1])], real_runtime())
+    async with listening:
+        with pytest.raises(MetadataUnavailableError, match=r"the last failure: .*the server gave no session"):
+            await store.start(0.3)
