@@ -68,6 +68,7 @@ def test_the_columns_name_may_be_in_capitals_and_its_type_one_of_large_values(lo
     assert log.payloads() == [b"a", b""]
 
 
+@pytest.mark.filterwarnings("ignore:.*log_write_bytes_max:DeprecationWarning")  # no list here is a megabyte long
 def test_a_list_that_is_full_takes_nothing_of_a_batch_until_the_log_is_truncated(log: Written) -> None:
     writer = log.stream()
     writer.commit([attempt(writer, b"%d" % i) for i in range(10)], 0)
@@ -90,6 +91,7 @@ def test_a_list_that_is_full_takes_nothing_of_a_batch_until_the_log_is_truncated
     assert all(exists(log, ledger_of(message)) for message in many)
 
 
+@pytest.mark.filterwarnings("ignore:.*log_write_bytes_max:DeprecationWarning")  # no list here is a megabyte long
 def test_a_sink_that_finds_no_room_leaves_the_logs_writer_alone(log: Written) -> None:
     bound = {"log_write_bytes_max": 560}
     sink = LogStreamWriter(SinkOptions(log.uri, log.name, "w", security=bound))  # type: ignore[arg-type]

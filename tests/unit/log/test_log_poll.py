@@ -49,7 +49,7 @@ async def test_a_poll_returns_what_there_is_and_waits_for_more(cluster: InProces
         await log.append_batch([b"%d" % i for i in range(5)])
         assert numbers(await reader.poll(max_entries=2)) == [0, 1]
         assert numbers(await reader.poll(max_entries=2, timeout=0)) == [2, 3]
-        assert numbers(await reader.poll()) == [4]
+        assert numbers(await reader.poll(timeout=1.0)) == [4]
         assert await reader.poll(timeout=0) == []
         waiting = asyncio.create_task(reader.poll())
         await asyncio.sleep(1.0)
