@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 UNUSABLE = 70  # the exit status of a fork whose tests say nothing; those of pytest are below
+OF_FORK = "TESTS_OF_FORK"  # in the environment of a fork and of all that it starts: its process id
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _OWN_ROOT = Path(__file__).parents[2]
 _LIBRARIES = (  # what takes longest to load of what tests and sources import
@@ -115,6 +116,7 @@ def _prepare(parent: int, root: Path, source: Path, output: IO[bytes]) -> None:
     os.chdir(root)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(source), os.environ.get("PYTHONPATH", ""))))
     os.environ["COLUMNS"] = "400"
+    os.environ[OF_FORK] = str(os.getpid())
     sys.path[:] = [str(root), str(source), *(path for path in sys.path if path not in ("", str(_OWN_ROOT)))]
     importlib.invalidate_caches()
     for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:

@@ -136,6 +136,10 @@ class _Fork:
         with contextlib.suppress(ProcessLookupError):  # the group is there a moment after the process
             os.killpg(self._pid, signal.SIGKILL)  # and may have what a failed test has left behind
         _, status, usage = os.wait4(self._pid, 0)
+        while left := list(_started_by(self._pid)):  # in sessions of their own; each may just have started another one
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         os.close(self.pidfd)
         with self._output as output:
             output.seek(0)
@@ -148,6 +152,16 @@ class _Fork:
             seconds,
             usage.ru_utime + usage.ru_stime,
         )
+
+
+def _started_by(fork: int) -> Iterator[int]:
+    """The processes that a fork, or one of these, has started."""
+    mark = f"{forks.OF_FORK}={fork}".encode()
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            with contextlib.suppress(OSError):  # it has ended, or is another account's
+                if mark in Path("/proc", name, "environ").read_bytes().split(b"\0"):
+                    yield int(name)
 
 
 def run_trials(project: Project, trials: Iterable[Trial], jobs: int) -> Iterator[Run]:

@@ -236,8 +236,10 @@ def test_tests_that_never_end_count_as_noticed(tiny: Path) -> None:
     assert killed.outcome is Outcome.HUNG
 
 
-def test_what_the_tests_of_a_mutant_leave_running_is_ended(tiny: Path) -> None:
-    leaving = "import pathlib, subprocess\n\ndef test_left():\n    left = subprocess.Popen(['sleep', '600'])\n"
+@pytest.mark.parametrize("own_session", [False, True])
+def test_what_the_tests_of_a_mutant_leave_running_is_ended(tiny: Path, own_session: bool) -> None:
+    leaving = "import pathlib, subprocess\n\ndef test_left():\n"
+    leaving += f"    left = subprocess.Popen(['sleep', '600'], start_new_session={own_session})\n"
     leaving += "    pathlib.Path('pid').write_text(str(left.pid))\n    assert False\n"
     (tiny / "tests" / "test_left.py").write_text(leaving)
     (noticed,) = tried(tiny, [mutant("noticed")._replace(tests=("tests/test_left.py",))])
