@@ -72,6 +72,7 @@ class Trace:
     recoveries: list[WriteBack] = field(default_factory=list)
     denials: list[Denial] = field(default_factory=list)
     highest: int = -1  # the highest id sent
+    batches: list[range] = field(default_factory=list)  # that the writer has sent
     over: bool = False  # the ledger was deleted, or something came that the model doesn't know
 
     def add(self, action: str, **values: Any) -> dict[str, Any]:
@@ -145,7 +146,9 @@ class Watch:
             trace.add("close", n=new.last_entry, frags=frags)
         elif new.state is LedgerState.OPEN and new.fragments[-1] != old.fragments[-1]:
             trace.kinds.add(CHANGE)
-            trace.add("change", n=new.fragments[-1].first_entry, ens=self.ensemble(new.fragments[-1]))
+            first = new.fragments[-1].first_entry
+            again = frozenset(n for batch in trace.batches if first <= batch[-1] for n in batch if n < first)
+            trace.add("change", n=first, ens=self.ensemble(new.fragments[-1]), again=again)
         else:
             self._swapped(trace, old.fragments, new.fragments)
 
@@ -165,7 +168,8 @@ class Watch:
         self._acks[id(acks)] = acks, trace
         stride = trace.metadata.ensemble_size if replication.striped else 1
         trace.highest = max(trace.highest, batch.last_id)
-        trace.add("send", s=frozenset(range(batch.first_id, batch.last_id + 1, stride)))
+        trace.batches.append(range(batch.first_id, batch.last_id + 1, stride))
+        trace.add("send", s=frozenset(trace.batches[-1]))
 
     def acknowledged(self, acks: LedgerAcks) -> None:
         known = self._acks.get(id(acks))
