@@ -82,7 +82,7 @@ Ack(n) ==  \* every id up to n is on its ack quorum, by the ensemble that is sto
   /\ w' = [w EXCEPT !.lac = n]
   /\ UNCHANGED <<size, meta, sent, back, bookieVars, rec>>
 
-ChangeWith(ens, again) ==  \* rules 2, 3, 4: the metadata first; what is not acknowledged goes to the new ensemble
+Change(ens, again) ==  \* rules 2, 3, 4: the metadata first; what is not acknowledged goes to the new ensemble
   \* `again`: acknowledged ids of striped batches that aren't as a whole: a batch is sent again as it was
   /\ w.state = "open" /\ again \subseteq w.ids
   /\ On("rule 2") => meta.state = "open"
@@ -92,8 +92,6 @@ ChangeWith(ens, again) ==  \* rules 2, 3, 4: the metadata first; what is not ack
         /\ meta' = IF On("rule 2") THEN [meta EXCEPT !.frags = frags] ELSE meta
   /\ sent' = [b \in Bookies |-> sent[b] \cup {id \in w.ids : (id > w.lac \/ id \in again) /\ b \in Share(id, ens)}]
   /\ UNCHANGED <<size, back, bookieVars, rec>>
-
-Change(ens) == ChangeWith(ens, {})
 
 StoreChange ==  \* where rule 2 is off: the metadata, afterwards
   /\ ~On("rule 2") /\ w.state = "open" /\ meta.state = "open" /\ w.frags # meta.frags

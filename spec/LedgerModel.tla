@@ -40,7 +40,7 @@ Next ==
   \/ Free /\ UNCHANGED spent
   \/ /\ Spend("changes")
      /\ \/ w.state = "open" /\ \E ens \in Others(LastOf(w.frags).ens), again \in {{}, {w.lac}} :
-          ChangeWith(ens, again)
+          Change(ens, again)
         \/ \E r \in Recoveries : rec[r].state = "reading" /\ \E ens \in Others(LastOf(rec[r].frags).ens) :
              \E c \in rec[r].base..rec[r].next - 1 : ChangeInRecovery(r, c, ens)
   \/ Spend("losses") /\ \E b \in Bookies : Lose(b)

@@ -20,7 +20,7 @@ Explained ==
   CASE e.a = "create"   -> Create(e.ens)
     [] e.a = "send"     -> Send(e.s)
     [] e.a = "ack"      -> Ack(e.n)
-    [] e.a = "change"   -> ChangeWith(e.ens, e.again) /\ LastOf(meta'.frags).first = e.n
+    [] e.a = "change"   -> Change(e.ens, e.again) /\ LastOf(meta'.frags).first = e.n
     [] e.a = "store"    -> Store(e.b, e.s)
     [] e.a = "back"     -> StoreEither(e.b, e.s)
     [] e.a = "fence"    -> Fence(e.b)
