@@ -100,7 +100,11 @@ async def test_a_session_whose_close_is_cancelled_has_ended() -> None:
 
 async def test_a_server_that_gives_no_session_is_asked_with_pauses_and_named() -> None:
     listening = await asyncio.start_server(Server(sessions=False).serve, "127.0.0.1", 0)
-    store = ZooKeeperStore([("127.0.0.1", listening.sockets[0].getsockname()[1])], real_runtime())
+    servers = [("127.0.0.1", listening.sockets[0].getsockname()[1])]
     async with listening:
-        with pytest.raises(MetadataUnavailableError, match=r"the last failure: .*the server gave no session"):
-            await store.start(0.3)
+        for limit_s in (0.3, 5.0):  # a machine may be too busy for one answer in the shorter time
+            with pytest.raises(MetadataUnavailableError) as refused:
+                await ZooKeeperStore(servers, real_runtime()).start(limit_s)
+            if "no server was tried yet" not in refused.value.message:
+                break
+    assert "the server gave no session" in refused.value.message
