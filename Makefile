@@ -36,7 +36,7 @@ help:
 	@echo "make test-alarms  the alarms by a real Prometheus: needs root, apt-get install prometheus"
 	@echo "make test-containers  docker-compose.yml on a Docker daemon of their own: needs root, docker.io, docker-compose, debootstrap"
 	@echo "make test-pythons  unit tests, and a part of those of a cluster, on each other Python 3.11 to 3.14 that is here or, as root with debootstrap, comes from Debian (PYTHONS='/path ...': on these)"
-	@echo "make mutants    defects planted in copies of the code, each of which the tests have to notice (10 minutes; MUTANTS='a name': these)"
+	@echo "make mutants    defects planted in copies of the code, each of which the tests have to notice (a quarter of an hour; MUTANTS='a name': these)"
 	@echo "make check      format, lint, types, direction of imports, words and links"
 	@echo "make golden     write the golden files anew (a change of them is a change of a stored format)"
 	@echo "make scenarios  write the page of behaviours and the tests that hold them anew"
