@@ -1,6 +1,6 @@
-"""How many examples hypothesis tries of a property: all of them in the full run, every fifth in `make test`.
+"""How much is tried in `make test` of what the full run tries all of: examples of a property, and places of a fault.
 
-It is loaded where tests of properties are, and nowhere else: that takes longer than most tests.
+Hypothesis is loaded where tests of properties are, and nowhere else: that takes longer than most tests.
 """
 
 from __future__ import annotations
@@ -18,6 +18,14 @@ _chosen = ALL
 def choose(*, few: bool) -> None:
     global _chosen
     _chosen = FEW if few else ALL
+
+
+def stride() -> int:
+    """How far places are apart at which a test lets something go wrong: each, or every third in `make test`.
+
+    Three, because much takes turns by twos: a write and its sync, a crash and a power cut.
+    """
+    return 3 if _chosen == FEW else 1
 
 
 @functools.cache

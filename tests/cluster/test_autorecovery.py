@@ -261,6 +261,7 @@ async def test_marks_and_terms_on_a_real_zookeeper(zookeeper: ZooKeeperServer) -
             await asyncio.wait([second])
 
 
+@pytest.mark.exhaustive
 async def test_what_a_bookie_never_had_is_found_and_copied(tmp_path: Path) -> None:
     """The metadata name a bookie that has nothing of the ledger, as if its disk had forgotten it."""
     soon = {**SOON, "replicas_check_interval_s": 1.0, "placement_check_interval_s": 1.0}

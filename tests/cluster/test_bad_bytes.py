@@ -190,6 +190,7 @@ async def test_an_add_without_a_key_is_refused_and_the_connection_goes_on(
     writer.close()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.scenario(68)
 async def test_thousands_of_idle_connections_do_no_harm(cluster: LocalCluster, victim: bkpy.LedgerWriter) -> None:
     host, port = cluster.bookies[0].address.rsplit(":", 1)

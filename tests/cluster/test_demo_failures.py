@@ -58,6 +58,7 @@ async def test_a_bookie_and_a_writer_are_killed_and_nothing_is_lost(tmp_path: Pa
             await demo.recover(cluster.connect_string, ledger_id, acknowledged, year)
 
 
+@pytest.mark.exhaustive
 async def test_a_writer_that_dies_by_itself_is_not_taken_for_a_killed_one(tmp_path: Path) -> None:
     with pytest.raises(bkpy.BookKeeperError, match="last words"):
         await demo.kill_writer("no cluster's URI", 10, tmp_path / "writer.log")

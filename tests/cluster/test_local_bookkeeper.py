@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.mark.exhaustive
 async def test_a_local_cluster_of_bookkeepers_keeps_its_ledgers_and_its_protocol(tmp_path: Path) -> None:
     entries = [b"%d" % i for i in range(100)]
     async with LocalCluster(tmp_path / "cluster", 1, {"protocol": "bookkeeper"}) as cluster:

@@ -86,6 +86,7 @@ async def test_a_terminal_without_a_cursor_gets_one_look(local: LocalCluster) ->
     assert any("bookie-1" in line for line in lines), lines
 
 
+@pytest.mark.exhaustive
 async def test_it_shows_all_bookies_at_any_width_and_ends_by_a_key(local: LocalCluster) -> None:
     uri, names = local.connect_string, [bookie.id for bookie in local.bookies]
     async with bkpy.connect(uri) as client, await client.open_log("orders", create=True) as log:

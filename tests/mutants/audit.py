@@ -553,4 +553,32 @@ MUTANTS: list[Mutant] = [
         "as_it_was) and await self._catalog.closed_before(ledger_id, since_ms)",
         (f"{_AUDITOR}::test_a_bookie_that_returns_is_verified_where_the_ledger_cannot_be_read_at_that_moment",),
     ),
+    Mutant(
+        "a bookie whose cookie was removed is not looked at any more",
+        "when it dies, its ledgers miss a copy until the next check",
+        "named=self._named | record.to_look_at(),",
+        "named=self._named,",
+        (f"{_AUDITOR}::test_one_whose_cookie_is_removed_and_that_goes_then_is_lost",),
+    ),
+    Mutant(
+        "a bookie whose cookie was removed is looked at for ever",
+        "the audit record grows by each bookie that was ever decommissioned",
+        "return {*self.instances, *self.absences} - worked_off",
+        "return {*self.instances, *self.absences}",
+        (f"{_DECISIONS}::test_a_bookie_without_a_cookie_is_looked_at_until_no_ledger_misses_it",),
+    ),
+    Mutant(
+        "bookies whose cookies were removed count among the half that is absent",
+        "a cluster that has shrunk by more than half heals nothing any more",
+        "for bookie, is_ in seen.items() if is_.has_cookie or not instances[bookie]}",
+        "for bookie in seen}",
+        (f"{_DECISIONS}::test_bookies_without_a_cookie_count_among_the_half_that_is_absent_unless_they_had_one",),
+    ),
+    Mutant(
+        "bookies that never had a cookie don't count among the half that is absent",
+        "a cluster that is being restored copies what its bookies have, before they are back",
+        "for bookie, is_ in seen.items() if is_.has_cookie or not instances[bookie]}",
+        "for bookie, is_ in seen.items() if is_.has_cookie}",
+        (f"{_DECISIONS}::test_bookies_without_a_cookie_count_among_the_half_that_is_absent_unless_they_had_one",),
+    ),
 ]

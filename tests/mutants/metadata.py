@@ -345,10 +345,10 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a bookie that becomes writable between two reads of the auditor counts as absent",
         "many that become writable at once suspend re-replication, and the clocks of lost ones begin again",
-        "return BookieStatus(await _presence(store, root, bookie, read_only=places.get(bookie, False)), instance)",
+        "presence = await _presence(store, root, bookie, read_only=places.get(bookie, False))",
         "if bookie not in places:\n"
-        "    return BookieStatus(Presence.ABSENT, instance)\n"
-        "return BookieStatus(await _presence(store, root, bookie, read_only=places[bookie]), instance)",
+        "    return BookieStatus(Presence.ABSENT, instance, has_cookie)\n"
+        "presence = await _presence(store, root, bookie, read_only=places[bookie])",
         (f"{_MEMBERSHIP}::test_a_bookie_that_moves_meanwhile_is_here",),
     ),
     Mutant(

@@ -57,7 +57,7 @@ FEW: Mapping[str, tuple[int, ...]] = {
     "everything-long": (0,),
     "exposed": (0, 1, 2, 15),
     "bookkeeper": (0, 3),
-    "healing": (8, 9, 15, 16, 23),
+    "healing": (8, 9, 15, 16, 23, 127),
     "logs": (2, 32, 34),
     "rebuilding": tuple(range(5)),
     "storage": (24, 26, 28, 43),

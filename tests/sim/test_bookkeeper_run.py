@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seeds", seeds_of("bookkeeper", block=10, blocks=40))
 def test_nothing_acknowledged_is_lost_or_denied(seeds: Sequence[int]) -> None:
     play_all("bookkeeper", seeds)

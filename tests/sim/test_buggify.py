@@ -74,6 +74,7 @@ def test_a_setting_more_does_not_reshuffle_the_others() -> None:
     assert drawn != draw(world, "bookie-2", BOOKIE)
 
 
+@pytest.mark.thorough
 def test_in_some_runs_a_bound_is_tiny_and_in_some_it_is_not() -> None:
     runs = [{**bookie_bounds(World(seed), "b"), **client_bounds(World(seed), "c")} for seed in range(100)]
     for name, bound in {**BOOKIE, **CLIENT}.items():

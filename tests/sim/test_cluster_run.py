@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seeds", seeds_of("standard", block=10, blocks=20))
 def test_what_was_acknowledged_is_read_back(seeds: Sequence[int]) -> None:
     clusters = play_all("standard", seeds)
@@ -25,6 +26,7 @@ def test_what_was_acknowledged_is_read_back(seeds: Sequence[int]) -> None:
     assert sum(counts) > 200 * len(seeds)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seeds", seeds_of("quick", block=100, blocks=4))
 def test_what_was_acknowledged_in_haste_is_read_back(seeds: Sequence[int]) -> None:
     clusters = play_all("quick", seeds)
@@ -32,6 +34,7 @@ def test_what_was_acknowledged_in_haste_is_read_back(seeds: Sequence[int]) -> No
     assert statistics.median(counts) >= 180
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(45)
 @pytest.mark.parametrize("path", [".txn", ".log"])
 def test_the_run_notices_what_is_never_synced(path: str) -> None:

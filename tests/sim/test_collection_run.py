@@ -40,6 +40,7 @@ async def _move(cluster: Cluster) -> None:
     await cluster.check()
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(51)
 @pytest.mark.parametrize("seed", range(3))
 def test_every_bookie_that_is_named_has_its_copy(seed: int) -> None:
@@ -48,6 +49,7 @@ def test_every_bookie_that_is_named_has_its_copy(seed: int) -> None:
     assert cluster.world.marks[SPARE_COLLECTED]
 
 
+@pytest.mark.thorough
 def test_without_the_lock_one_has_not() -> None:
     noticed = 0
     for seed in range(3):

@@ -122,6 +122,7 @@ def play(story: Story) -> None:
     scene.cluster.run(play_in(scene, story))
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(59)
 @pytest.mark.parametrize(
     ("story", "without"),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bkpy.client.read.reader import LedgerReader
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seeds", seeds_of("crowd", block=10, blocks=20))
 def test_nothing_is_lost_in_the_crowd(seeds: Sequence[int]) -> None:
     for cluster in play_all("crowd", seeds):

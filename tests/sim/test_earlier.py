@@ -13,7 +13,10 @@ from .earlier import EarlierBookies
 from .world import UnhandledError
 
 
-@pytest.mark.parametrize("end", ["stop", "crash", "power cut"])
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "end", ["power cut", *(pytest.param(it, marks=pytest.mark.exhaustive) for it in ("stop", "crash"))]
+)
 def test_todays_code_takes_over_what_an_earlier_version_has_left(end: str) -> None:
     cluster = Cluster(7, bookies=3, calm=True)
     victim = cluster.bookies[0]

@@ -20,6 +20,7 @@ def test_nothing_is_violated_whatever_happens_at_once(seeds: Sequence[int]) -> N
     play_all("everything", seeds)
 
 
+@pytest.mark.thorough
 def test_a_plan_from_json_plays_the_same_run() -> None:
     plan = Plan.draw(1)
     first, second = play(plan), play(Plan.from_json(plan.to_json()))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(55)
 @pytest.mark.parametrize("seeds", seeds_of("exposed", block=10, blocks=20, often=2))
 def test_what_was_acknowledged_is_never_denied(seeds: Sequence[int]) -> None:

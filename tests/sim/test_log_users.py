@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["cluster"]
 
 
+@pytest.mark.thorough
 async def test_what_is_truncated_under_the_reader_is_left_out_and_what_only_seems_so_is_not(cluster: InProcess) -> None:
     client = await cluster.client()
     log = await StepwiseLog(client).make()

@@ -13,6 +13,7 @@ from .stories import PASSWORD
 from .users import Users
 
 
+@pytest.mark.thorough
 def test_a_recovery_by_connections_of_before_a_power_cut_is_tried_again() -> None:
     """A host without power closes no connection: who has one learns by its next request that the other end is gone."""
     cluster = Cluster(0, calm=True)

@@ -19,7 +19,8 @@ LEDGERS = 5
 SIZE = Size(bookies=6, ledgers=LEDGERS, racks=3, entries=2, entry_bytes=100)
 
 
-@pytest.mark.parametrize("light", [False, True])
+@pytest.mark.thorough
+@pytest.mark.parametrize("light", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 def test_a_lost_rack_is_healed_and_every_call_counted(light: bool) -> None:
     size = replace(SIZE, light=light, writers=0 if light else 4)
     found = Scale(size).run()
@@ -42,6 +43,7 @@ def test_a_copy_takes_the_time_of_its_bytes() -> None:
     assert slow_s - quick_s > 10
 
 
+@pytest.mark.thorough
 def test_a_slow_zookeeper_takes_its_time() -> None:
     slow, quick = (replace(SIZE, light=True, zookeeper_calls=calls) for calls in (200, 0))
     assert Scale(slow).run()["healed_s"] > Scale(quick).run()["healed_s"] + 1
@@ -52,6 +54,7 @@ def test_paths_have_their_subjects() -> None:
     assert subjects == ["registrations", "records", "ledgers", "others"]
 
 
+@pytest.mark.thorough
 def test_rows_are_added_to_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "rows.json"
     monkeypatch.setattr(logging, "lastResort", None)  # as the program does

@@ -34,6 +34,7 @@ def own_process(seed: int) -> Result:
     return Result(seed, None, Counter([str(os.getpid())]), 0.0, 0.0)
 
 
+@pytest.mark.thorough
 def test_every_seed_is_counted_once_and_what_fails_is_named(capfd: pytest.CaptureFixture[str]) -> None:
     soak = Soak(toy, "see ")
     soak.run(0, seeds=10, jobs=3)
@@ -46,6 +47,7 @@ def test_every_seed_is_counted_once_and_what_fails_is_named(capfd: pytest.Captur
     assert "see 3  # it is odd" in told
 
 
+@pytest.mark.thorough
 def test_a_seed_that_fails_is_in_the_file_at_once(tmp_path: Path) -> None:
     found = tmp_path / "found"
     there: list[bool] = []
@@ -63,6 +65,7 @@ def test_a_seed_that_fails_is_in_the_file_at_once(tmp_path: Path) -> None:
     assert found.read_text() == "see 3  # it is odd\nsee 5  # its process died: -9\n"
 
 
+@pytest.mark.thorough
 def test_a_process_that_is_full_gives_way_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(soaking, "MEMORY_BYTES_MAX", 0)
     soak = Soak(own_process, "see ")
@@ -86,6 +89,7 @@ def test_it_ends_when_its_time_is_over() -> None:
     assert soak.seeds >= 1
 
 
+@pytest.mark.thorough
 def test_its_processes_end_when_it_is_killed() -> None:
     ours, theirs = os.pipe()
     ready = multiprocessing.get_context("fork").Event()
@@ -106,6 +110,7 @@ def test_its_processes_end_when_it_is_killed() -> None:
         assert pipe.read() == b""  # once none has the other end
 
 
+@pytest.mark.thorough
 def test_a_process_of_it_ends_by_sigterm() -> None:
     soak = Soak(sigterm, "see ")
     before = signal.signal(signal.SIGTERM, lambda *_: soak.stop())

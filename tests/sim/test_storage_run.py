@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(55)
 @pytest.mark.parametrize("seeds", seeds_of("storage", block=20, blocks=50))
 def test_nothing_is_denied_whatever_becomes_of_a_storage(seeds: Sequence[int]) -> None:

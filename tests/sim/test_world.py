@@ -48,6 +48,7 @@ def stored(host: Host) -> list[int]:
     return [int.from_bytes(data[i : i + 4], "big") for i in range(0, len(data), 4)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("synced", [True, False])
 def test_what_survives_a_crash_and_what_survives_a_power_cut(synced: bool) -> None:
     lost_to_power = 0
@@ -371,7 +372,7 @@ def test_a_follower_is_behind_but_not_behind_its_own_writes_nor_a_sync() -> None
     world.run(main())
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 def test_a_seed_repeats_in_every_process() -> None:
     root = Path(__file__).parents[2]
     hashes = [

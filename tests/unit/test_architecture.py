@@ -140,6 +140,7 @@ def assert_none(offences: Iterable[str]) -> None:
         pytest.fail("\n".join(found), pytrace=False)
 
 
+@pytest.mark.thorough
 def test_imports_point_down() -> None:
     def offences() -> Iterator[str]:
         for path in LAYERED:
@@ -220,6 +221,7 @@ def test_only_one_module_sends_writes_to_a_metadata_store() -> None:
     assert_none(offences())
 
 
+@pytest.mark.thorough
 def test_an_unknown_outcome_is_a_value() -> None:
     def offences() -> Iterator[str]:
         for path in OUTCOMES:
@@ -645,6 +647,7 @@ def checks(nodes: Sequence[ast.AST]) -> Iterator[ast.Assert]:
             yield node
 
 
+@pytest.mark.thorough
 def test_no_safety_check_is_an_assert() -> None:
     """`python -O` leaves asserts out. Only `check_invariants`, which tests call, may assert what it finds."""
     assert_none(f"{name_of(path)}:{node.lineno}: raise it" for path in MODULES for node in checks(nodes_of(path)))
@@ -812,12 +815,14 @@ def loaded_by(program: str) -> set[str]:
     return set(subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout.split())
 
 
+@pytest.mark.thorough
 def test_a_client_loads_nothing_of_a_disk() -> None:
     loaded = loaded_by("import bkpy; bkpy.connect")
     assert "bkpy.client.client" in loaded
     assert not {"lmdb", "bkpy.runtime.system", "bkpy.storage", "bkpy.bookie"} & loaded
 
 
+@pytest.mark.thorough
 def test_a_command_loads_no_http_client() -> None:
     """It would take a third longer to start."""
     loaded = loaded_by("import bkpy; bkpy.AdminClient; import bkpy.cli.ledger.group, bkpy.cli.log.group")
@@ -832,6 +837,7 @@ def test_the_question_for_health_loads_neither_settings_nor_an_event_loop() -> N
     assert not {"asyncio", "pydantic", "bkpy.config.bookie"} & loaded
 
 
+@pytest.mark.thorough
 def test_a_bookie_loads_no_http_server() -> None:
     """Most have no page of metrics, and would take half as long again to start."""
     loaded = loaded_by("import bkpy.bookie.process")
@@ -839,6 +845,7 @@ def test_a_bookie_loads_no_http_server() -> None:
     assert "aiohttp" not in loaded
 
 
+@pytest.mark.thorough
 def test_nothing_but_bookkeepers_own_protocol_loads_protobuf() -> None:
     loaded = loaded_by("import bkpy, bkpy.bookie.process, bkpy.local.cluster; bkpy.connect, bkpy.AdminClient")
     assert {"bkpy.client.client", "bkpy.storage.engine"} <= loaded

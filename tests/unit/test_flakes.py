@@ -50,7 +50,8 @@ def test_waits():
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.thorough
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.exhaustive)])
 def test_what_a_run_started_ends_with_it(tmp_path: Path, number: signal.Signals) -> None:
     tests, started = tmp_path / "test_waits.py", tmp_path / "started"
     tests.write_text(WAITS_FOR_EVER)

@@ -155,7 +155,7 @@ def tried(
     return [Seen(name, Outcome(outcome), *texts) for name, outcome, *texts in json.loads(printed)]
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 def test_each_kind_of_mutant_is_told(tiny: Path) -> None:
     mutants = [mutant(name) for name in TINY if name != "endless"]
     seen = tried(tiny, mutants, jobs=2)
@@ -164,13 +164,14 @@ def test_each_kind_of_mutant_is_told(tiny: Path) -> None:
     assert (tiny / "src" / "tiny" / "__init__.py").read_text() == SOURCE
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 def test_tests_that_fail_without_a_mutant_are_told(tiny: Path) -> None:
     sound, gone = mutant("noticed"), mutant("with a test that isn't there")
     assert run_here(CHECK, tiny, [sound]) == ""
     assert "not found: " in run_here(CHECK, tiny, [sound, gone])
 
 
+@pytest.mark.exhaustive
 def test_nothing_of_a_mutant_is_left_when_the_next_one_is_tried(tiny: Path) -> None:
     """Their texts have the same length, and are written in the same second: so bytecode looks alike."""
     names = ["noticed", "unnoticed", "noticed", "unnoticed"]
@@ -178,6 +179,7 @@ def test_nothing_of_a_mutant_is_left_when_the_next_one_is_tried(tiny: Path) -> N
     assert [one.outcome for one in tried(tiny, mutants)] == [TINY[name][2] for name in names]
 
 
+@pytest.mark.exhaustive
 def test_bytecode_of_what_was_there_before_does_not_hide_a_mutant(tiny: Path) -> None:
     module = tiny / "src" / "tiny" / "__init__.py"
     py_compile.compile(str(module), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
@@ -194,6 +196,7 @@ def test_processes_of_tests_have_the_mutant_too(tiny: Path) -> None:
     assert [(one.name, one.outcome) for one in tried(tiny, mutants)] == [(test, Outcome.NOTICED) for test in tests]
 
 
+@pytest.mark.thorough
 def test_what_was_loaded_before_is_no_verdict_on_a_mutant(tiny: Path) -> None:
     load = f"import sys; sys.path.insert(0, {str(tiny / 'src')!r}); import tiny\n"
     ((_, outcome, _, output),) = json.loads(run_here(load + TRY, tiny, [mutant("noticed")]))
@@ -201,6 +204,7 @@ def test_what_was_loaded_before_is_no_verdict_on_a_mutant(tiny: Path) -> None:
     assert "tiny is loaded already" in output
 
 
+@pytest.mark.exhaustive
 def test_what_tests_load_from_elsewhere_is_no_verdict_on_a_mutant(tiny: Path) -> None:
     (tiny / "tests" / "test_elsewhere.py").write_text(ELSEWHERE)
     (seen,) = tried(tiny, [mutant("noticed")._replace(tests=("tests/test_elsewhere.py",))])
@@ -208,7 +212,7 @@ def test_what_tests_load_from_elsewhere_is_no_verdict_on_a_mutant(tiny: Path) ->
     assert f"tiny.other is loaded from {tiny}/src/tiny/__init__.py, and not from " in seen.output
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 def test_what_is_loaded_before_has_nothing_of_the_sources_or_the_tests_and_no_threads() -> None:
     load = (
         "import os, sys; from tests.mutants.__main__ import load_libraries, all_mutants\n"
@@ -236,7 +240,8 @@ def test_tests_that_never_end_count_as_noticed(tiny: Path) -> None:
     assert killed.outcome is Outcome.HUNG
 
 
-@pytest.mark.parametrize("own_session", [False, True])
+@pytest.mark.thorough
+@pytest.mark.parametrize("own_session", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 def test_what_the_tests_of_a_mutant_leave_running_is_ended(tiny: Path, own_session: bool) -> None:
     leaving = "import pathlib, subprocess\n\ndef test_left():\n"
     leaving += f"    left = subprocess.Popen(['sleep', '600'], start_new_session={own_session})\n"
@@ -248,6 +253,7 @@ def test_what_the_tests_of_a_mutant_leave_running_is_ended(tiny: Path, own_sessi
     eventually_here(lambda: not alive(pid), "it ends as well")
 
 
+@pytest.mark.thorough
 def test_a_test_that_hangs_does_not_outlive_a_runner_that_was_killed(tiny: Path) -> None:
     stuck = "\n    ".join(
         (

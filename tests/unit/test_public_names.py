@@ -36,6 +36,7 @@ def public(cls: type) -> set[str]:
     return {name for name in names if not name.startswith("_")}
 
 
+@pytest.mark.thorough
 def test_the_page_is_current() -> None:
     text = api_page.PAGE.read_text(encoding="utf-8")
     assert api_page.page(text) == text, "make settings writes it again"
@@ -61,6 +62,7 @@ def test_every_call_that_changes_something_says_what_a_cancelled_one_may_have_do
     assert api_page.silent() == [], "say it in the docstring, or name a call that only reads in READS"
 
 
+@pytest.mark.thorough
 def test_the_blocking_client_is_current() -> None:
     assert blocking_calls.text() == blocking_calls.MODULE.read_text(encoding="utf-8"), "make settings writes it again"
 

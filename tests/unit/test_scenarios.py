@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 HEAD = "import pytest\n\n"
 
 
+@pytest.mark.thorough
 def test_the_page_is_current() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run `python -m tests.scenarios --write`"
 

@@ -6,6 +6,7 @@ import ast
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
 from tests.unit.conftest import VIRTUAL
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def _real(path: Path) -> Iterator[tuple[str, str]]:
             yield from ((f"{name}::{node.name}", reason) for reason in _reasons(node.decorator_list))
 
 
+@pytest.mark.thorough
 def test_what_is_real_is_listed_with_its_reason() -> None:
     modules = [path for part in VIRTUAL for path in sorted((UNIT / part).rglob("test_*.py"))]
     assert dict(found for path in modules for found in _real(path)) == REAL

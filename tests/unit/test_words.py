@@ -89,6 +89,7 @@ def texts() -> dict[str, str]:
     return found
 
 
+@pytest.mark.thorough
 def test_no_line_has_an_old_word() -> None:
     found = []
     for name, text in texts().items():

@@ -30,19 +30,17 @@ FOUND: Final[Mapping[str, Found]] = {
     "40 a rebuild does not fence unknown ids": Found("storage", 0, "the fence of ledger 2 is forgotten", cheap=True),
     "45 the right key is refused after a stranger's": Found("failover", 6, "recovery does not end"),
     "45 the fence of a replaced key stays": Found("standard", 1, "another client is recovering the ledger", cheap=True),
-    "46 an id is freed beside copies": Found("healing", 41, "I7: a copy was replaced by a worse one", cheap=True),
+    "46 an id is freed beside copies": Found("healing", 41, "I7: a copy was replaced by a worse one"),
     "50 a worker ends writers for nothing": Found(
-        "healing", 8, "I10: ledger 4 was recovered, and no bookie could take a place", cheap=True
+        "healing", 8, "I10: ledger 4 was recovered, and no bookie could take a place"
     ),
-    "51 too few of a write set are there": Found(
-        "everything", 64, "I10: ledger 2 was created without ['bookie-1']", cheap=True
-    ),
+    "51 too few of a write set are there": Found("everything", 64, "I10: ledger 2 was created without ['bookie-1']"),
     "51 a creation makes no record": Found("everything", 8, "liveness: every copy there: bookie-3 misses"),
     "51 a bookie is taken in without a new fragment": Found(
         "everything", 8, "liveness: every copy there: bookie-3 misses"
     ),
     "53 an opener does not read unsealed numbers": Found("logs", 4, ", and a repetition"),
-    "53 a forgotten producer begins again": Found("logs", 8, ", and a repetition", cheap=True),
+    "53 a forgotten producer begins again": Found("logs", 8, ", and a repetition"),
     "S1 frames are acknowledged without a sync": Found("storage", 1, "are unknown, and were not lost", cheap=True),
     "S3 damage is cut like a torn tail": Found("storage", 56, "are unknown, and were not lost", cheap=True),
     "S4 the directory of a new journal file is not synced": Found(
@@ -69,7 +67,7 @@ FOUND: Final[Mapping[str, Found]] = {
     ),
     "S17 the name of a kept file is not synced": Found("storage", 144, "are unknown, and were not lost", cheap=True),
     "states a state is evicted for another of the same request": Found(
-        "crowd", 54, "ledger 9: on fewer than 2 of their bookies", cheap=True
+        "crowd", 54, "ledger 9: on fewer than 2 of their bookies"
     ),
     "outcomes a write in doubt counts as not stored": Found("failover", 13, "was acknowledged when"),
 }

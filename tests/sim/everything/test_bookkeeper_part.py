@@ -28,6 +28,7 @@ def part_of(seed: int) -> Plan:
     return dataclasses.replace(plan.without(others), features=frozenset({"BookKeeper's protocol"}))
 
 
+@pytest.mark.thorough
 def test_its_ledgers_are_there_and_nowhere_else() -> None:
     plan = part_of(90)
     cluster = cluster_of(plan)
@@ -46,6 +47,7 @@ def test_its_ledgers_are_there_and_nowhere_else() -> None:
     assert cluster.world.marks[acted("duel", of_bookkeeper=True)]
 
 
+@pytest.mark.thorough
 def test_a_forgotten_fence_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def forget(*args: Any) -> Status:
         return Status.OK

@@ -7,6 +7,7 @@ import pytest
 from .plan import Plan
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", ["quick", "long"])
 def test_a_seed_has_one_plan_and_json_keeps_it(size: str) -> None:
     for seed in range(50):
@@ -27,6 +28,7 @@ def test_what_is_dropped_changes_nothing_else() -> None:
     assert plan.stream("writer-1").random() == less.stream("writer-1").random()
 
 
+@pytest.mark.thorough
 def test_keys_are_unique() -> None:
     for seed in range(50):
         plan = Plan.draw(seed, "long")
@@ -34,6 +36,7 @@ def test_keys_are_unique() -> None:
         assert len(keys) == len(set(keys))
 
 
+@pytest.mark.thorough
 def test_a_quick_plan_has_three_faults_in_the_median() -> None:
     """Besides those of a second cluster."""
     counts = sorted(

@@ -102,6 +102,7 @@ def test_a_planted_defect_becomes_a_story_and_a_test(tmp_path: Path) -> None:
         test()
 
 
+@pytest.mark.thorough
 def test_the_command_writes_the_test(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "test_found.py"
     with collected_ledgers_forgotten():

@@ -22,6 +22,7 @@ def test_each_is_a_row_of_the_track_record() -> None:
     assert len(PLANTED) >= 40
 
 
+@pytest.mark.thorough
 def test_each_is_a_mutant_and_has_a_run_and_parts_of_plans() -> None:
     parts = frozenset[str]().union(*(Plan.draw(seed).parts for seed in range(200)))
     mutants = {mutant.name for mutant in all_mutants()}

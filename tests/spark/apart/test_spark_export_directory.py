@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.examples import stride
 from tests.golden.regenerate import EXPORT, export_manifest
 from tests.spark.power import PowerModel
 
@@ -257,7 +258,7 @@ def test_power_lost_at_any_step_costs_nothing_that_was_added(
     for before, ids in growing():
         shutil.copytree(disk, kept)
         steps = counted(path, ids).steps
-        for seed, step in itertools.product(seeds, range(steps + 1)):
+        for seed, step in itertools.product(seeds, [*range(0, steps, stride()), steps]):
             shutil.rmtree(disk / "above", ignore_errors=True)
             shutil.copytree(kept, disk, dirs_exist_ok=True)
             power.settle()
@@ -276,7 +277,7 @@ def test_power_lost_after_an_exporter_was_killed_costs_nothing_that_was_added(
 ) -> None:
     disk, path = tmp_path / "disk", tmp_path / "disk" / "above" / "out"
     ids = ROUNDS[0]
-    for step in range(counted(path, ids).steps):
+    for step in range(0, counted(path, ids).steps, stride()):
         shutil.rmtree(disk / "above", ignore_errors=True)
         power.settle()
         with pytest.raises(KilledError):
@@ -352,7 +353,7 @@ def test_a_disk_that_fails_at_any_step_costs_nothing_but_the_run(tmp_path: Path,
         raise OSError(code, os.strerror(code))
 
     ids = ROUNDS[0]
-    for step in range(counted(tmp_path / "none", ids).steps):
+    for step in range(0, counted(tmp_path / "none", ids).steps, stride()):
         path = tmp_path / str(step)
         with suppress(OSError, ConfigError):  # the last steps only clean up
             run(path, ids, SteppedDisk(step, fail, torn=True))
@@ -365,7 +366,7 @@ def test_a_disk_that_fails_at_any_step_costs_nothing_but_the_run(tmp_path: Path,
 def test_of_two_that_think_they_have_it_one_goes_on(tmp_path: Path) -> None:
     """One is stopped at any step, another does all there is to do, and then the first one wakes up."""
     ids, more = ROUNDS[0], [*ROUNDS[0], *ROUNDS[1]]
-    for step in range(counted(tmp_path / "none", ids).steps):
+    for step in range(0, counted(tmp_path / "none", ids).steps, stride()):
         path = tmp_path / str(step)
         with suppress(BookKeeperError, OSError):
             run(path, ids, SteppedDisk(step, lambda path=path: run(path, more)))  # type: ignore[misc]
@@ -379,7 +380,7 @@ def test_of_two_that_think_they_have_it_one_goes_on_wherever_the_other_looks(
 ) -> None:
     """Also where an exporter that was stopped begins a new manifest: what it knows is not all that is there."""
     ids = [*range(0, 26_000, 2)]  # so many runs that the second batch begins a new manifest
-    for at in itertools.count():
+    for at in itertools.count(0, stride()):
         path = tmp_path / str(at)
         stopped = False
 
@@ -417,7 +418,7 @@ def test_of_two_that_take_turns_one_goes_on(tmp_path: Path, which: slice) -> Non
     """One is stopped before it notes something down, as what it has written, and wakes up at any step of another."""
     ids = ROUNDS[0][:BATCH]
     stops = counted(tmp_path / "none", ids).appends[which]  # the last but one is: this batch is part of the export
-    for stop, wake in itertools.product(stops, range(counted(tmp_path / "none", ids, batch=1).steps)):
+    for stop, wake in itertools.product(stops, range(0, counted(tmp_path / "none", ids, batch=1).steps, stride())):
         path = tmp_path / f"{stop}-{wake}"
         with suppress(BookKeeperError, OSError):
             take_turns(path, ids, stop, wake)

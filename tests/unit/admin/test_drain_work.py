@@ -104,6 +104,7 @@ async def stored(client: Client, bookie_id: str, ledger_id: int, *, recovery: bo
     return await add(pool.channel(bookie_id), columns, record, pool)
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(60)
 async def test_all_goes_elsewhere_under_load_and_then_the_bookie_does(five: InProcess) -> None:
     client = await five.client()

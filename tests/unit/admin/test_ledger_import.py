@@ -7,6 +7,7 @@ import itertools
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+from tests.examples import stride
 from tests.hooks import cluster_of
 from tests.in_process import ROOT, InProcess, contents
 from tests.stepping import naming, run_to
@@ -372,10 +373,11 @@ async def test_a_damaged_ledger_of_the_target_stops_no_import(world: World) -> N
     assert (await (await world.begun(b"")).copy(7, ignore)).new
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("late", [False, True])
 async def test_an_import_that_ends_at_any_step_is_finished_by_the_next_one(world: World, late: bool) -> None:
     payloads = world.theirs.write(7, 30)
-    for at in itertools.count():
+    for at in itertools.count(0, stride()):
         importing = await world.begun(b"")
         with naming("import", at, late):
             reached = await run_to(importing.copy(7, ignore), at, late, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from tests.hooks import cluster_of
 from tests.in_process import InProcess, contents
 from tests.unit.client.support import payload
@@ -22,8 +23,6 @@ from bkpy.replication.worker.ledger_repair import LOCKED
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
-
-    import pytest
 
     from bkpy.client.client import Client
     from bkpy.protocol.repair.rebalance import Balance, Move
@@ -52,6 +51,7 @@ async def another(cluster: InProcess, client: Client, name: str) -> None:
     await eventually(lambda: name in client.bookies)
 
 
+@pytest.mark.thorough
 async def test_a_new_bookie_gets_its_share_of_closed_ledgers_and_no_more(cluster: InProcess) -> None:
     client = await cluster.client()
     ledgers = await write_all(client, 6)

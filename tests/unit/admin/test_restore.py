@@ -187,6 +187,7 @@ async def names_of(client: Client, ledger_id: int) -> Collection[str]:
 # --- what happened after the backup -----------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sizes", [(3, 3, 2), (3, 2, 2)])
 async def test_copies_that_were_moved_come_back_from_wherever_they_are(six: Lost, sizes: tuple[int, int, int]) -> None:
     ledger_id = await closed(six.former, sizes)
@@ -198,6 +199,7 @@ async def test_copies_that_were_moved_come_back_from_wherever_they_are(six: Lost
     assert await contents(client, ledger_id) == payloads(0, 20)
 
 
+@pytest.mark.thorough
 async def test_a_ledger_that_was_closed_later_ends_where_it_was_closed(lost: Lost) -> None:
     writer = await opened(lost.former)
     await writer.append_batch(payloads(0, 10))
@@ -209,6 +211,7 @@ async def test_a_ledger_that_was_closed_later_ends_where_it_was_closed(lost: Los
     assert await contents(client, writer.ledger_id) == payloads(0, 30)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sizes", [(3, 3, 2), (3, 2, 2)])
 async def test_entries_behind_a_changed_ensemble_are_found_and_written_back(
     six: Lost, sizes: tuple[int, int, int]
@@ -228,6 +231,7 @@ async def test_entries_behind_a_changed_ensemble_are_found_and_written_back(
     assert (found[:10], found[-30:], len(found)) == (payloads(0, 10), payloads(10, 30), count)
 
 
+@pytest.mark.thorough
 async def test_a_ledger_is_closed_with_its_entries_on_ack_quorums_of_the_bookies_that_it_names(six: Lost) -> None:
     writer = await opened(six.former)
     await writer.append_batch(payloads(0, 10))
@@ -256,6 +260,7 @@ async def _state(lost: Lost) -> RestoreState | None:
     return None if found is None else found.restore.state
 
 
+@pytest.mark.thorough
 async def test_a_bookie_that_came_after_the_backup_has_what_only_it_holds(lost: Lost) -> None:
     writer = await opened(lost.former, (2, 2, 2))
     await writer.append_batch(payloads(0, 10))
@@ -274,6 +279,7 @@ async def test_a_bookie_that_came_after_the_backup_has_what_only_it_holds(lost: 
     assert found[:10] == payloads(0, 10)
 
 
+@pytest.mark.thorough
 async def test_a_deleted_ledger_comes_back_unreadable_and_is_named_before_the_restore_ends(lost: Lost) -> None:
     ledger_id = await closed(lost.former)
     other = await closed(lost.former)
@@ -305,6 +311,7 @@ async def _reported_whole(lost: Lost, bookies: int = 1) -> bool:
     return len(reports) >= bookies and all(not report.left for report in reports.values())
 
 
+@pytest.mark.thorough
 async def test_a_ledger_that_was_created_later_is_kept_until_an_operator_decides(lost: Lost) -> None:
     await closed(lost.former)
     await lost.back_up()
@@ -345,6 +352,7 @@ async def test_a_recovery_that_had_begun_is_ended_where_it_ended(lost: Lost) -> 
     assert (await client.ledger_metadata(writer.ledger_id)).last_entry == ended.last_entry == 9
 
 
+@pytest.mark.thorough
 async def test_a_log_that_rolled_gives_out_no_position_twice(lost: Lost) -> None:
     log = await lost.former.open_log("orders", create=True, roll_entries=5)
     for number in range(12):
@@ -363,6 +371,7 @@ async def test_a_log_that_rolled_gives_out_no_position_twice(lost: Lost) -> None
     await log.close()
 
 
+@pytest.mark.thorough
 async def test_a_log_without_a_writer_at_the_backup_gives_out_no_position_twice(lost: Lost) -> None:
     async with await lost.former.open_log("orders", create=True) as log:
         await log.append_batch(payloads(0, 5))
@@ -378,6 +387,7 @@ async def test_a_log_without_a_writer_at_the_backup_gives_out_no_position_twice(
             assert await log.append(b"after") >= 10
 
 
+@pytest.mark.thorough
 async def test_a_ledger_that_its_log_does_not_name_in_the_backup_is_no_orphan(lost: Lost) -> None:
     log = await lost.former.open_log("orders", create=True)
     await log.append(b"one")
@@ -410,6 +420,7 @@ async def test_a_ledger_that_its_log_does_not_name_in_the_backup_is_no_orphan(lo
     assert deleted == [False, False, True]
 
 
+@pytest.mark.thorough
 async def test_retention_waits_for_the_confirmation(lost: Lost) -> None:
     await AdminClient(lost.former).create_log("orders", retention_s=10.0)
     for number in range(4):
@@ -454,6 +465,7 @@ async def test_a_bookie_some_of_whose_directories_have_joined_goes_on(lost: Lost
     assert storage_of(node).untrusted
 
 
+@pytest.mark.thorough
 async def test_a_restored_cluster_is_backed_up_and_restored_again(lost: Lost) -> None:
     first = await closed(lost.former)
     await lost.back_up()
@@ -486,6 +498,7 @@ async def test_a_restored_cluster_is_backed_up_and_restored_again(lost: Lost) ->
 # --- before the confirmation ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 async def test_nothing_is_denied_written_or_collected_before_the_confirmation(lost: Lost) -> None:
     ledger_id = await closed(lost.former)
     writer = await opened(lost.former)
@@ -529,6 +542,7 @@ async def test_nothing_is_denied_written_or_collected_before_the_confirmation(lo
         await back_up(cluster_of(client), runtime_here().files, f"{lost.file}2")
 
 
+@pytest.mark.thorough
 async def test_a_client_of_the_former_cluster_is_refused(lost: Lost) -> None:
     ledger_id = await closed(lost.former)
     await lost.back_up()
@@ -559,6 +573,7 @@ async def test_an_absent_bookie_keeps_the_restore_unconfirmed_until_it_is_given_
     assert await contents(await lost.client(), writer.ledger_id) == payloads(0, 10)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sizes", [(3, 3, 2), (3, 2, 2)])
 async def test_entries_are_kept_though_all_bookies_that_the_backup_names_are_gone(
     six: Lost, sizes: tuple[int, int, int]
@@ -592,6 +607,7 @@ async def interrupted_confirmation(lost: Lost, client: Client, *, without: Booki
     lost.nodes.remove(without)
 
 
+@pytest.mark.thorough
 async def test_bookies_that_are_gone_since_a_former_call_are_replaced_as_well(lost: Lost) -> None:
     ledger_id = await closed(lost.former, (1, 1, 1))
     await lost.back_up()
@@ -629,6 +645,7 @@ async def test_of_two_confirmations_the_one_whose_reports_will_never_come_ends(l
         await asyncio.wait_for(first, 60)
 
 
+@pytest.mark.thorough
 async def test_reports_stay_when_a_confirmation_that_gives_up_a_bookie_is_interrupted(lost: Lost) -> None:
     ledger_id = await closed(lost.former)
     await lost.back_up()
@@ -677,6 +694,7 @@ async def test_a_bookie_that_is_given_up_in_place_of_another_one_is_replaced_as_
     assert gone not in await names_of(await lost.client(), ledger_id)
 
 
+@pytest.mark.thorough
 async def test_a_bookie_that_was_given_up_in_vain_and_is_back_keeps_the_last_copies(lost: Lost) -> None:
     """Others had its places by then, and had reported of the places that they had before."""
     ledger_id, striped = await closed(lost.former, (1, 1, 1)), await closed(lost.former, (4, 1, 1))
@@ -701,6 +719,7 @@ async def test_a_bookie_that_was_given_up_in_vain_and_is_back_keeps_the_last_cop
         assert await contents(client, one) == payloads(0, 20)
 
 
+@pytest.mark.thorough
 async def test_entries_without_a_place_are_named_before_they_are_given_up(lost: Lost) -> None:
     ledger_id = await closed(lost.former, (4, 1, 1))
     await lost.back_up()
@@ -749,6 +768,7 @@ async def test_a_bookie_that_starts_again_withdraws_its_report_before_it_is_regi
     assert set(await read_reports(session, RESTORED, 1)) == {"b"}
 
 
+@pytest.mark.thorough
 async def test_a_ledger_that_a_bookie_fails_to_look_at_is_not_reported_as_complete(
     lost: Lost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -775,6 +795,7 @@ async def test_a_ledger_that_a_bookie_fails_to_look_at_is_not_reported_as_comple
     assert await contents(client, ledger_id) == payloads(0, 20)
 
 
+@pytest.mark.thorough
 async def test_entries_are_not_given_up_because_a_bookie_that_has_them_fails_for_a_while(
     lost: Lost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -803,6 +824,7 @@ async def test_entries_are_not_given_up_because_a_bookie_that_has_them_fails_for
     assert await contents(await lost.client(), ledger_id) == payloads(0, 20)
 
 
+@pytest.mark.thorough
 async def test_entries_are_not_given_up_that_a_bookie_has_which_joins_late(lost: Lost) -> None:
     """One that came after the backup: nothing there says that it is to be waited for."""
     ledger_id = await closed(lost.former, (1, 1, 1))
@@ -826,6 +848,7 @@ async def test_entries_are_not_given_up_that_a_bookie_has_which_joins_late(lost:
     assert await contents(await lost.client(), ledger_id) == payloads(0, 20)
 
 
+@pytest.mark.thorough
 async def test_an_acknowledged_entry_that_is_nowhere_keeps_the_ledger_open(lost: Lost) -> None:
     writer = await opened(lost.former, (2, 2, 2))
     await writer.append_batch(payloads(0, 10))
@@ -845,6 +868,7 @@ async def test_an_acknowledged_entry_that_is_nowhere_keeps_the_ledger_open(lost:
     assert (await lost.confirm(accept_loss=True)).state is RestoreState.CONFIRMED
 
 
+@pytest.mark.thorough
 async def test_no_ledger_is_closed_without_a_bookie_that_joins_meanwhile(lost: Lost) -> None:
     """One that came after the backup: its entries of the ledgers that are still open would be cut off."""
     writers = [await opened(lost.former, (2, 2, 2)) for _ in range(2)]
@@ -900,6 +924,7 @@ async def test_a_ledger_that_is_deleted_while_ledgers_are_closed_is_no_obstacle(
     assert await contents(client, writers[1].ledger_id) == payloads(0, 10)
 
 
+@pytest.mark.thorough
 async def test_a_ledger_is_not_given_up_because_the_metadata_store_is_away(lost: Lost) -> None:
     """Though losses are accepted: its entries are there, and the next call closes it."""
     writer = await opened(lost.former)
@@ -922,6 +947,7 @@ async def test_a_ledger_is_not_given_up_because_the_metadata_store_is_away(lost:
     assert await contents(client, writer.ledger_id) == payloads(0, 10)
 
 
+@pytest.mark.thorough
 async def test_a_ledger_is_not_given_up_because_a_bookie_gives_no_answer(lost: Lost) -> None:
     """Though losses are accepted: what that bookie has is no loss, and the next call closes the ledger."""
     writer = await opened(lost.former)
@@ -1008,6 +1034,7 @@ async def test_a_root_that_is_not_empty_or_the_former_one_is_refused(lost: Lost)
         await restore_backup(session, RESTORED, files, f"{lost.file}2")
 
 
+@pytest.mark.thorough
 async def test_ledgers_that_exist_before_a_backup_are_in_it_whatever_is_created_meanwhile(lost: Lost) -> None:
     before = [await closed(lost.former, count=1) for _ in range(3)]
     log = await lost.former.open_log("orders", create=True, roll_entries=2)
@@ -1038,6 +1065,7 @@ async def test_ledgers_that_exist_before_a_backup_are_in_it_whatever_is_created_
     assert len(positions) >= 6
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("where", ["list", "uid"])
 @pytest.mark.parametrize("begun", [False, True], ids=["whole", "deletion begun"])
 async def test_a_log_that_is_deleted_during_a_backup_is_deleted_again_behind_the_restore(
@@ -1108,6 +1136,7 @@ async def test_a_restore_in_transactions_of_one_node_is_the_same(lost: Lost) -> 
     assert _below(lost, "/one") == await _tree_after(lost, "/many")
 
 
+@pytest.mark.thorough
 async def test_a_restore_that_is_interrupted_at_any_step_is_invisible_and_goes_on(lost: Lost) -> None:
     await closed(lost.former)
     async with await lost.former.open_log("orders", create=True) as log:
@@ -1164,6 +1193,7 @@ def _below(lost: Lost, root: str) -> set[str]:
     return {node.removeprefix(root) for node in lost.tree.paths if node.startswith(f"{root}/")}
 
 
+@pytest.mark.thorough
 async def test_a_confirmation_that_is_interrupted_at_any_step_goes_on(lost: Lost) -> None:
     writer = await opened(lost.former)
     await writer.append_batch(payloads(0, 10))

@@ -21,6 +21,7 @@ def work() -> None:
     hashlib.pbkdf2_hmac("sha256", b"", b"", 300_000)
 
 
+@pytest.mark.thorough
 async def test_each_kind_of_thread_has_its_row_by_operation() -> None:
     used = ProcessorTime(lambda: {"own": [os.getpid(), None, ENDED]})
     with contextlib.closing(ThreadWorker("counted-12")) as worker, used:

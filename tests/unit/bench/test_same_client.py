@@ -8,10 +8,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 if TYPE_CHECKING:
     from types import ModuleType
 
-    import pytest
 
 PEERS = Path(__file__).parents[3] / "benchmarks" / "peers"
 
@@ -88,6 +89,7 @@ def test_seconds_and_rounds_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None
     assert (changed.seconds, changed.rounds, changed.cold_rounds) == (0.5, 1, plan.FULL.cold_rounds)
 
 
+@pytest.mark.thorough
 def test_processor_time_and_the_largest_resident_set(monkeypatch: pytest.MonkeyPatch) -> None:
     processes = script(monkeypatch, "processes")
     own = os.getpid()

@@ -20,6 +20,7 @@ def options(ledgers: int, outstanding: int, api: str = "append") -> workloads.Op
     return workloads.Options("append", 10, outstanding, ledgers, (1, 1, 1), 0.02, api)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("ledgers", "outstanding", "api"),
     [

@@ -59,6 +59,7 @@ def threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == THREAD]
 
 
+@pytest.mark.thorough
 def test_it_does_what_the_client_does(tmp_path: Path) -> None:
     with connected(tmp_path) as client:
         with client.create_ledger(**ONE) as ledger:
@@ -100,6 +101,7 @@ def test_its_metrics_are_the_clients(tmp_path: Path) -> None:
         assert registry.get_sample_value("bkpy_client_append_seconds_count") == 1
 
 
+@pytest.mark.thorough
 def test_threads_share_it(tmp_path: Path) -> None:
     with connected(tmp_path) as client, client.open_log("orders", create=True, **ONE) as log:
         with ThreadPoolExecutor(8) as pool:
@@ -324,6 +326,7 @@ def test_two_threads_that_close_it_at_once_wait_for_one_end(tmp_path: Path) -> N
     assert closed == [True]
 
 
+@pytest.mark.thorough
 def test_a_client_that_nobody_has_any_more_ends_its_thread(tmp_path: Path) -> None:
     thread = ClientThread(connecting(tmp_path))
     (running,) = threads()

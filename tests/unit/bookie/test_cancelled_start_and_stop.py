@@ -8,6 +8,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.examples import stride
 from tests.hooks import storage_of, store_of, tasks_of
 from tests.in_process import InProcess
 from tests.stepping import naming, run_to
@@ -26,13 +27,14 @@ async def left_nothing(node: BookieNode, threads: int) -> None:
     await store_of(node).close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("of_bookkeeper", [False, True])
 @pytest.mark.parametrize("late", [False, True])
 async def test_a_cancelled_start_leaves_nothing_behind(tmp_path: Path, late: bool, of_bookkeeper: bool) -> None:
     cluster = InProcess(tmp_path, of_bookkeeper=of_bookkeeper)
     await cluster.start("")
     threads = threading.active_count()
-    for at in count():
+    for at in count(0, stride()):
         with naming("start", at, late):
             node = cluster.new_node("a")
             if not await run_to(node.start(), at, late, None):
@@ -60,6 +62,7 @@ async def test_a_stop_that_is_cancelled_can_be_called_again(tmp_path: Path, late
     assert at > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("late", [False, True])
 async def test_a_stop_that_is_cancelled_and_called_again_is_a_clean_one(tmp_path: Path, late: bool) -> None:
     """Without a journal, an unclean stop loses entries, and puts all ledgers in limbo."""
@@ -82,6 +85,7 @@ async def test_a_stop_that_is_cancelled_and_called_again_is_a_clean_one(tmp_path
     assert at > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("directories", [1, 2])
 @pytest.mark.parametrize("late", [False, True])
 async def test_a_start_that_is_cancelled_puts_nothing_at_risk(tmp_path: Path, late: bool, directories: int) -> None:
@@ -89,7 +93,7 @@ async def test_a_start_that_is_cancelled_puts_nothing_at_risk(tmp_path: Path, la
     cluster = InProcess(tmp_path)
     ledgers = ",".join(str(tmp_path / f"ledgers{number}") for number in range(directories))
     await cluster.start("", journal_write_data=False, ledger_directories=ledgers)
-    for at in count():
+    for at in count(0, stride()):
         with naming("start", at, late):
             node = cluster.new_node("a")
             reached = await run_to(node.start(), at, late, None)

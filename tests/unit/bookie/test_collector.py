@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 import aiohttp
 import pytest
+from tests.examples import stride
 from tests.hooks import cluster_of, collector_of, pool_of, reload_with
 from tests.in_process import DEADLINE_S, ROOT, InProcess, rewrite, runtime_here, stored
 from tests.unit.metadata.store.troubled import AWAY, Troubled
@@ -588,7 +589,7 @@ async def test_trouble_between_any_two_steps(cluster: Collecting, kind: str, tro
         await eventually(lambda: not cluster.lock_nodes())
         if survived:
             break
-        calls += 1
+        calls += stride()
     assert calls >= (9 if kind == "gone" else 17)
     assert failures or trouble in ("request lost", "reply lost")
 
@@ -703,6 +704,7 @@ async def test_it_runs_by_itself(tmp_path: Path) -> None:
         await local.stop()
 
 
+@pytest.mark.thorough
 async def test_its_interval_may_change_while_it_runs(tmp_path: Path) -> None:
     local = Collecting(tmp_path)
     await local.start_all("a", gc_interval_s=50.0)
@@ -726,6 +728,7 @@ async def test_its_interval_may_change_while_it_runs(tmp_path: Path) -> None:
         await local.stop()
 
 
+@pytest.mark.thorough
 async def test_an_interval_may_come_and_shrink_while_it_waits(tmp_path: Path) -> None:
     local = Collecting(tmp_path)
     await local.start_all("a", gc_interval_s=0.0)
@@ -788,6 +791,7 @@ async def http(cluster: Collecting, method: str, body: Any = None) -> tuple[int,
         return response.status, await response.json()
 
 
+@pytest.mark.thorough
 @pytest.mark.real("HTTP needs sockets of the kernel")
 async def test_a_run_over_http(cluster: Collecting) -> None:
     assert await http(cluster, "GET") == (200, {"bookie_id": "a", "interval_s": 0.0, "run": None})
@@ -806,6 +810,7 @@ async def test_a_run_over_http(cluster: Collecting) -> None:
     assert await cluster.held() == []
 
 
+@pytest.mark.thorough
 @pytest.mark.real("HTTP needs sockets of the kernel")
 @pytest.mark.parametrize("body", [b"{", b"[]", b'{"dry_run": 1}', b"\xff\xfe", b'"x"'])
 async def test_bodies_that_make_no_sense(cluster: Collecting, body: bytes) -> None:
@@ -816,6 +821,7 @@ async def test_bodies_that_make_no_sense(cluster: Collecting, body: bytes) -> No
     assert cluster.collector().run is None
 
 
+@pytest.mark.thorough
 @pytest.mark.real("HTTP needs sockets of the kernel")
 async def test_strangers_are_refused(cluster: Collecting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bkpy.bookie.admin.pages.is_local", lambda address: False)

@@ -41,6 +41,7 @@ async def write(cluster: InProcess) -> None:
     await writer.close()
 
 
+@pytest.mark.thorough
 async def test_a_new_bookie_shows_others_nothing(tmp_path: Path) -> None:
     cluster = InProcess(tmp_path)
     await cluster.start("abc")
@@ -51,6 +52,7 @@ async def test_a_new_bookie_shows_others_nothing(tmp_path: Path) -> None:
     await cluster.stop()
 
 
+@pytest.mark.thorough
 async def test_a_bookies_own_directories_are_closed_at_its_start_and_no_others(tmp_path: Path) -> None:
     cluster = InProcess(tmp_path)
     await cluster.start("abc")

@@ -93,6 +93,7 @@ def session(node: BookieNode) -> MemorySession:
 # --- format -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 async def test_a_recovery_that_has_written_to_the_bookie_keeps_it_from_being_freed(
     four: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,6 +127,7 @@ async def test_a_recovery_that_has_written_to_the_bookie_keeps_it_from_being_fre
     assert await answer(four, outside, ledger_id, 0) == ({0}, set())
 
 
+@pytest.mark.thorough
 async def test_a_ledger_in_recovery_is_closed_before_the_id_is_freed(four: InProcess) -> None:
     client = await four.client()
     ledger_id, _, outside = await abandoned(client)
@@ -136,6 +138,7 @@ async def test_a_ledger_in_recovery_is_closed_before_the_id_is_freed(four: InPro
     assert not await known(four, outside)
 
 
+@pytest.mark.thorough
 async def test_a_copy_on_its_way_to_the_bookie_keeps_it_from_being_freed(
     four: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,6 +167,7 @@ async def test_a_copy_on_its_way_to_the_bookie_keeps_it_from_being_freed(
     assert await answer(four, target, writer.ledger_id, 4) == (set(range(5)), set())
 
 
+@pytest.mark.thorough
 async def test_a_new_bookie_under_a_freed_id_denies_no_older_ledger(four: InProcess) -> None:
     """A writer stores on a bookie before it names it: an entry may count that the former storage had."""
     client = await four.client()
@@ -180,6 +184,7 @@ async def test_a_new_bookie_under_a_freed_id_denies_no_older_ledger(four: InProc
         await four.node(outside).stop()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("by_init", [False, True])
 async def test_what_was_interrupted_before_the_cookie_takes_the_freed_id_as_well(
     four: InProcess, monkeypatch: pytest.MonkeyPatch, by_init: bool
@@ -201,6 +206,7 @@ async def test_what_was_interrupted_before_the_cookie_takes_the_freed_id_as_well
     assert await answer(four, outside, ledger_id, 0) == (set(), {0})
 
 
+@pytest.mark.thorough
 async def test_force_keeps_the_cookie_and_waits_for_nobody(four: InProcess) -> None:
     client = await four.client()
     ledger_id, _, outside = await abandoned(client)
@@ -216,6 +222,7 @@ async def test_force_keeps_the_cookie_and_waits_for_nobody(four: InProcess) -> N
     await four.start_node(outside)
 
 
+@pytest.mark.thorough
 async def test_the_id_of_a_bookie_that_runs_elsewhere_is_not_freed(four: InProcess, tmp_path: Path) -> None:
     """The settings name another machine's empty directories; the bookie itself is cut off from the metadata store."""
     session(four.node("a")).suspend()
@@ -241,6 +248,7 @@ async def refused(cluster: InProcess, name: str, match: str) -> None:
         await identity(cluster, name).init()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("emptied", ["no", "formatted", "erased"])
 async def test_a_decommissioned_bookie_comes_back_only_when_that_is_said(four: InProcess, emptied: str) -> None:
     client = await four.client()
@@ -265,6 +273,7 @@ async def test_a_decommissioned_bookie_comes_back_only_when_that_is_said(four: I
     await eventually(lambda: outside in client.bookies)
 
 
+@pytest.mark.thorough
 async def test_a_bookie_that_is_decommissioned_while_it_starts_gets_no_new_cookie(
     four: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,6 +300,7 @@ async def test_a_bookie_that_is_decommissioned_while_it_starts_gets_no_new_cooki
         await four.start_node(outside)
 
 
+@pytest.mark.thorough
 async def test_directories_with_data_are_not_made_again(four: InProcess) -> None:
     client = await four.client()
     await closed(client, 3)
@@ -301,6 +311,7 @@ async def test_directories_with_data_are_not_made_again(four: InProcess) -> None
         await identity(four, "a").init(again=True)
 
 
+@pytest.mark.thorough
 async def test_a_lost_bookie_that_is_back_with_all_it_had_is_made_known_again(four: InProcess) -> None:
     client = await four.client()
     writer = await closed(client, 3)
@@ -314,6 +325,7 @@ async def test_a_lost_bookie_that_is_back_with_all_it_had_is_made_known_again(fo
     assert await answer(four, victim, writer.ledger_id, 2) == ({0, 1, 2}, set())
 
 
+@pytest.mark.thorough
 async def test_directories_of_before_another_storage_had_the_id_are_refused(four: InProcess, tmp_path: Path) -> None:
     client = await four.client()
     _, _, outside = await abandoned(client)
@@ -332,6 +344,7 @@ async def test_directories_of_before_another_storage_had_the_id_are_refused(four
     assert not await known(four, outside)
 
 
+@pytest.mark.thorough
 async def test_the_auditor_of_a_decommissioned_bookie_leaves_the_election(four: InProcess) -> None:
     client = await four.client()
     store = cluster_of(client).store
@@ -365,6 +378,7 @@ async def cut_off(cluster: InProcess, client: Client, name: str) -> None:
     await eventually(lambda: name not in client.bookies)
 
 
+@pytest.mark.thorough
 async def test_a_bookie_that_answers_is_not_lost(four: InProcess) -> None:
     client = await four.client()
     _, _, outside = await abandoned(client)
@@ -376,6 +390,7 @@ async def test_a_bookie_that_answers_is_not_lost(four: InProcess) -> None:
     await eventually(lambda: outside in client.bookies)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("again", [False, True])
 async def test_one_that_was_cut_off_when_it_was_decommissioned_never_registers_again(
     four: InProcess, tmp_path: Path, again: bool
@@ -407,6 +422,7 @@ async def test_one_that_was_cut_off_when_it_was_decommissioned_never_registers_a
 # --- the record -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 async def test_what_the_record_says_only_grows(four: InProcess) -> None:
     store, clock = four.tree.session(), runtime_here().clock
     assert await read_retired(store, ROOT, "x") is None
@@ -417,6 +433,7 @@ async def test_what_the_record_says_only_grows(four: InProcess) -> None:
     assert (found.limbo_to, found.instance, found.decommissioned, found.node_version) == (7, "2", True, 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("value", "error"),
     [(b"{", CorruptDataError), (b"[]", CorruptDataError), (b'{"version": 2}', UnsupportedVersionError)],

@@ -111,6 +111,7 @@ def test_a_schema_that_takes_anything_would_prove_nothing() -> None:
 OF_DATA_SOURCE = {"/annotations/list/0/step", "/annotations/list/0/titleFormat", "/templating/list/1/definition"}
 
 
+@pytest.mark.thorough
 def test_each_field_and_value_is_one_of_grafanas_own_types() -> None:
     """Grafana's types for Python, which Grafana Labs makes from the schemas of its dashboards and panels."""
     from grafana_foundation_sdk.cog import plugins

@@ -7,6 +7,7 @@ import errno
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.examples import stride
 from tests.sim.disk import SimDisk, SimulatedCrash
 from tests.unit.storage.support import Batch, SteppingClock, add, read_all, sim_runtime
 from tests.unit.storage.support import settings as bookie_settings
@@ -181,6 +182,7 @@ async def test_a_bookie_that_was_made_is_run_and_is_not_made_again() -> None:
     assert site.state() == before
 
 
+@pytest.mark.thorough
 async def test_a_crash_at_every_operation_of_making_a_bookie() -> None:
     nth, crashed = 0, True
     while crashed:
@@ -363,6 +365,7 @@ async def test_data_without_a_cookie_is_emptied_by_force() -> None:
     assert await site.identity().init()
 
 
+@pytest.mark.thorough
 def test_a_crash_at_every_operation_of_formatting() -> None:
     async def crash(nth: int) -> bool:
         site = await Site.used(journals=2, ledgers=2)
@@ -608,6 +611,7 @@ async def test_the_number_of_journals_stays_after_an_unclean_stop(before: int, a
     await site.check()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
 def test_a_crash_at_every_operation_of_changing_the_number_of_journals(before: int, after: int) -> None:
     async def crash(nth: int) -> bool:
@@ -633,7 +637,7 @@ def test_a_crash_at_every_operation_of_changing_the_number_of_journals(before: i
 
     nth = 1
     while asyncio.run(crash(nth)):
-        nth += 1
+        nth += stride()
     assert nth > 6
 
 

@@ -303,6 +303,7 @@ async def test_a_new_reason_while_it_is_moving_back_holds(one: One) -> None:
     assert await add(client, writer, entry_id=0) == Status.READ_ONLY
 
 
+@pytest.mark.thorough
 async def test_a_bookie_that_has_lost_data_is_read_only_from_the_start_and_stays_so(one: One) -> None:
     client = await one.client()
     writer = await small_ledger(client)
@@ -346,6 +347,7 @@ async def test_a_bookie_is_read_only_from_one_mark_down_to_the_other_up(one: One
     assert one.registered() == "writable"
 
 
+@pytest.mark.thorough
 async def test_a_bookie_that_starts_on_a_full_disk_is_never_registered_as_writable(one: One) -> None:
     await one.node.stop()
     one.disks.free["ledgers1"] = 0

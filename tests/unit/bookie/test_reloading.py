@@ -134,6 +134,7 @@ def test_each_setting_is_shown_with_where_it_comes_from(file: File, monkeypatch:
     assert "hidden" not in more.output
 
 
+@pytest.mark.thorough
 async def test_the_interval_of_checkpoints_may_shrink_while_it_waits(tmp_path: Path) -> None:
     cluster = InProcess(tmp_path)
     await cluster.start("a", checkpoint_interval_s=1e6, memory_rest_interval_s=1e6)

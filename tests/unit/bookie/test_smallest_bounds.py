@@ -35,6 +35,7 @@ SMALLEST = {
 
 
 # All at once are slower than any one of them; one alone beside others that are large is seldom more.
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "names",
     [

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import uvloop
+from tests.examples import stride
 from tests.hooks import (
     channels_of,
     cluster_of,
@@ -256,7 +257,7 @@ def test_whatever_is_cancelled_leaves_a_client_and_a_writer_that_go_on(
     async def test(cluster: InProcess) -> None:
         client = await new_client(cluster, fault)
         for (name, (ledger, operation)), late in product(OPERATIONS.items(), LATES[fault]):
-            for at in count():
+            for at in count(0, stride()):
                 with naming(name, at, late):
                     writer = await written(client, **ledger)
                     with fault(cluster, client, writer.ensemble[0]):
@@ -303,7 +304,7 @@ def test_a_client_that_is_closed_ends_whatever_is_under_way(new_loop: Any, fault
 
     async def test(cluster: InProcess) -> None:
         for name, late in product(OPERATIONS, LATES[fault]):
-            for at in count():
+            for at in count(0, stride()):
                 with naming(name, at, late):
                     if not await ended(cluster, name, at, late):
                         break
@@ -451,6 +452,7 @@ async def test_of_two_who_close_a_writer_one_may_be_cancelled(cluster: InProcess
     assert at > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 def test_a_client_that_is_closed_keeps_no_connection_to_a_bookie_that_reads_nothing(
     new_loop: Any, tmp_path: Path

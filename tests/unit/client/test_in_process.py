@@ -34,6 +34,7 @@ from bkpy.protocol.wire.messages import Flags, Op, Status
 from bkpy.protocol.wire.records import ledger_key
 
 
+@pytest.mark.thorough
 async def test_a_bookie_that_forgets_keys_is_told_again(cluster: InProcess) -> None:
     cluster.settings["presented_ledgers_max"] = 3
     for name in "abc":
@@ -165,6 +166,7 @@ async def test_a_writer_goes_on_when_what_others_added_on_the_same_connections_i
     assert order == ["added", "appended"]
 
 
+@pytest.mark.thorough
 async def test_memory_pressure_in_a_bookie_pauses_its_clients_and_loses_nothing(tmp_path: Path) -> None:
     cluster = InProcess(tmp_path)
     await cluster.start(memtable_bytes_max=200_000)
@@ -210,6 +212,7 @@ async def test_a_part_of_a_turn_is_confirmed_when_its_first_batches_are(cluster:
     assert len(await contents(client, writer.ledger_id, b"p")) == 800
 
 
+@pytest.mark.thorough
 def test_a_client_that_asks_and_does_not_read_costs_little_memory(tmp_path: Path) -> None:
     """Hundreds of reads of a megabyte are asked for at once, and none is taken: only a few are prepared."""
 

@@ -26,6 +26,7 @@ async def new_client(cluster: InProcess) -> Client:
     return await open_client(cluster.tree.session(), ROOT, runtime_here(), client_settings(), owns_store=True)
 
 
+@pytest.mark.thorough
 def test_a_client_and_a_writer_that_are_forgotten_are_told_of(tmp_path: Path) -> None:
     async def forget() -> None:
         cluster = InProcess(tmp_path)

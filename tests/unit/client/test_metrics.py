@@ -200,6 +200,7 @@ async def test_the_consumers_furthest_behind_are_named(cluster: InProcess) -> No
     await log.close()
 
 
+@pytest.mark.thorough
 async def test_a_lag_that_cannot_be_measured_is_left_out_until_it_can(cluster: InProcess) -> None:
     client = await cluster.client(metrics_lag_interval_s=5.0, read_timeout_s=1.0)
     page = Page(client)

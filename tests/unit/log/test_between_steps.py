@@ -719,6 +719,7 @@ async def test_a_roll_that_meets_a_list_without_room_goes_back_unless_that_was_s
     assert await contents(other, "orders") == [b"0", b"1"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fenced", [False, True])
 async def test_a_roll_in_doubt_ends_with_its_time_or_with_its_writer(cluster: InProcess, fenced: bool) -> None:
     """While the store can't say whether the list names the next ledger, nothing may be appended."""

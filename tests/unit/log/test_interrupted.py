@@ -10,6 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.examples import stride
 from tests.hooks import cluster_of, roller_of, steps_of_tail
 from tests.in_process import DEADLINE_S
 from tests.stepping import naming, run_to
@@ -57,12 +58,13 @@ async def finished(client: Client, name: str, acknowledged: int) -> None:
     assert await contents(client, name) == [*(b"%d" % i for i in range(acknowledged)), b"last"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("late", [False, LATE])
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("wait", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
 async def test_opening(cluster: InProcess, wait: bool, how: str, late: bool) -> None:
     client, other = await cluster.client(**FAST), await cluster.client(**FAST)
-    for at in count():
+    for at in count(0, stride()):
         name = f"log-{at}"
         before = await other.open_log(name, create=True, ensemble_size=1, write_quorum=1, ack_quorum=1)
         await before.append(b"0")
@@ -96,6 +98,7 @@ async def test_opening(cluster: InProcess, wait: bool, how: str, late: bool) -> 
     assert at > 10
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("late", [False, LATE])
 @pytest.mark.parametrize("how", HOW)
 async def test_closing(cluster: InProcess, how: str, late: bool) -> None:
@@ -116,6 +119,7 @@ async def test_closing(cluster: InProcess, how: str, late: bool) -> None:
     assert at > 3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("late", [False, LATE])
 async def test_a_roll_whose_session_is_lost(cluster: InProcess, late: bool) -> None:
     client, other = await cluster.client(**FAST), await cluster.client(**FAST)

@@ -57,6 +57,7 @@ async def test_a_log_that_has_nothing_yet(client: Client) -> None:
         assert await all_of(reader.read()) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(66)
 async def test_every_range_crosses_segments(client: Client) -> None:
     await several(client, 3, 1, 5, 2)
@@ -216,6 +217,7 @@ async def test_a_ledger_that_is_lost_is_told_of(client: Client) -> None:
     check(found, 0, 2)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("settings", [{}, {"prefetch_depth": 1, "read_bytes": 4096, "read_entries_first": 1}])
 async def test_many_segments_are_read_ahead_of_and_leave_nothing_behind(
     cluster: InProcess, settings: dict[str, Any]
@@ -310,6 +312,7 @@ async def test_below_the_first_position_everything_is_truncated(client: Client) 
     assert await all_of(reader.read()) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(66)
 async def test_truncation_under_a_reader_at_every_step(client: Client) -> None:
     """It is given what it could read, and then told; never anything else in the place of what is gone."""

@@ -172,6 +172,7 @@ async def test_idle_tails_ask_the_metadata_store_nothing(cluster: InProcess, mon
     await follower.cancel()
 
 
+@pytest.mark.thorough
 async def test_a_tail_from_anywhere(cluster: InProcess) -> None:
     client = await cluster.client()
     log = await StepwiseLog(client).make()
@@ -428,6 +429,7 @@ async def test_truncation_up_to_a_tail_does_not_disturb_it(cluster: InProcess) -
     await follower.cancel()
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(66)
 async def test_truncation_under_a_tail_at_every_step(cluster: InProcess) -> None:
     """Whoever is behind is told at the next look; whoever isn't goes on. Nobody is given anything else instead."""

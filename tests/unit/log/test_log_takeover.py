@@ -30,6 +30,7 @@ async def followed(reader: bkpy.LogReader, end: int) -> list[LogEntry]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(65)
 @pytest.mark.parametrize("rolls", [1, 3, 1000])
 async def test_writers_that_die_one_after_the_other_are_followed(cluster: InProcess, rolls: int) -> None:
@@ -75,6 +76,7 @@ async def test_writers_that_die_one_after_the_other_are_followed(cluster: InProc
         assert (await reader.position_at(entry.time)) <= entry.position
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(65)
 async def test_two_that_duel_are_followed(cluster: InProcess) -> None:
     reading = await cluster.client()

@@ -25,6 +25,7 @@ async def test_appends_get_positions_that_ascend_by_one(cluster: InProcess) -> N
     assert await contents(client, "orders") == [b"%d" % i for i in range(8)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("every", [1, 3])
 async def test_positions_go_on_across_rolls(cluster: InProcess, every: int) -> None:
     client = await cluster.client()

@@ -9,6 +9,7 @@ from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.examples import stride
 from tests.in_process import DEADLINE_S, InProcess
 from tests.stepping import Stepped
 from tests.unit.log.support import contents
@@ -57,6 +58,7 @@ async def all_of(reader: LogReader, first: int | None = None, last: int | None =
     return [found async for found in reader.read(first, last)]
 
 
+@pytest.mark.thorough
 async def test_a_log_that_rolls_for_long_is_read_from_anywhere(cluster: InProcess) -> None:
     client, other = await cluster.client(**PAGED), await cluster.client(log_pages_cached_max=1)
     log = await client.open_log(NAME, create=True, roll_entries=2)
@@ -88,6 +90,7 @@ async def test_a_log_that_rolls_for_long_is_read_from_anywhere(cluster: InProces
     )
 
 
+@pytest.mark.thorough
 async def test_a_list_of_ranges_that_is_cancelled_goes_on_where_it_was(cluster: InProcess) -> None:
     client, other = await cluster.client(**PAGED), await cluster.client(**PAGED)
     await written(client)
@@ -107,6 +110,7 @@ async def test_a_list_of_ranges_that_is_cancelled_goes_on_where_it_was(cluster: 
     assert found == wanted
 
 
+@pytest.mark.thorough
 async def test_a_tail_goes_from_pages_into_what_is_written(cluster: InProcess) -> None:
     client, other = await cluster.client(**PAGED), await cluster.client(**PAGED)
     await written(client, 30)
@@ -129,6 +133,7 @@ async def test_a_tail_goes_from_pages_into_what_is_written(cluster: InProcess) -
             await following
 
 
+@pytest.mark.thorough
 async def test_a_ledger_whose_page_was_deleted_with_it_is_not_missed(cluster: InProcess) -> None:
     """A truncation first moves the begin of the log, then deletes pages, and then has the list do without them."""
     client, other = await cluster.client(**PAGED), await cluster.client(**PAGED)
@@ -144,6 +149,7 @@ async def test_a_ledger_whose_page_was_deleted_with_it_is_not_missed(cluster: In
         await LogSnapshot(NAME, before, 1).misses(gone, log_parts(other).logs.pages)
 
 
+@pytest.mark.thorough
 async def test_a_reader_that_knows_an_old_list_says_what_is_gone(cluster: InProcess) -> None:
     client, other = await cluster.client(**PAGED), await cluster.client(**PAGED)
     await written(client)
@@ -170,6 +176,7 @@ async def test_a_reader_that_knows_an_old_list_says_what_is_gone(cluster: InProc
     assert [ledger_id async for ledger_id in client.list_ledgers()] == []
 
 
+@pytest.mark.thorough
 async def test_the_ledgers_of_a_log_are_listed_though_it_is_truncated_meanwhile(cluster: InProcess) -> None:
     """Also twice. A page that was lost is an error all the same."""
     client, other = await cluster.client(**PAGED), await cluster.client(**PAGED, log_pages_cached_max=1)
@@ -187,6 +194,7 @@ async def test_the_ledgers_of_a_log_are_listed_though_it_is_truncated_meanwhile(
             await anext(admin.log_segments(NAME))
 
 
+@pytest.mark.thorough
 async def test_a_lost_page_is_an_error_of_what_it_has_alone(cluster: InProcess) -> None:
     client, other = await cluster.client(**PAGED), await cluster.client(**PAGED)
     await written(client)
@@ -211,6 +219,7 @@ async def test_a_lost_page_is_an_error_of_what_it_has_alone(cluster: InProcess) 
         assert await log.append(entry(ENTRIES)) == ENTRIES
 
 
+@pytest.mark.thorough
 async def test_a_log_is_truncated_up_to_the_end_of_a_lost_page(cluster: InProcess) -> None:
     """As that of a truncation which a backup has half of. How late its last segment was matters to consumers alone."""
     client, other = await cluster.client(**PAGED), await cluster.client(**PAGED)
@@ -230,6 +239,7 @@ async def test_a_log_is_truncated_up_to_the_end_of_a_lost_page(cluster: InProces
     assert [one.position for one in found] == list(range(lost.end_position, ENTRIES))
 
 
+@pytest.mark.thorough
 async def test_a_ledger_that_was_lost_with_a_page_naming_it_is_named(cluster: InProcess) -> None:
     client, other = await cluster.client(**PAGED), await cluster.client(**PAGED)
     await written(client)
@@ -252,7 +262,7 @@ async def test_iterators_over_pages_are_cancelled_and_go_on(cluster: InProcess, 
     """Wherever a call of theirs is cancelled, the next one gives what comes next."""
     client = await cluster.client(**PAGED)
     await written(client, 40)
-    for at in itertools.count():
+    for at in itertools.count(0, stride()):
         reader = await (await cluster.client(**PAGED, log_pages_cached_max=1)).read_log(NAME)
         iterator = reader.read_blocks(0, 39) if blocks else reader.read(0, 39)
         positions: list[int] = []
@@ -282,6 +292,7 @@ async def stepped_run(stepped: Stepped) -> None:
     await stepped
 
 
+@pytest.mark.thorough
 async def test_retention_and_consumers_reach_into_pages(cluster: InProcess) -> None:
     client = await cluster.client(**PAGED, log_retention_interval_s=0.05)
     await written(client)
@@ -300,6 +311,7 @@ async def test_retention_and_consumers_reach_into_pages(cluster: InProcess) -> N
     assert not log_list.pages_pending
 
 
+@pytest.mark.thorough
 async def test_the_other_client_keeps_what_it_finds(cluster: InProcess) -> None:
     """Clients with pages of other sizes write one log."""
     clients = [await cluster.client(**FAST, log_page_rows=rows) for rows in (2, 5, 128, 3)]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
+from tests.examples import stride
 from tests.hooks import former_of, present_of, roller_of
 from tests.in_process import DEADLINE_S, ROOT
 from tests.stepping import naming, run_to
@@ -195,6 +196,7 @@ async def test_cancelled_appends_that_wait_are_bounded(cluster: InProcess) -> No
     assert await read_all(client) == [(b"%d" % n, "shop", n) for n in range(4)]
 
 
+@pytest.mark.thorough
 async def test_a_flush_returns_though_others_wait_for_room_all_the_time(cluster: InProcess) -> None:
     """It waits for what was appended before it, and not for what comes meanwhile."""
     client = await cluster.client(write_window_entries=4)
@@ -332,6 +334,7 @@ async def test_one_producer_more_than_allowed_fences_nobody(cluster: InProcess) 
             await client.open_log(NAME, producer=name)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("late", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("how", HOW)
 async def test_an_append_that_is_interrupted_anywhere_is_repeated(cluster: InProcess, how: str, late: bool) -> None:
@@ -375,7 +378,7 @@ async def test_an_append_that_is_interrupted_anywhere_is_repeated(cluster: InPro
 @pytest.mark.parametrize("how", HOW)
 async def test_an_opening_that_is_interrupted_anywhere_is_repeated(cluster: InProcess, how: str, late: bool) -> None:
     client, other = await cluster.client(**FAST), await cluster.client(**FAST)
-    for at in count():
+    for at in count(0, stride()):
         name = f"log-{at}"
         before = await other.open_log(name, create=True, producer="shop", roll_entries=2)
         for n in range(5):
@@ -411,7 +414,7 @@ async def test_whatever_the_store_does_each_number_is_there_once(cluster: InProc
     steady = await cluster.client(**FAST)
     at, reached = 0, True
     while reached:
-        at += 1
+        at += stride()
         name = f"log-{at}"
         log = await steady.open_log(name, create=True, producer="shop")
         for n in range(3):

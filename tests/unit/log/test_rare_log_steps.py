@@ -158,6 +158,7 @@ async def test_a_writer_that_closes_adds_what_waits_and_nothing_more(cluster: In
 # --- readers ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 async def test_ranges_of_a_log_that_has_lost_a_page_are_no_ranges_of_another(cluster: InProcess) -> None:
     client, other = await cluster.client(**PAGED), await cluster.client(**PAGED)
     await written(client)
@@ -188,6 +189,7 @@ async def test_a_log_that_was_made_again_is_not_taken_for_the_one_before(
         assert [entry.data async for entry in reader.read()] == [b"0"]
 
 
+@pytest.mark.thorough
 async def test_a_lag_is_measured_again_behind_what_is_truncated_meanwhile(cluster: InProcess) -> None:
     client, other = await cluster.client(**PAGED), await cluster.client(**PAGED)
     await written(client)

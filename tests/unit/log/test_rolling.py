@@ -156,6 +156,7 @@ async def test_a_log_rolls_under_load_without_a_gap(cluster: InProcess) -> None:
     assert all(before[1] <= after[0] for before, after in itertools.pairwise(times))
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(65)
 async def test_two_who_take_the_log_from_each_other_both_get_on(cluster: InProcess) -> None:
     clients = [await cluster.client(**FAST), await cluster.client(**FAST)]

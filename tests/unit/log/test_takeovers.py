@@ -7,6 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
+from tests.examples import stride
 from tests.in_process import DEADLINE_S, ROOT, InProcess, open_client, runtime_here
 from tests.unit.log.stories import Tale, check
 from tests.unit.log.support import contents
@@ -140,5 +141,5 @@ async def test_a_writer_in_trouble_at_any_step_loses_nothing(cluster: InProcess,
     await cluster.client(**FAST)
     at = 1
     while await play(cluster, f"log-{at}", at, trouble, metadata_write_attempts_max=attempts):
-        at += 1
+        at += stride()
     assert at > 40

@@ -111,6 +111,7 @@ async def test_readers_see_what_there_is_or_that_it_is_truncated(cluster: InProc
     assert await ledgers(client) == {segment.ledger_id for segment in log_list.segments}
 
 
+@pytest.mark.thorough
 async def test_the_writer_keeps_retention_while_it_rolls(cluster: InProcess) -> None:
     client = await cluster.client()
     async with await client.open_log(NAME, create=True, roll_entries=1, retention_bytes=1) as log:

@@ -89,6 +89,7 @@ async def cancelled_at(cluster: InProcess, steady: Client, at: int) -> bool:
     return bool(cancelled)
 
 
+@pytest.mark.thorough
 async def test_a_roll_that_is_cancelled_at_any_step_leaves_a_log_that_can_be_opened(cluster: InProcess) -> None:
     """As all tasks are when a program is interrupted: what the list names then has to be there."""
     steady = await cluster.client(**FAST)
@@ -292,6 +293,7 @@ async def test_a_log_whose_bookies_are_gone_can_be_deleted(
 # --- a list that is too long -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 async def test_a_log_whose_list_is_too_long_goes_on_without_rolling(cluster: InProcess) -> None:
     """Wherever the bound lies: a client that finds no room fences nobody, and one that finds some appends."""
     steady = await cluster.client(**FAST)

@@ -46,6 +46,7 @@ async def test_the_lines_are_as_the_page_of_the_format_says(tmp_path: Path) -> N
     assert lines == LINES.replace(b"CHECKSUM", end.checksum.encode())
 
 
+@pytest.mark.thorough
 async def test_memory_does_not_grow_with_the_cluster(tmp_path: Path) -> None:
     tracemalloc.start()
     try:

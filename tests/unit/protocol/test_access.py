@@ -56,6 +56,7 @@ def test_a_rule_means_no_more_than_it_says(rule: str, meant: list[str], not_mean
     assert [name for name in not_meant if rules.rights_of([name])] == []
 
 
+@pytest.mark.thorough
 def test_stars_match_what_they_would_if_all_places_were_tried() -> None:
     parts = ["*", "a", "b", "."]
     names = ["cn:" + "".join(name) for n in range(6) for name in itertools.product("ab.", repeat=n)]

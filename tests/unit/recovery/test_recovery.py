@@ -441,7 +441,9 @@ SIZES = [(e, w, a) for e in range(1, 6) for w in range(1, e + 1) for a in range(
 
 @pytest.mark.thorough
 @pytest.mark.scenario(17)
-@pytest.mark.parametrize("read_bytes", [1, 3 * 60, 13 * 60])
+@pytest.mark.parametrize(
+    "read_bytes", [3 * 60, *(pytest.param(size, marks=pytest.mark.exhaustive) for size in (1, 13 * 60))]
+)
 async def test_a_dead_bookie_at_every_size_and_with_windows_of_one_three_and_thirteen_entries(
     five: InProcess, read_bytes: int
 ) -> None:
@@ -580,6 +582,7 @@ async def test_a_swap_in_an_earlier_fragment_is_kept_by_the_closing_write(five: 
     assert metadata.fragments[0].bookies[0] == spare
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(18)
 async def test_bookies_restart_one_after_the_other_during_recovery(tmp_path: Path) -> None:
     five = InProcess(tmp_path)

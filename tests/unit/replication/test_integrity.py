@@ -371,6 +371,7 @@ async def test_limbo_ends_under_the_lock_of_its_ledger(quick: InProcess, monkeyp
     assert locked == dict.fromkeys(ledgers, True)
 
 
+@pytest.mark.thorough
 async def test_what_nobody_can_give_is_told_and_gets_back_later(quick: InProcess) -> None:
     client = await quick.client()
     ledger_id = await written(client, (4, 4, 3))
@@ -464,6 +465,7 @@ async def test_a_ledger_that_could_not_be_recovered_is_not_forgotten_by_a_restar
     await all_whole(quick, writer.ledger_id)
 
 
+@pytest.mark.thorough
 async def test_a_defect_costs_no_more_than_the_one_ledger(quick: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that are mended beside it have their locks, which would be kept as long as the bookie runs."""
     client = await quick.client()

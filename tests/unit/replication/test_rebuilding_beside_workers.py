@@ -57,6 +57,7 @@ async def cluster(tmp_path: Any) -> Any:
     await local.stop()
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(57)
 async def test_it_is_left_alone_as_long_as_one_that_is_away(cluster: InProcess) -> None:
     await cluster.start("abcd", **QUICK)
@@ -76,6 +77,7 @@ async def test_it_is_left_alone_as_long_as_one_that_is_away(cluster: InProcess) 
             await whole(client, ledger_id)
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(59)
 @pytest.mark.parametrize("names", ["abcd", "abc"])
 async def test_others_at_the_same_ledgers_do_no_harm(cluster: InProcess, names: str) -> None:
@@ -96,6 +98,7 @@ async def test_others_at_the_same_ledgers_do_no_harm(cluster: InProcess, names: 
             await whole(client, ledger_id)
 
 
+@pytest.mark.thorough
 async def test_marks_that_came_when_it_was_done_go_as_well(cluster: InProcess) -> None:
     """An auditor that has not seen it in limbo."""
     await cluster.start("abc", **QUICK)

@@ -48,6 +48,7 @@ def test_a_store_that_is_full_names_itself_and_its_limit(tmp_path: Path) -> None
     store.close()
 
 
+@pytest.mark.thorough
 def test_a_reader_that_was_killed_keeps_no_pages(tmp_path: Path) -> None:
     """An inspection of a running bookie that is ended by force: the index must not grow from then on."""
     store = LmdbStores().open(str(tmp_path / "index"), create=True, bytes_max=1 << 30)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import platform
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+
+import pytest
 
 from bkpy.runtime import process
-
-if TYPE_CHECKING:
-    import pytest
 
 FREED = """
 import bkpy.bench.memory as memory, os
@@ -24,6 +22,7 @@ print(before, memory.rss_anon_mb(os.getpid()))
 """
 
 
+@pytest.mark.thorough
 def test_what_was_freed_is_given_back() -> None:
     """Where the C library is another than GNU's, that is its own affair, and asking for it does no harm."""
     done = subprocess.run([sys.executable, "-c", FREED], capture_output=True, text=True, check=True)

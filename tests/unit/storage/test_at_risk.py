@@ -191,6 +191,7 @@ async def test_entries_are_acknowledged_in_order_and_before_any_write() -> None:
     await storage.close()
 
 
+@pytest.mark.thorough
 async def test_a_fence_survives_what_adds_before_it_do_not() -> None:
     """The frames of adds before it are lost, and one that is torn is no reason to stop reading."""
     for seed in range(20):
@@ -296,7 +297,7 @@ async def crash_and_check(mode: dict[str, Any], nth: int, then: dict[str, Any]) 
 @pytest.mark.thorough
 @pytest.mark.scenario(55)
 @pytest.mark.parametrize("mode", [UNWRITTEN, UNSYNCED])
-@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("step", [13, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_a_crash_at_every_operation_denies_nothing(mode: dict[str, Any], step: int) -> None:
     nth = 1
     while asyncio.run(crash_and_check(mode, nth, MODES[nth % 4])):
@@ -304,6 +305,7 @@ def test_a_crash_at_every_operation_denies_nothing(mode: dict[str, Any], step: i
     assert nth > 50
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", [UNWRITTEN, UNSYNCED])
 def test_a_crash_at_every_operation_of_the_start_in_limbo(mode: dict[str, Any]) -> None:
     host, writes = new_host(**mode), AcknowledgedWrites()
@@ -339,7 +341,9 @@ def test_a_crash_at_every_operation_of_the_start_in_limbo(mode: dict[str, Any]) 
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("end", ["crash", "power cut", "stop"])
+@pytest.mark.parametrize(
+    "end", ["power cut", *(pytest.param(it, marks=pytest.mark.exhaustive) for it in ("crash", "stop"))]
+)
 def test_the_settings_may_change_between_any_two_runs(end: str) -> None:
     """The verdict is on how the last run acknowledged, not on how this one will."""
 

@@ -93,6 +93,7 @@ async def test_a_journal_is_read_in_parts_of_any_size(bound: int) -> None:
     assert not host.reports.damages
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("setting", "value"),
     [("all", 0), *(pytest.param(*one, marks=pytest.mark.exhaustive) for one in SMALLEST.items())],

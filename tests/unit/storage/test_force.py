@@ -7,6 +7,7 @@ import errno
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.examples import stride
 from tests.sim.disk import SimulatedCrash
 from tests.unit.storage.acknowledged_writes import AcknowledgedWrites, copy_of, dropped, kept, new_host, restart
 from tests.unit.storage.support import Batch, Host, add, read_all
@@ -95,7 +96,7 @@ def operations() -> int:
 
 @pytest.mark.thorough
 @pytest.mark.scenario(35)
-@pytest.mark.parametrize("nth", range(1, operations() + 1))
+@pytest.mark.parametrize("nth", range(1, operations() + 1, stride()))
 async def test_what_was_forced_is_there_after_a_crash_at_any_operation(nth: int) -> None:
     host, writes = new_host(), AcknowledgedWrites()
     host.disk.crash_at(nth)

@@ -7,6 +7,7 @@ import errno
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.examples import stride
 from tests.sim.disk import SimDisk, SimulatedCrash, SimWorker
 from tests.sim.store import SimStore, SimStores
 from tests.unit.storage.acknowledged_writes import dropped
@@ -235,7 +236,7 @@ async def dying_starts(*, added: bool) -> AsyncIterator[Host]:
     """Bookies whose first start, or whose start with a directory added, died: one at each operation on the disk."""
     at = 0
     while True:
-        at += 1
+        at += stride()
         host = Host(settings=bookie_settings(journals=2, ledgers=2))
         if added:
             await used(host)
@@ -250,6 +251,7 @@ async def dying_starts(*, added: bool) -> AsyncIterator[Host]:
     assert at > 20
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("added", [False, True])
 async def test_a_crash_at_every_operation_of_a_first_start_and_of_adding_a_directory(added: bool) -> None:
     async for host in dying_starts(added=added):
@@ -333,10 +335,11 @@ async def test_a_start_that_fails_at_one_directory_ends_what_it_began_for_the_ot
     assert left() == []
 
 
+@pytest.mark.thorough
 async def test_a_start_that_fails_at_any_operation_ends_what_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
     at, failed = 0, True
     while failed:
-        at += 1
+        at += stride()
         host = Host(settings=bookie_settings(journals=2, ledgers=2))
         await used(host)
         host.settings = bookie_settings(journals=2, ledgers=3)

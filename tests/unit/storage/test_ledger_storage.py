@@ -46,6 +46,7 @@ class Bookie:
         return storage
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("journals", "ledgers"), [(1, 1), (2, 3)])
 async def test_what_was_acknowledged_is_there_again(tmp_path: Path, journals: int, ledgers: int) -> None:
     bookie = Bookie(tmp_path, journals=journals, ledgers=ledgers)
@@ -118,6 +119,7 @@ async def test_a_group_is_bounded(tmp_path: Path) -> None:
     await storage.close()
 
 
+@pytest.mark.thorough
 async def test_journals_and_entry_logs_roll_and_old_journals_go(tmp_path: Path) -> None:
     bookie = Bookie(tmp_path, entry_log_max_size_mb=1, memtable_bytes_max=1 << 20, journal_max_backups=1)
     storage = await bookie.boot()
@@ -154,6 +156,7 @@ async def test_memtables_are_flushed_at_different_fills_between_a_half_and_all()
     await storage.close()
 
 
+@pytest.mark.thorough
 async def test_reads_during_a_checkpoint_see_everything(tmp_path: Path) -> None:
     bookie = Bookie(tmp_path, block_bytes=4096)
     storage = await bookie.boot()
@@ -204,6 +207,7 @@ async def test_checkpoints_come_by_themselves(tmp_path: Path) -> None:
     await storage.close()
 
 
+@pytest.mark.thorough
 async def test_what_checkpoints_write_to_the_index_is_looked_through_before_the_next_start(tmp_path: Path) -> None:
     bookie = Bookie(tmp_path, checkpoint_interval_s=0.01)
     storage = await bookie.boot()

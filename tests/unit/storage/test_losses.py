@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
+from tests.examples import stride
 from tests.sim.disk import SimulatedCrash
 from tests.unit.storage.support import KEY, Batch, Host, add, read_all, sim_runtime
 from tests.unit.storage.support import settings as bookie_settings
@@ -157,6 +158,7 @@ def test_a_directory_that_is_added_is_not_taken_for_one_that_was_lost() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("values", [{}, SPLIT])
 def test_a_crash_at_every_operation_of_a_new_beginning(values: dict[str, int]) -> None:
     async def crash(nth: int) -> bool:
@@ -189,7 +191,7 @@ def test_a_crash_at_every_operation_of_a_new_beginning(values: dict[str, int]) -
 
     nth = 1
     while asyncio.run(asyncio.wait_for(crash(nth), 20)):
-        nth += 1
+        nth += stride()
     assert nth > 10
 
 
@@ -302,6 +304,7 @@ def test_ledgers_never_seen_are_denied_only_above_the_id() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("values", [{}, SPLIT])
 def test_a_crash_at_every_operation_while_limbo_ends(values: dict[str, int]) -> None:
     """At no moment is anything denied that isn't certainly here, or was never here."""
@@ -334,7 +337,7 @@ def test_a_crash_at_every_operation_while_limbo_ends(values: dict[str, int]) -> 
 
     nth = 1
     while asyncio.run(asyncio.wait_for(crash(nth), 20)):
-        nth += 1
+        nth += stride()
     assert nth > 20
 
 

@@ -7,6 +7,7 @@ import posixpath
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.examples import stride
 from tests.sim.disk import SimDisk, SimulatedCrash
 from tests.unit.storage.support import KEY, Batch, Host, add, read_all
 from tests.unit.storage.support import settings as bookie_settings
@@ -113,7 +114,7 @@ def test_a_crash_at_every_operation_of_a_start_after_a_move(moves: dict[str, str
 
     nth = 1
     while asyncio.run(crash(nth)):
-        nth += 1
+        nth += stride()
     assert nth > 20
 
 

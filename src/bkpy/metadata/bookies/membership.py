@@ -42,13 +42,15 @@ async def look_at_bookies(
             try:
                 cookie = await read_if_there(store, paths.cookie(root, bookie))
             except UnauthorizedError:
-                instance = ""
+                instance, has_cookie = "", True
             else:
-                if cookie is None and bookie not in named:
+                has_cookie = cookie is not None
+                if not has_cookie and bookie not in named:
                     return None  # it was removed meanwhile
                 instance = "" if cookie is None else instance_of(cookie[0])
             # One that is in neither list may have moved from the one to the other between the two reads.
-            return BookieStatus(await _presence(store, root, bookie, read_only=places.get(bookie, False)), instance)
+            presence = await _presence(store, root, bookie, read_only=places.get(bookie, False))
+            return BookieStatus(presence, instance, has_cookie)
 
     seen = await asyncio.gather(*(look(bookie) for bookie in bookies))
     if store.session_id != session:  # another session may have got another, older server

@@ -26,6 +26,7 @@ import re
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from bkpy.errors import ConfigError, CorruptDataError
@@ -91,7 +92,7 @@ class Segment:
 
     def row(self) -> list[int]:
         """The stored form; plain stamps are not mentioned."""
-        row = list(dataclasses.astuple(self))
+        row = list(_SEGMENT_FIELDS(self))
         return row[:-1] if self.stamp == PLAIN else row
 
     @classmethod
@@ -128,7 +129,7 @@ class PageRef:
 
     def row(self) -> list[int]:
         """The stored form."""
-        return list(dataclasses.astuple(self))
+        return list(_PAGE_REF_FIELDS(self))
 
     @classmethod
     def of_row(cls, row: list[Any]) -> PageRef:
@@ -137,6 +138,11 @@ class PageRef:
         if ref.level < 1 or ref.number < 0 or ref.first_position >= ref.end_position:
             raise ValueError(f"{row} is no reference to a page")
         return ref
+
+
+_SEGMENT_FIELDS, _PAGE_REF_FIELDS = (
+    attrgetter(*(one.name for one in dataclasses.fields(kind))) for kind in (Segment, PageRef)
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Presence(enum.StrEnum):
-    """What is seen of a bookie that has a cookie, or had one when it was last looked at."""
+    """What is seen of a bookie."""
 
     HERE = "here"  # registered: writable, read-only or draining
     LIMBO = "limbo"  # registered, but it has lost data
@@ -37,10 +37,14 @@ class Presence(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BookieStatus:
-    """A bookie now. `instance` is its storage, by the UUIDs of its indexes, with spaces between; "" if not known."""
+    """A bookie now. `instance` is its storage, by the UUIDs of its indexes, with spaces between; "" if not known.
+
+    One without a cookie (`has_cookie`) was decommissioned, or somebody removed it, or only ledgers name it.
+    """
 
     presence: Presence
     instance: str = ""
+    has_cookie: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,14 @@ class AuditRecord:
     absences: Mapping[str, Absence] = field(default_factory=dict)
     suspended: bool = False
     unknown: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_look_at(self) -> set[str]:
+        """The bookies to look at whether they have a cookie or not: without one, ledgers may name them all the same.
+
+        One that is absent without a cookie is forgotten once no ledger misses it.
+        """
+        worked_off = {bookie for bookie, absence in self.absences.items() if absence.worked_off}
+        return {*self.instances, *self.absences} - worked_off
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,17 +163,11 @@ def covers(now: str, before: str) -> bool:
 def audit(
     record: AuditRecord, seen: Mapping[str, BookieStatus], now_ms: int, *, settle_ms: int, delay_ms: int
 ) -> Findings:
-    """What follows from a look at the bookies: `seen` has all that have a cookie."""
+    """What follows from a look at the bookies: `seen` has all that have a cookie, and those of `record.to_look_at`."""
     absences: dict[str, Absence] = {}
     returned: dict[str, str] = {}
-    # One whose cookie was removed stays absent until its ledgers are marked: they name it all the same.
-    for bookie in sorted({*seen, *record.absences}):
-        was, is_ = record.absences.get(bookie), seen.get(bookie)
-        before = record.instances.get(bookie, "")
-        if is_ is None:
-            if was is not None and not was.marked:
-                absences[bookie] = was
-            continue
+    for bookie, is_ in sorted(seen.items()):
+        was, before = record.absences.get(bookie), record.instances.get(bookie, "")
         match _step(was, is_, before):
             case AbsenceStep.BEGIN:
                 # What it is absent with. Of one that is in limbo with a new storage, that is the former one.
@@ -176,10 +182,12 @@ def audit(
                 returned[bookie] = is_.instance
             case AbsenceStep.NONE:
                 pass
-    suspended = _most(absences, len({*seen, *absences}))
+    instances = {bookie: _instance(record, bookie, is_) for bookie, is_ in seen.items()}
+    # One whose cookie was removed isn't expected back. One that never had any says that metadata may not be whole.
+    expected = {bookie for bookie, is_ in seen.items() if is_.has_cookie or not instances[bookie]}
+    suspended = _most({bookie: absence for bookie, absence in absences.items() if bookie in expected}, len(expected))
     if record.suspended and not suspended:
         absences = {bookie: _begun_again(absence, now_ms) for bookie, absence in absences.items()}
-    instances = {bookie: _instance(record, bookie, is_) for bookie, is_ in seen.items()}
     found = AuditRecord(instances, absences, suspended, record.unknown)
     if suspended:
         return Findings(found, {}, returned, None)

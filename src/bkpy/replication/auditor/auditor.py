@@ -167,7 +167,10 @@ class _Term:
         self.named(self._scan.named)
         self._something.clear()
         seen = await look_at_bookies(
-            self._store, self._root, reads_at_once=settings.audit_reads_at_once, named=self._named
+            self._store,
+            self._root,
+            reads_at_once=settings.audit_reads_at_once,
+            named=self._named | record.to_look_at(),
         )
         self._known = frozenset(bookie for bookie, is_ in seen.items() if is_.instance)  # only a cookie says that
         self._named -= self._known

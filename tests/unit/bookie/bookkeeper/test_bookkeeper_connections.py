@@ -152,6 +152,7 @@ async def test_an_idle_client_stays(cluster: InProcess) -> None:
 # --- bounds ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("speaks", [V2, V3])
 async def test_no_read_is_refused_because_there_are_many(cluster: InProcess, speaks: str) -> None:
     """Java's client asks for all entries of a range at once."""
@@ -175,6 +176,7 @@ async def test_no_read_is_refused_because_there_are_many(cluster: InProcess, spe
     raw.close()
 
 
+@pytest.mark.thorough
 async def test_reads_of_many_ledgers_at_once_become_few_tasks(
     cluster: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,6 +299,7 @@ async def test_a_client_that_sends_more_than_is_served_waits(
     raw.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("speaks", [V2, V3])
 async def test_a_client_that_reads_no_answers_holds_few_of_them(cluster: InProcess, speaks: str) -> None:
     raw = await RawBookKeeper.connect(cluster, speaks=speaks)
@@ -320,6 +323,7 @@ async def test_a_client_that_reads_no_answers_holds_few_of_them(cluster: InProce
     raw.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("speaks", [V2, V3])
 @pytest.mark.parametrize("entry_id", [0, -1])
 async def test_a_client_that_asks_for_one_entry_again_and_again_holds_few_copies(

@@ -24,6 +24,7 @@ async def three(tmp_path: Path) -> AsyncIterator[InProcess]:
     await local.stop()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("write_quorum", [2, 3])
 async def test_what_a_client_appends_another_reads_tails_and_recovers(three: InProcess, write_quorum: int) -> None:
     client, other = await three.client(), await three.client()

@@ -436,6 +436,7 @@ async def test_what_arrives_at_once_is_stored_in_records_that_a_replay_takes(
     assert [(await raw.read(i, ledger=ledger)).entry for ledger, i in ids] == [entry(i, ledger_id=n) for n, i in ids]
 
 
+@pytest.mark.thorough
 async def test_what_has_waited_is_stored_in_parts_as_large_as_frames(
     cluster: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -196,6 +196,7 @@ async def test_nothing_else_is_answered_in_the_clear(secure: Secure, caplog: pyt
     raw.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("bad", "reason", "alert", "message"),
     [

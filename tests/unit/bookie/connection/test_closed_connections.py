@@ -121,6 +121,7 @@ async def test_a_connection_that_goes_while_its_requests_wait_is_freed_when_they
 # --- keys and the budget ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 async def test_keys_count_and_those_with_the_most_forget_first(cluster: InProcess) -> None:
     """However many connections present however much, it stays a share of the budget, and one PRESENT."""
     budget = cluster.storage("a").memory
@@ -148,6 +149,7 @@ async def test_keys_count_and_those_with_the_most_forget_first(cluster: InProces
     budget.check_invariants()
 
 
+@pytest.mark.thorough
 async def test_a_client_whose_keys_were_forgotten_presents_them_again(tmp_path: Path) -> None:
     cluster = InProcess(tmp_path)
     await cluster.start("abc", memory_bytes_max=16 << 20)

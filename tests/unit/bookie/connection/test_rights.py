@@ -82,6 +82,7 @@ async def guarded(tmp_path: Path) -> AsyncIterator[Guarded]:
     await made.cluster.stop()
 
 
+@pytest.mark.thorough
 async def test_a_writer_may_write_and_read(guarded: Guarded) -> None:
     for name in ("writer", "bookie-7"):
         client = await guarded.client(name)
@@ -91,11 +92,13 @@ async def test_a_writer_may_write_and_read(guarded: Guarded) -> None:
         assert await contents(client, writer.ledger_id) == [b"x"]
 
 
+@pytest.mark.thorough
 async def test_a_name_may_be_any_of_the_certificates(guarded: Guarded) -> None:
     client = await guarded.client("nobody", uris=("spiffe://x/orders",))
     await (await client.create_ledger()).close()
 
 
+@pytest.mark.thorough
 async def test_a_reader_may_read_and_no_more(guarded: Guarded) -> None:
     writing = await guarded.client("writer")
     writer = await writing.create_ledger(ack_quorum=3)
@@ -114,6 +117,7 @@ async def test_a_reader_may_read_and_no_more(guarded: Guarded) -> None:
     writer.abandon()  # its metadata say IN_RECOVERY, which the bookies don't guard either
 
 
+@pytest.mark.thorough
 async def test_no_request_of_a_reader_changes_anything_whatever_it_is_called(guarded: Guarded) -> None:
     """A fence is a write, in whichever request it comes; and so is a key that is shown."""
     writing = await guarded.client("writer")
@@ -144,6 +148,7 @@ async def test_no_request_of_a_reader_changes_anything_whatever_it_is_called(gua
     raw.writer.close()
 
 
+@pytest.mark.thorough
 async def test_a_long_poll_ends_when_its_client_loses_all_rights(guarded: Guarded) -> None:
     writing = await guarded.client("writer")
     writer = await writing.create_ledger(ack_quorum=3)
@@ -161,6 +166,7 @@ async def test_a_long_poll_ends_when_its_client_loses_all_rights(guarded: Guarde
     await writer.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["stranger", "operator"])
 async def test_who_has_no_right_to_ledgers_is_refused_at_the_greeting(
     guarded: Guarded, name: str, caplog: pytest.LogCaptureFixture
@@ -175,6 +181,7 @@ async def test_who_has_no_right_to_ledgers_is_refused_at_the_greeting(
     assert not any(connection.greeted for b in "abc" for connection in guarded.cluster.connections(b))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "hosts", "words"),
     [
@@ -195,6 +202,7 @@ async def test_whatever_somebody_is_called_it_is_told_on_one_short_line(
     assert all(words in line and "\n" not in line and len(line) < 1000 for line in told)
 
 
+@pytest.mark.thorough
 async def test_a_name_that_loses_its_right_while_it_writes(guarded: Guarded) -> None:
     client = await guarded.client("writer")
     writer = await client.create_ledger(ack_quorum=3)
@@ -219,6 +227,7 @@ async def test_a_name_that_loses_its_right_while_it_writes(guarded: Guarded) -> 
     writer.abandon()
 
 
+@pytest.mark.thorough
 async def test_a_writer_that_may_only_read_now(guarded: Guarded) -> None:
     client = await guarded.client("writer")
     writer = await client.create_ledger()
@@ -232,6 +241,7 @@ async def test_a_writer_that_may_only_read_now(guarded: Guarded) -> None:
     writer.abandon()
 
 
+@pytest.mark.thorough
 async def test_a_name_that_is_given_a_right_has_it_at_once(guarded: Guarded) -> None:
     client = await guarded.client("late")
     with pytest.raises(bkpy.UnauthorizedError):
@@ -240,6 +250,7 @@ async def test_a_name_that_is_given_a_right_has_it_at_once(guarded: Guarded) -> 
     await (await client.create_ledger()).close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "rules",
     [
@@ -285,6 +296,7 @@ def test_an_error_of_the_file_has_the_same_text_wherever_it_is_read(tmp_path: Pa
     }
 
 
+@pytest.mark.thorough
 async def test_rights_are_read_again_though_the_certificate_can_not_be(
     guarded: Guarded, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -295,6 +307,7 @@ async def test_rights_are_read_again_though_the_certificate_can_not_be(
         await client.create_ledger()
 
 
+@pytest.mark.thorough
 async def test_a_certificate_is_read_again_though_the_rights_can_not_be(
     guarded: Guarded, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -340,6 +353,7 @@ async def ask(pages: Guarded, method: str, path: str, name: str, body: bytes = b
         return response.status, (await response.text() if path == "/metrics" else await response.json())
 
 
+@pytest.mark.thorough
 async def test_commands_over_tls_are_for_those_who_may_administer(pages: Guarded) -> None:
     status, metrics = await ask(pages, "GET", "/metrics", "stranger")
     assert status == 200

@@ -111,6 +111,7 @@ async def refusal(client: Client) -> str:
     return caught.value.message
 
 
+@pytest.mark.thorough
 async def test_entries_written_and_read_with_tls(secure: Secure) -> None:
     await secure.start()
     client = await secure.client()
@@ -126,6 +127,7 @@ async def test_entries_written_and_read_with_tls(secure: Secure) -> None:
     assert [entry.data async for entry in reader.read()] == [b"a"]
 
 
+@pytest.mark.thorough
 async def test_a_context_of_ones_own_does_as_well(secure: Secure) -> None:
     await secure.start()
     client = await secure.cluster.client(tls=secure.context())
@@ -134,6 +136,7 @@ async def test_a_context_of_ones_own_does_as_well(secure: Secure) -> None:
     await writer.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("bad", ["of another CA", "expired", "none"])
 async def test_a_client_whose_certificate_is_not_good_is_told_so(secure: Secure, bad: str) -> None:
     await secure.start()
@@ -151,6 +154,7 @@ async def test_a_client_whose_certificate_is_not_good_is_told_so(secure: Secure,
     assert secure.refused(failure) >= 3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("bad", ["of another CA", "expired", "of another host"])
 async def test_a_client_does_not_talk_to_a_bookie_whose_certificate_is_not_good(secure: Secure, bad: str) -> None:
     if bad == "of another host":
@@ -218,6 +222,7 @@ def test_no_client_resumes_a_session(secure: Secure) -> None:
     assert far.session is None or not far.session.has_ticket
 
 
+@pytest.mark.thorough
 async def test_an_older_tls_is_refused_and_told_so_at_both_ends(
     secure: Secure, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -230,6 +235,7 @@ async def test_an_older_tls_is_refused_and_told_so_at_both_ends(
     assert secure.refused(Failure.VERSION) >= 3
 
 
+@pytest.mark.thorough
 async def test_a_client_without_tls_is_told_to_speak_it(secure: Secure) -> None:
     await secure.start()
     client = await secure.cluster.client(**PATIENT)
@@ -237,6 +243,7 @@ async def test_a_client_without_tls_is_told_to_speak_it(secure: Secure) -> None:
     assert secure.refused(Failure.PLAIN) >= 3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("trusted", [None, False], ids=["it speaks no TLS", "it has no certificate"])
 async def test_a_bookie_that_refuses_an_administrators_client_is_not_lost(secure: Secure, trusted: bool | None) -> None:
     """It runs, cut off from the metadata store, and others may still write to it."""
@@ -255,6 +262,7 @@ async def test_a_bookie_that_refuses_an_administrators_client_is_not_lost(secure
     await eventually(lambda: "c" in client.bookies)
 
 
+@pytest.mark.thorough
 async def test_a_client_with_tls_is_told_that_a_bookie_speaks_none(
     secure: Secure, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -264,6 +272,7 @@ async def test_a_client_with_tls_is_told_that_a_bookie_speaks_none(
     assert "these bytes are TLS, which this side doesn't speak" in caplog.text
 
 
+@pytest.mark.thorough
 async def test_reading_without_trust_fails_as_soon(secure: Secure) -> None:
     await secure.start()
     client = await secure.client()
@@ -278,6 +287,7 @@ async def test_reading_without_trust_fails_as_soon(secure: Secure) -> None:
             await contents(stranger, writer.ledger_id)
 
 
+@pytest.mark.thorough
 async def test_a_certificate_whose_names_are_no_text_is_refused_with_a_line_now_and_then(
     secure: Secure, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -296,6 +306,7 @@ async def test_a_certificate_whose_names_are_no_text_is_refused_with_a_line_now_
     assert reasons.keys() <= {"the client closed the connection during the TLS handshake"}, told
 
 
+@pytest.mark.thorough
 async def test_a_client_that_is_refused_without_an_alert_does_not_wait_for_its_time_out(secure: Secure) -> None:
     await secure.start(tls_handshake_timeout_s=2.0 * DEADLINE_S)
     host, port = secure.cluster.node("a").address.rsplit(":", 1)
@@ -306,6 +317,7 @@ async def test_a_client_that_is_refused_without_an_alert_does_not_wait_for_its_t
     writer.close()
 
 
+@pytest.mark.thorough
 async def test_what_was_refused_is_logged_now_and_then_with_the_reason(
     secure: Secure, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -323,6 +335,7 @@ async def test_what_was_refused_is_logged_now_and_then_with_the_reason(
 # --- strangers ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 async def test_strangers_cost_no_connection_and_no_memory_of_the_budget(secure: Secure) -> None:
     """However many there are: the oldest are closed, and those with a certificate get through."""
     await secure.start(tls_handshakes_max=4, tls_handshake_timeout_s=2.0 * DEADLINE_S)
@@ -347,6 +360,7 @@ async def test_strangers_cost_no_connection_and_no_memory_of_the_budget(secure: 
         stranger.close()
 
 
+@pytest.mark.thorough
 async def test_a_handshake_that_takes_too_long_is_given_up(secure: Secure) -> None:
     await secure.start(tls_handshake_timeout_s=0.05)
     host, port = secure.cluster.node("a").address.rsplit(":", 1)
@@ -358,6 +372,7 @@ async def test_a_handshake_that_takes_too_long_is_given_up(secure: Secure) -> No
     writer.close()
 
 
+@pytest.mark.thorough
 async def test_a_client_that_reads_none_of_its_answers_is_held_back(secure: Secure) -> None:
     """Flow control reaches through TLS: little waits to be sent, and the bookie makes no more answers."""
     most = 16 << 10
@@ -400,6 +415,7 @@ async def test_adds_behind_a_frame_that_ends_the_connection_are_not_stored(secur
     assert found_ids(found.segments) == [0, 1]
 
 
+@pytest.mark.thorough
 async def test_what_is_not_read_from_a_client_waits_in_its_own_socket(secure: Secure) -> None:
     most = 16 << 10
     await secure.start(tls_buffer_bytes_max=most)
@@ -435,6 +451,7 @@ def serial(client: Client, name: str) -> str:
     return str(certificate["serialNumber"])
 
 
+@pytest.mark.thorough
 async def test_a_new_certificate_is_for_new_connections_and_writing_goes_on(secure: Secure) -> None:
     await secure.start(tls_reload_interval_s=0.05)
     client = await secure.client()
@@ -472,6 +489,7 @@ async def test_a_new_certificate_is_for_new_connections_and_writing_goes_on(secu
     assert len(await contents(late, writer.ledger_id)) == written
 
 
+@pytest.mark.thorough
 async def test_a_clients_new_certificate_is_used_at_its_next_connection(secure: Secure) -> None:
     await secure.start()
     mine = secure.ca.issue("mine", ends=PAST)
@@ -483,6 +501,7 @@ async def test_a_clients_new_certificate_is_used_at_its_next_connection(secure: 
     await writer.close()
 
 
+@pytest.mark.thorough
 async def test_files_that_do_not_fit_change_nothing_and_are_told_of_once(
     secure: Secure, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -501,6 +520,7 @@ async def test_files_that_do_not_fit_change_nothing_and_are_told_of_once(
     await (await (await secure.client()).create_ledger()).close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("bad", ["", "expired", "of another CA"])
 async def test_a_bookie_says_when_its_certificate_ends_and_what_is_wrong_with_it(
     secure: Secure, bad: str, caplog: pytest.LogCaptureFixture
@@ -524,6 +544,7 @@ async def test_a_bookie_says_when_its_certificate_ends_and_what_is_wrong_with_it
         assert abs(renewed - time.time() - 2 * days.total_seconds()) < DEADLINE_S
 
 
+@pytest.mark.thorough
 async def test_a_bookie_whose_certificate_is_of_another_host_says_so(
     secure: Secure, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -578,6 +599,7 @@ def test_settings_that_are_not_whole_are_refused(settings: dict[str, Any], words
         client_settings(**settings)
 
 
+@pytest.mark.thorough
 async def test_a_client_that_goes_while_it_is_not_read_ends_no_watch_over_the_others(secure: Secure) -> None:
     """Its socket is closed a turn of the loop before `connection_lost`, and a look may come in between."""
     await secure.start()

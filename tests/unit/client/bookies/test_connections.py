@@ -180,6 +180,7 @@ async def attempts_within(client: bkpy.Client, name: str, seconds: float) -> int
     return attempts(pool_of(client).channel(name)) - before
 
 
+@pytest.mark.thorough
 async def test_a_bookie_that_is_gone_is_not_dialled_for_ever(cluster: InProcess) -> None:
     client = await cluster.client()
     await pool_of(client).channel("c").connect()
@@ -199,6 +200,7 @@ async def test_a_bookie_that_is_gone_is_not_dialled_for_ever(cluster: InProcess)
     await pool_of(client).channel("c").connect()
 
 
+@pytest.mark.thorough
 async def test_a_bookie_that_is_used_is_dialled_for_as_long(cluster: InProcess) -> None:
     """A writer that may replace nobody waits for the bookie with what it has missed, and sends nothing meanwhile."""
     client = await cluster.client(disable_ensemble_change=True, add_quorum_timeout_s=10 * LONG_S)
@@ -227,6 +229,7 @@ async def test_a_directory_forgets_bookies_without_a_cookie(cluster: InProcess) 
     assert await directory.address_of("b")
 
 
+@pytest.mark.thorough
 async def test_a_bookie_that_a_writer_names_is_not_forgotten(cluster: InProcess) -> None:
     """The writer leaves it as soon as another one is there, whether it appends or not."""
     client = await cluster.client()

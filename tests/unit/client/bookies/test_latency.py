@@ -57,6 +57,7 @@ def test_a_bookie_is_slow_when_it_is_overtaken_again_and_again() -> None:
     assert reads.late_s == 0.5  # what was given up is no sample
 
 
+@pytest.mark.thorough
 @given(st.lists(st.floats(0, 1e6), max_size=400), st.floats(1, 100))
 def test_late_is_always_a_recent_sample_or_a_bound(seconds: list[float], percentile: float) -> None:
     reads = latency(percentile=percentile)

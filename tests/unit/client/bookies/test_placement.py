@@ -93,6 +93,7 @@ def test_a_choice_is_of_different_bookies_and_avoids_as_many_as_it_can(
     assert len(set(chosen) & avoid) == max(0, size - len(bookies.keys() - avoid))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("policy", POLICIES)
 @given(clusters())
 def test_too_few_bookies_are_told_by_name(policy: Policy, bookies: Bookies) -> None:
@@ -105,6 +106,7 @@ def test_too_few_bookies_are_told_by_name(policy: Policy, bookies: Bookies) -> N
         placement.choose({}, 1, ())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("policy", POLICIES)
 @given(choices())
 def test_the_same_random_numbers_give_the_same_choice(
@@ -197,6 +199,7 @@ def shares(placement: Placement, bookies: Bookies, choose: Callable[[], Collecti
     return {b: count[b] / rounds for b in bookies}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("policy", [rack_aware_placement, region_aware_placement])
 def test_bookies_are_chosen_in_proportion_to_their_free_space(policy: Policy) -> None:
     placement = policy(random.Random(5))
@@ -208,6 +211,7 @@ def test_bookies_are_chosen_in_proportion_to_their_free_space(policy: Policy) ->
     assert found == pytest.approx({"a": 0.6, "b": 0.3, "c": 0.1}, abs=0.03)
 
 
+@pytest.mark.thorough
 def test_a_bookie_of_unknown_space_counts_as_the_mean() -> None:
     placement = rack_aware_placement(random.Random(6))
     bookies = {"a": bookie("a", free_bytes=300), "b": bookie("b", free_bytes=100), "c": bookie("c", free_bytes=0)}

@@ -84,6 +84,7 @@ async def test_entries_of_any_size_are_read_in_few_bytes_at_a_time(theirs: Their
     assert await contents(client, 7) == payloads
 
 
+@pytest.mark.thorough
 async def test_a_range_of_small_entries_is_not_more_requests_than_its_time_is_enough_for(theirs: TheirCluster) -> None:
     theirs.write(7, 2 * RANGE_ENTRIES_MAX)
     reader = await (await theirs.client()).open_ledger(7)
@@ -169,6 +170,7 @@ async def test_quick_bookies_are_asked_for_many_entries_at_a_time(theirs: TheirC
     assert asyncio.get_running_loop().time() - began < 0.13
 
 
+@pytest.mark.thorough
 async def test_a_recovery_has_its_time_for_few_requests_too(
     theirs: TheirCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,6 +182,7 @@ async def test_a_recovery_has_its_time_for_few_requests_too(
     assert (await client.recover_ledger(7)).last_add_confirmed == 399
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("digest_type", [DigestType.CRC32C, DigestType.HMAC])
 async def test_an_entry_that_v2_alone_has_a_frame_for_ends_no_connection(
     theirs: TheirCluster, digest_type: DigestType
@@ -228,6 +231,7 @@ def damage(bookie: TheirBookie, ledger_id: int, entry_id: int) -> None:
     bookie.ledgers[ledger_id].entries[entry_id] = entry[:-1] + bytes([entry[-1] ^ 1])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("striped", [False, True])
 async def test_another_bookie_has_what_one_has_damaged(theirs: TheirCluster, striped: bool) -> None:
     payloads = theirs.write(7, 60, write_quorum=2 if striped else 3)

@@ -29,7 +29,7 @@ async def ours(tmp_path: Path) -> AsyncIterator[InProcess]:
 
 
 @pytest.mark.parametrize("digest_type", DigestType)
-@pytest.mark.parametrize("striped", [False, True])
+@pytest.mark.parametrize("striped", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
 async def test_entries_come_back_also_after_a_restart(ours: InProcess, digest_type: DigestType, striped: bool) -> None:
     client = await ours.client()
     quorum = 2 if striped else 3
@@ -42,6 +42,7 @@ async def test_entries_come_back_also_after_a_restart(ours: InProcess, digest_ty
     assert await contents(await ours.client(), writer.ledger_id, PASSWORD) == PAYLOADS
 
 
+@pytest.mark.thorough
 async def test_a_recovery_finds_all_that_was_acknowledged_and_fences(ours: InProcess) -> None:
     client = await ours.client()
     writer = await client.create_ledger(write_quorum=2)
@@ -72,6 +73,7 @@ async def test_a_tail_sees_what_a_writer_appends(ours: InProcess) -> None:
     assert found == PAYLOADS[1:10]
 
 
+@pytest.mark.thorough
 async def test_a_dead_bookie_ends_no_ledger(ours: InProcess) -> None:
     client = await ours.client(read_timeout_s=2)
     writer = await client.create_ledger(ensemble_size=3)

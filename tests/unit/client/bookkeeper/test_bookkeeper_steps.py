@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tests.unit.client.bookkeeper.their_bookies import TheirCluster
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("late", [False, True])
 async def test_a_recovery_that_ends_at_any_step_is_finished_by_the_next_one(theirs: TheirCluster, late: bool) -> None:
     for at in itertools.count():

@@ -227,6 +227,7 @@ async def test_a_read_that_is_cancelled_leaves_nothing_behind(
 # --- bookies that are gone or damaged ---------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(42)
 @pytest.mark.parametrize("sizes", [{}, {"ensemble_size": 5}], ids=str)
 async def test_reads_go_on_when_the_preferred_replica_fails(cluster: InProcess, sizes: dict[str, int]) -> None:
@@ -337,6 +338,7 @@ async def test_a_bookie_that_is_down_forbids_to_deny_an_entry(
             [e async for e in reader.read()]
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(39)
 @pytest.mark.parametrize("sizes", [{}, {"ensemble_size": 5}], ids=str)
 async def test_ranges_are_bounded_by_bytes_and_give_everything_once(cluster: InProcess, sizes: dict[str, int]) -> None:

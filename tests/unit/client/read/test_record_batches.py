@@ -33,6 +33,7 @@ async def rows(batches: AsyncGenerator[pa.RecordBatch, None]) -> list[dict[str, 
     return pa.Table.from_batches(found).to_pylist()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("digest", ["crc32c", "hmac-sha256"])
 async def test_a_ledger(client: Client, digest: str) -> None:
     payloads = [b"x" * (i % 7) for i in range(40)]

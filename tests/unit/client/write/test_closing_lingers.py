@@ -196,6 +196,7 @@ async def test_a_recovery_records_what_a_bookie_misses_that_is_slower_than_the_a
     assert not await held(client, writer.ledger_id, "b", 4)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("client_closes", [False, True], ids=["the call is cancelled", "the client is closed"])
 @pytest.mark.parametrize("recovery", [False, True], ids=["close", "recovery"])
 async def test_whenever_a_call_ends_that_closes_a_ledger_what_bookies_miss_is_recorded(

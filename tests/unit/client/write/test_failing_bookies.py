@@ -66,6 +66,7 @@ async def test_a_bookie_that_dies_is_replaced_and_nothing_is_lost(five: InProces
     assert [fragment.bookies for fragment in stored.fragments] == [first, writer.ensemble]
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(24)
 @pytest.mark.parametrize("sizes", [(3, 3, 2), (3, 3, 3), (4, 2, 2), (5, 3, 2)])
 async def test_every_append_is_acknowledged_while_bookie_after_bookie_dies(

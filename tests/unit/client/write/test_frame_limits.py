@@ -75,6 +75,7 @@ async def test_a_large_batch_is_cut(small: InProcess, caplog: pytest.LogCaptureF
     assert await contents(client, writer.ledger_id) == 2 * entries
 
 
+@pytest.mark.thorough
 async def test_a_turn_of_many_writers_is_cut(small: InProcess) -> None:
     """Each batch takes more in the frame's head than it has bytes."""
     client = await small.client(batch_bytes_max=8 << 20, flush_threshold_bytes=8 << 20)
@@ -86,7 +87,7 @@ async def test_a_turn_of_many_writers_is_cut(small: InProcess) -> None:
     assert never_lost(client)
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 async def test_so_are_the_keys_of_many_ledgers(tmp_path: Path) -> None:
     local = InProcess(tmp_path)
     await local.start("abc", **TINY)

@@ -53,6 +53,7 @@ def spawned(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
+@pytest.mark.thorough
 async def test_a_restart_of_bookies_is_no_work_for_idle_writers(
     cluster: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +94,7 @@ async def test_a_restart_of_bookies_is_no_work_for_idle_writers(
         await writer.close()
 
 
+@pytest.mark.thorough
 async def test_thousands_that_pause_at_once_leave_room_for_reads(
     cluster: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,6 +71,7 @@ async def test_resent_batches_fit_the_frames_that_bookies_take(four: InProcess) 
     assert await contents(client, writer.ledger_id) == [b"first", *(turn[0] for turn in turns)]
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(1)
 async def test_what_a_recovery_writes_back_fits_the_frames_that_bookies_take(four: InProcess) -> None:
     client = await four.client(explicit_lac_interval_s=0)
@@ -283,6 +284,7 @@ async def test_pauses_are_short_again_once_something_was_acknowledged(
     await writer.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(26)
 async def test_a_bookie_that_refuses_while_the_ack_quorum_lives_is_complained_about_once(
     refusing: InProcess, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

@@ -179,6 +179,7 @@ async def test_bookies_are_noticed_again_once_this_client_may_list_them_again(
     await directory.close()
 
 
+@pytest.mark.thorough
 async def test_registrations_are_read_again_once_this_client_may_list_them_again(tree: MemoryStore) -> None:
     session = Troubled(tree)
     settings = client_settings(bookie_refresh_interval_s=60)

@@ -50,7 +50,7 @@ async def test_a_record_is_made_and_changed_and_never_forgets_an_id(tree: Memory
 
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("trouble", [AWAY, REQUEST_LOST, REPLY_LOST])
-@pytest.mark.parametrize("times", [1, 2, 9])
+@pytest.mark.parametrize("times", [1, 2, pytest.param(9, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("at", range(8))
 async def test_whatever_goes_wrong_the_record_is_there_unless_an_error_says_otherwise(
     tree: MemoryStore, known: bool, trouble: str, times: int, at: int

@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.examples import stride
 from tests.stepping import run_to
 from tests.unit.metadata.logs.log_world import LIST, NAME, OLD_UID, UID, LogWorld
 from tests.unit.metadata.store.troubled import AWAY, CLOSED, REPLY_LOST, REQUEST_LOST, OpeningStep
@@ -219,6 +220,7 @@ def largest_transactions(world: PagedWorld) -> list[int]:
     return sizes
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("trouble", [AWAY, REQUEST_LOST, REPLY_LOST])
 async def test_a_large_write_that_was_cut_short_anywhere_is_done_by_another(trouble: str) -> None:
     for call in range(0, 150, 4):
@@ -245,6 +247,7 @@ async def test_a_large_write_that_was_cut_short_anywhere_is_done_by_another(trou
         pytest.fail("it was never done")
 
 
+@pytest.mark.thorough
 async def test_of_two_large_writes_at_once_one_is_refused_and_its_pages_do_no_harm() -> None:
     """The other one comes between any two calls of the first, and may have written pages of the same numbers."""
     quiet = await PagedWorld().begin()
@@ -292,6 +295,7 @@ async def test_a_refused_large_write_changes_no_page(world: PagedWorld) -> None:
     assert {path: world.tree.node(path).data for path in world.page_nodes()} == before
 
 
+@pytest.mark.thorough
 async def test_a_full_list_of_the_former_format_moves_into_pages_in_small_steps() -> None:
     world = PagedWorld()
     await LogWorld.begin(world)
@@ -686,7 +690,7 @@ async def test_whatever_another_does_meanwhile_nothing_is_lost(act: str, other: 
         world.check()
         await world.maintenance.maintain(NAME, world.fence)
         world.check()
-        call += 1
+        call += stride()
     assert call > 15
 
 
@@ -709,10 +713,11 @@ async def test_what_is_cancelled_anywhere_is_finished_by_the_auditor(act: str, l
     assert at > 15
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("bound", [2500, 256 * 1024])
 async def test_a_write_of_pages_that_is_cancelled_anywhere_is_done_or_not(bound: int, late: bool) -> None:
-    for at in itertools.count():
+    for at in itertools.count(0, stride()):
         world = await PagedWorld().begin()
         log_list, version = await world.logs.read(NAME)
         wanted, other = long(world, log_list, 12), long(world, log_list, 9, 2000)

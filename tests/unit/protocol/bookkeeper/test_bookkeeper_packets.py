@@ -153,6 +153,7 @@ def test_a_reply_that_is_cut_off_is_refused(name: str) -> None:
             p.decode_reply(memoryview(packet[:size]))
 
 
+@pytest.mark.thorough
 def test_entries_that_run_past_their_batch_are_refused() -> None:
     packed = bytes(p.decode_reply(body(GOLDEN["batch found"])).body)
     whole = [0, 4 + len(FOUND[0]), 8 + len(FOUND[0]) + len(FOUND[1]), len(packed)]

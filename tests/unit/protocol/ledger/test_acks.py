@@ -2,6 +2,7 @@
 
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.examples import examples
@@ -71,6 +72,7 @@ def test_a_uniform_refusal_is_one_for_each_batch() -> None:
 OUTCOMES = st.sampled_from([Status.OK, Status.FENCED, Status.READ_ONLY, Status.UNKNOWN])
 
 
+@pytest.mark.thorough
 @given(
     data=st.data(),
     size=st.integers(1, 5),

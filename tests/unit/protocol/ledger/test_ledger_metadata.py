@@ -421,6 +421,7 @@ def test_every_prefix_is_damage(data: st.DataObject) -> None:
 _IDS = st.lists(st.text("abc123.-", min_size=1, max_size=6), min_size=5, max_size=5, unique=True)
 
 
+@pytest.mark.thorough
 @given(
     ledger_id=st.integers(0, 2**63 - 1),
     quorums=st.tuples(st.integers(1, 5), st.integers(1, 5), st.integers(1, 5)).map(lambda q: sorted(q, reverse=True)),

@@ -169,6 +169,7 @@ def first_violation(safeguards: Safeguards, seeds: range) -> tuple[int, str] | N
     return None
 
 
+@pytest.mark.thorough
 @given(st.binary(min_size=200, max_size=HEAD_BYTES + 2 * STEPS))
 @examples(200)
 def test_nothing_acknowledged_is_lost(schedule: bytes) -> None:
@@ -202,7 +203,7 @@ def test_without_this_rule_data_are_lost(rule: str) -> None:
     assert first_violation(Safeguards(**{rule: False}), range(4_000)) is not None
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 def test_the_schedules_go_where_it_hurts() -> None:
     """What the test of nothing lost has really seen: otherwise it would hold for want of trying."""
     seen: Counter[str] = Counter()

@@ -263,6 +263,7 @@ def test_decisions_are_true_in_order_and_as_early_as_possible(truth: Truth, data
             assert forward.next > truth.acknowledged
 
 
+@pytest.mark.thorough
 @given(truth=truths(), data=st.data())
 @examples(200)
 def test_when_all_have_answered_everything_the_end_is_the_first_entry_that_nobody_has(

@@ -89,6 +89,7 @@ def test_what_retention_keeps(
     assert kept_from(a_list(*SEALED, OPEN, s=s, size=size, lag=lag), int(now_s * S), consumers) == begin
 
 
+@pytest.mark.thorough
 def test_retention_keeps_to_whole_segments_and_never_goes_back() -> None:
     """All small logs: what goes is a prefix of sealed segments that aren't the last, and each of it may go."""
     bounds = (None, 0, 5, 15), (None, 0, 100, 150, 250), (None, 0, 7)

@@ -196,14 +196,45 @@ def test_a_new_bookie_is_no_loss() -> None:
     assert found == Findings(dataclasses.replace(record(), instances=dict.fromkeys("abcdef", "1")), {}, {}, None)
 
 
-def test_a_bookie_whose_cookie_was_removed() -> None:
-    gone = "bcde"
-    assert look(record(), bookies=gone).record == AuditRecord(dict.fromkeys(gone, "1"))
-    found = look(record(a=since(99)), bookies=gone)
-    assert found.record.absences == {"a": since(99)}
-    assert found.look_at_ms == NOW + 1
-    assert look(found.record, NOW + 1, bookies=gone).due == {"a": since(99)}
-    assert not look(with_marked(found.record, "a"), NOW + 1, bookies=gone).record.absences
+def test_a_bookie_whose_cookie_was_removed_is_lost_when_it_goes() -> None:
+    here, gone = BookieStatus(HERE, "", has_cookie=False), BookieStatus(ABSENT, "", has_cookie=False)
+    found = look(record(), a=here)
+    assert found == Findings(record(), {}, {}, None)
+    assert look(record(a=since(99)), a=here).record == record()
+    found = look(found.record, a=gone)
+    assert found.record == record(a=BEGUN)
+    assert found.look_at_ms == NOW + DELAY
+    assert look(found.record, NOW + DELAY, a=gone).due == {"a": BEGUN}
+    # One that is made anew under its name has lost what it had, as with a cookie.
+    assert look(found.record, a=BookieStatus(HERE, "2")).due == {"a": RESTART}
+    assert not look(found.record, a=BookieStatus(HERE, "1")).record.absences
+
+
+def test_a_bookie_without_a_cookie_is_looked_at_until_no_ledger_misses_it() -> None:
+    gone = BookieStatus(ABSENT, "", has_cookie=False)
+    marked = with_marked(record(a=since(DELAY)), "a")
+    assert marked.to_look_at() == set(FIVE)
+    worked_off = look(with_worked_off(marked), a=gone).record
+    assert worked_off.to_look_at() == set("bcde")
+    found = look(worked_off, bookies="bcde")
+    assert found.record == AuditRecord(dict.fromkeys("bcde", "1"))
+
+
+@pytest.mark.parametrize(("known", "suspended"), [(True, False), (False, True)])
+def test_bookies_without_a_cookie_count_among_the_half_that_is_absent_unless_they_had_one(
+    known: bool, suspended: bool
+) -> None:
+    """They were removed on purpose; the ones that never had any may be those of a cluster that is restored."""
+    before = AuditRecord(dict.fromkeys(FIVE, "1") if known else {"d": "1", "e": "1"})
+    gone = dict.fromkeys("abc", BookieStatus(ABSENT, "", has_cookie=False))
+    found = look(before, **gone)
+    assert found.record.suspended is suspended
+    assert found.record.absences == {bookie: Absence(NOW, "1" if known else "") for bookie in "abc"}
+    found = look(found.record, NOW + SETTLE, **gone)
+    assert set(found.due) == (set() if suspended else set("abc"))
+    # Those that are left are a cluster of their own: of two, one may be absent.
+    assert look(before, **gone, d=ABSENT).record.suspended is suspended
+    assert look(before, **gone, d=ABSENT, e=ABSENT).record.suspended
 
 
 # --- when -----------------------------------------------------------------------------------------------------------
@@ -348,6 +379,7 @@ STATES = [
     BookieStatus(HERE, "2"),
     BookieStatus(LIMBO, "2"),
 ]
+WITHOUT_COOKIE = [BookieStatus(HERE, "", has_cookie=False), BookieStatus(ABSENT, "", has_cookie=False)]
 
 
 def check(before: AuditRecord, seen: Mapping[str, BookieStatus], found: Findings, now: int) -> None:
@@ -402,7 +434,9 @@ def test_every_history_of_three_bookies_and_two_looks() -> None:
 @pytest.mark.parametrize("looks", [2, pytest.param(3, marks=pytest.mark.exhaustive)])
 def test_every_history_of_one_bookie(looks: int) -> None:
     """Of one among others that are here, with every one of its losses marked at once or never."""
-    for history in itertools.product([*STATES, BookieStatus(ABSENT, "2")], (1, SETTLE, DELAY), repeat=looks):
+    for history in itertools.product(
+        [*STATES, BookieStatus(ABSENT, "2"), *WITHOUT_COOKIE], (1, SETTLE, DELAY), repeat=looks
+    ):
         for marking in (False, True):
             state, now = record(), NOW
             for is_, later in zip(history[::2], history[1::2], strict=True):

@@ -77,6 +77,7 @@ def test_every_flip_of_a_byte_is_found(payloads: list[bytes]) -> None:
             assert count < len(payloads), at
 
 
+@pytest.mark.thorough
 def test_two_flipped_bits_are_found() -> None:
     data = encoded([b"a", b"b"])
     for one in range(0, len(data) * 8, 97):

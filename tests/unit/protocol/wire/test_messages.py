@@ -216,7 +216,7 @@ def test_an_extension_hides_no_arrays_behind_it(decode: Any) -> None:
     assert peak < 300 * size
 
 
-@pytest.mark.parametrize("count", [1, 20, 1000, m.BATCHES_MAX])
+@pytest.mark.parametrize("count", [1, 20, 1000, pytest.param(m.BATCHES_MAX, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("number", [0xDC, 0xDDDD, 0xDCDCDCDC, 0xDDDDDDDD_DDDDDDDD >> 1])
 def test_ids_and_keys_that_look_like_headers_of_arrays_are_read_back(count: int, number: int) -> None:
     columns = [0, [number] * count, [number >> 8] * count, [1] * count, 1, [64] * count]
@@ -227,6 +227,7 @@ def test_ids_and_keys_that_look_like_headers_of_arrays_are_read_back(count: int,
     assert len(m.decode_read_reply(m.pack([0, 9, unknown, -1])).unknown) == count
 
 
+@pytest.mark.thorough
 @given(st.lists(JSON, min_size=1, max_size=30))
 def test_what_a_packer_has_made_never_claims_too_much(values: list[Any]) -> None:
     marks = [b"\xdc" * 40, "\u0700" * 40, 0xDDDD]  # so that it is looked at closely

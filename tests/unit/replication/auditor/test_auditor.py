@@ -7,6 +7,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.examples import stride
 from tests.unit.metadata.store.troubled import AWAY, REPLY_LOST, REQUEST_LOST
 from tests.unit.replication.auditor.auditing import DELAY_S, ROOT, SETTLE_S, Auditing, auditing
 
@@ -136,6 +137,26 @@ async def test_one_that_nobody_knows_and_that_is_registered_is_not_lost(cluster:
     await until_marked(cluster, "e")
     await cluster.rounds(3)
     assert "gone" not in cluster.absent()
+
+
+@pytest.mark.parametrize("another_auditor", [False, True])
+async def test_one_whose_cookie_is_removed_and_that_goes_then_is_lost(cluster: Auditing, another_auditor: bool) -> None:
+    """The ledgers that name it are the same; and without the marks, only a check in a week would find them."""
+    named = await cluster.ledger("a b")
+    auditor = await cluster.auditor()
+    await cluster.until(lambda: "a" in cluster.record().get("bookies", ()))
+    cluster.tree.apply(Delete(f"{ROOT}/cookies/a"), 0)
+    await cluster.rounds(3)
+    assert not cluster.absent(), "it is registered"
+    if another_auditor:
+        await auditor.kill()
+        await cluster.auditor()
+    await lose(cluster, "a")
+    await until_marked(cluster, "a")
+    assert await cluster.marked() == {named: {"a"}}
+    await replicate(cluster, named, "b c")
+    await cluster.until(lambda: "a" not in cluster.absent() and "a" not in cluster.record()["bookies"])
+    assert cluster.record()["bookies"] == dict.fromkeys("bcde", "1")
 
 
 async def test_those_that_nobody_knows_count_among_the_half_that_is_absent(cluster: Auditing) -> None:
@@ -533,7 +554,7 @@ TROUBLES = ["killed", "expired", "suspended", "deposed", REQUEST_LOST, REPLY_LOS
 @pytest.mark.thorough
 @pytest.mark.scenario(57)
 @pytest.mark.parametrize("trouble", TROUBLES)
-@pytest.mark.parametrize("after", range(0, 60, 3))
+@pytest.mark.parametrize("after", range(0, 60, 3 * stride()))
 async def test_whatever_happens_to_the_auditor_at_any_call_all_is_marked(
     cluster: Auditing, trouble: Trouble, after: int
 ) -> None:

@@ -188,6 +188,7 @@ async def test_what_is_there_at_the_second_look_is_not_marked(five: InProcess) -
     assert await checking.marked() == {}
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(61)
 @pytest.mark.parametrize("trouble", [AWAY, REQUEST_LOST, REPLY_LOST])
 async def test_whatever_the_store_does_at_any_call_what_falls_short_is_marked(five: InProcess, trouble: str) -> None:

@@ -215,6 +215,7 @@ async def unsynced_by_b(cluster: InProcess, client: Client) -> int:
     return writer.ledger_id
 
 
+@pytest.mark.thorough
 async def test_a_bookie_that_returns_what_it_has_not_synced_stays_recorded(cluster: InProcess) -> None:
     client = await cluster.client()
     ledger_id = await unsynced_by_b(cluster, client)

@@ -119,6 +119,7 @@ async def test_each_record_is_read_by_its_lookers_and_by_no_other_worker(four: I
         assert sum(one.worker.status()["queued"] for one in all_of_them) == 2 * LEDGERS
 
 
+@pytest.mark.thorough
 async def test_a_worker_with_nothing_left_looks_at_what_others_do_not_repair(four: InProcess) -> None:
     async with sharers(four, 1, others=30, repair_lookers=1, marks_look_interval_s=1e6) as (one,):
         await marked(four, one)
@@ -127,6 +128,7 @@ async def test_a_worker_with_nothing_left_looks_at_what_others_do_not_repair(fou
         assert one.worker.ledgers_done == LEDGERS
 
 
+@pytest.mark.thorough
 async def test_a_failed_ledger_is_tried_again_whatever_news_there_is(
     four: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,6 +98,7 @@ async def healer(cluster: InProcess, name: str = "worker", **settings: Any) -> A
         await found.stop()
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(59)
 async def test_marked_ledgers_are_whole_again_and_their_marks_gone_whoever_of_two_works(four: InProcess) -> None:
     client = await four.client()

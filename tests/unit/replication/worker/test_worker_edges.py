@@ -150,6 +150,7 @@ async def test_switched_off_and_on_with_a_full_queue(four: InProcess, size: int)
         await one.unmarked()
 
 
+@pytest.mark.thorough
 async def test_switched_off_while_there_is_more_than_the_queue_takes(
     four: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -346,6 +347,7 @@ async def test_a_bookie_of_another_fragment_that_takes_entries_again_is_news(fou
 # --- hands that end by a defect ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 async def test_a_ledger_that_fails_for_days_ends_no_hand(four: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """The pause doubles with each failure; a float takes 1,023 doublings."""
     client = await four.client()

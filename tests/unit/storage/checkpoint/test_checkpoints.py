@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from crc32c import crc32c
+from tests.examples import stride
 from tests.hooks import LOOK_UP, READ_STEPS, flush_worker
 from tests.sim.disk import SimulatedCrash
 from tests.sim.platter import Dirty, EntryStatus
@@ -312,6 +313,7 @@ async def test_a_fence_survives(checkpointed: bool, end: str, known: bool) -> No
     assert len((await read_all(storage, 5, 0, 9))[0]) == (4 if known else 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("key", [block_key(1, 4), ledger_key(2)], ids=["block", "ledger"])
 def test_no_flipped_byte_of_a_row_denies_anything(key: bytes) -> None:
     host = Host(settings=bookie_settings(block_bytes=4096))
@@ -401,5 +403,5 @@ def test_a_crash_at_every_operation_of_adding_a_directory_to_a_used_bookie() -> 
 
     nth = 1
     while asyncio.run(crash(nth)) >= nth:
-        nth += 1
+        nth += stride()
     assert nth > 10

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from crc32c import crc32c
+from tests.examples import stride
 from tests.hooks import flush_worker, journal_worker
 from tests.sim.disk import SimDisk, SimulatedCrash
 from tests.sim.store import SimStores
@@ -450,10 +451,11 @@ def test_a_crash_at_every_operation_while_batches_stay(part: int) -> None:
             end(other.disk)
             await restart(other, writes)
 
-    for nth in range(1 + part, len(LIFE) + 1, 4):
+    for nth in range(1 + part, len(LIFE) + 1, 4 * stride()):
         asyncio.run(crash(nth))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("part", range(2))
 def test_a_crash_at_every_operation_where_every_batch_stays(part: int) -> None:
     async def crash(nth: int) -> bool:
@@ -472,10 +474,11 @@ def test_a_crash_at_every_operation_where_every_batch_stays(part: int) -> None:
 
     nth = 1 + part
     while asyncio.run(crash(nth)):
-        nth += 2
+        nth += 2 * stride()
     assert nth > 40
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
 def test_an_error_at_every_operation_while_batches_stay(error: int) -> None:
     async def fail(nth: int) -> None:
@@ -632,6 +635,7 @@ async def test_reads_begin_and_end_inside_batches_that_stayed(bytes_max: int) ->
         assert not unknown
 
 
+@pytest.mark.thorough
 async def test_large_batches_on_a_real_disk(tmp_path: Path) -> None:
     settings = bookie_settings(str(tmp_path), journals=2, journal_max_backups=0)
     cookie = None

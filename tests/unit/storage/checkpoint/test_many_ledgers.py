@@ -69,6 +69,7 @@ async def test_a_transaction_has_so_many_ledgers(commits: int) -> None:
     await storage.close()
 
 
+@pytest.mark.thorough
 def test_a_crash_at_every_operation_of_a_checkpoint_of_many_ledgers() -> None:
     async def crash(nth: int) -> bool:
         crashed = host()
@@ -142,6 +143,7 @@ print(before, rss_anon_mb(os.getpid()))
 """
 
 
+@pytest.mark.thorough
 def test_little_is_kept_of_pages_that_were_written(tmp_path: Path) -> None:
     """LMDB keeps the memory of all the pages that a transaction changes: here one for each ledger, as after an hour."""
     done = subprocess.run(

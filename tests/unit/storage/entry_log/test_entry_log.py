@@ -48,6 +48,7 @@ def new_log(disk: SimDisk) -> BlockWriter:
     return BlockWriter(disk, "/d", 1, b"u" * 16)
 
 
+@pytest.mark.thorough
 def test_thousands_of_small_blocks_are_readable_where_their_places_say() -> None:
     disk = SimDisk()
     log = new_log(disk)

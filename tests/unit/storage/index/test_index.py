@@ -314,6 +314,7 @@ def test_limbo_for_all_makes_damaged_rows_anew() -> None:
     assert shard.unknown_in_limbo
 
 
+@pytest.mark.thorough
 def test_what_waits_for_its_transaction_is_packed() -> None:
     """A checkpoint has the rows of all its ledgers at once, which may be a hundred thousand."""
     store, shard = fresh()

@@ -132,6 +132,7 @@ async def test_a_copy_whose_rows_are_not_those_of_the_index_never_serves(
     assert await boot_and_check(host) > 3000
 
 
+@pytest.mark.thorough
 def test_a_reader_that_opens_the_index_between_any_two_steps_hides_nothing() -> None:
     before = asyncio.run(mostly_free(journal_max_backups=0, journal_recycled_files_max=0))
     steps: list[str] = []
@@ -190,6 +191,7 @@ async def test_what_an_earlier_version_left_of_a_copy_goes() -> None:
     assert host.disk.listdir("/b/ledgers0/index") == ["data.mdb", "lock.mdb"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", ["crash", "EIO"])
 def test_a_fault_at_every_operation_of_it_does_no_harm(fault: str) -> None:
     before = asyncio.run(mostly_free())

@@ -108,6 +108,7 @@ async def test_of_what_starts_cut_off_only_the_newest_copies_stay(backups: int) 
     assert len(copies) == max(1, backups)
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(44)
 @pytest.mark.parametrize("stride", [1999, pytest.param(157, marks=pytest.mark.exhaustive)])
 def test_a_flipped_byte_is_refused_or_puts_everything_in_limbo(stride: int) -> None:

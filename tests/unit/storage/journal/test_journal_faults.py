@@ -11,6 +11,7 @@ import errno
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.examples import stride
 from tests.hooks import was_closed
 from tests.sim.disk import SimDisk, SimulatedCrash
 from tests.unit.storage.acknowledged_writes import (
@@ -79,7 +80,7 @@ OPERATIONS = operations_of(lambda host: whole_life(host, AcknowledgedWrites()), 
 @pytest.mark.scenario(48)
 @pytest.mark.parametrize("part", [0, 2, *(pytest.param(part, marks=pytest.mark.exhaustive) for part in (1, 3))])
 def test_a_crash_at_every_operation_loses_nothing_that_was_acknowledged(part: int) -> None:
-    for nth in range(1 + part, OPERATIONS + 2, 4):
+    for nth in range(1 + part, OPERATIONS + 2, 4 * stride()):
         asyncio.run(crash_and_check(nth, 1))
 
 
@@ -182,10 +183,11 @@ def test_a_crash_at_every_operation_of_a_restart(power: bool) -> None:
         other.disk.power_cut()
         await restart(other, writes)
 
-    for nth in range(1, count + 1):
+    for nth in range(1, count + 1, stride()):
         asyncio.run(crash(nth))
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(55)
 def test_a_mark_names_no_journal_file_whose_name_a_power_cut_takes() -> None:
     """The process died before it synced the name of a new file, which the next start goes on behind."""
@@ -296,10 +298,13 @@ async def nothing_is_acknowledged(storage: LedgerStorage) -> None:
     ],
 )
 def test_an_error_at_every_operation(error: int, repeat: bool) -> None:
-    struck = [asyncio.run(fail_and_check(nth, error, repeat)) for nth in range(1, OPERATIONS + 1)]
-    assert all(struck), f"nobody was told of errors at {[i + 1 for i, told in enumerate(struck) if not told]}"
+    struck = [asyncio.run(fail_and_check(nth, error, repeat)) for nth in range(1, OPERATIONS + 1, stride())]
+    assert all(struck), (
+        f"nobody was told of errors at {[1 + i * stride() for i, told in enumerate(struck) if not told]}"
+    )
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(44)
 def test_an_error_at_every_operation_of_a_restart() -> None:
     host, writes = unclean()
@@ -319,10 +324,11 @@ def test_an_error_at_every_operation_of_a_restart() -> None:
         other.disk.power_cut()
         await restart(other, writes)
 
-    for nth in range(1, count + 1):
+    for nth in range(1, count + 1, stride()):
         asyncio.run(fail(nth))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("first", [True, False])
 def test_a_start_that_fails_lets_go_of_everything(first: bool) -> None:
     """Whatever it had got to: nothing of it runs on, and another start in the same process finds nothing in its way."""
@@ -341,7 +347,7 @@ def test_a_start_that_fails_lets_go_of_everything(first: bool) -> None:
         host.disk.heal()
         await writes.check(await host.boot())
 
-    for nth in range(1, operations_of(boot, copy_of(before)) + 1):
+    for nth in range(1, operations_of(boot, copy_of(before)) + 1, stride()):
         asyncio.run(fail(nth))
 
 

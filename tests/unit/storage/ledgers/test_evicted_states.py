@@ -116,6 +116,7 @@ async def test_a_copy_that_comes_back_is_where_it_is_read(states_max: int) -> No
     assert (await read_all(storage, 1, 0, 3))[0].keys() == {0, 1, 2, 3}
 
 
+@pytest.mark.thorough
 async def test_the_place_of_a_ledger_takes_memory_only_as_long_as_its_state_or_a_writer_needs_it() -> None:
     host = Host(settings=bookie_settings())
     storage = await host.boot()

@@ -105,6 +105,7 @@ def spoil(kind: str, batch: Batch) -> bytes:
     return body[:-1] + bytes([body[-1] ^ 1])  # walks, but the last record's checksum is wrong
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(39)
 @given(
     st.lists(

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.examples import stride
 from tests.hooks import target_of
 from tests.sim.disk import SimulatedCrash
 from tests.unit.storage.acknowledged_writes import copy_of
@@ -213,6 +214,7 @@ async def test_what_a_log_that_was_given_up_has_is_what_was_written() -> None:
     await check(storage)
 
 
+@pytest.mark.thorough
 async def test_nothing_is_denied_at_any_moment_of_it() -> None:
     host = await fragmented(compaction_step_bytes=5000, compaction_commit_bytes=10_000, block_cache_bytes_max=1)
     storage = await host.boot()
@@ -478,6 +480,7 @@ async def test_running_out_of_space_only_puts_it_off(operation: str, nth: int) -
     await check(storage)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("operation", ["pwritev", "fdatasync", "commit"])
 async def test_running_out_of_space_leaves_no_log_without_a_row(operation: str) -> None:
     """Be it in the footer or in the transaction that is to store the row: nobody would ever look at such a log."""
@@ -556,7 +559,7 @@ def test_a_fault_at_every_operation_of_it_loses_and_revives_nothing(fault: str, 
         assert len([name for name in logs(host) if int(name[:-4], 16) not in rows]) <= 1, "a log that nobody counts"
         assert not host.reports.damages
 
-    for nth in range(1 + part, whole.disk.operations - before.disk.operations + 1, 3):
+    for nth in range(1 + part, whole.disk.operations - before.disk.operations + 1, 3 * stride()):
         try:
             asyncio.run(strike(nth))
         except Exception as e:

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.examples import examples
+from tests.examples import examples, stride
 from tests.hooks import journal_worker, log_reader_of, open_logs
 from tests.sim.disk import SimDisk, SimulatedCrash
 from tests.sim.store import SimStores
@@ -867,7 +867,7 @@ async def survive(fault: str, nth: int) -> bool:
 def test_a_fault_at_every_operation_revives_nothing_and_loses_nothing(fault: str) -> None:
     host = small_host()
     asyncio.run(Deleted().live(host))
-    for nth in range(1, host.disk.operations + 1):
+    for nth in range(1, host.disk.operations + 1, stride()):
         try:
             assert asyncio.run(survive(fault, nth))
         except AssertionError as e:

@@ -8,6 +8,7 @@ import errno
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.examples import stride
 from tests.sim.disk import SimulatedCrash
 from tests.unit.storage.acknowledged_writes import copy_of
 from tests.unit.storage.space.test_deletion import delete, put
@@ -307,7 +308,7 @@ def test_a_fault_at_every_operation_of_it_loses_and_revives_nothing(fault: str, 
         assert kept_names(host) == []
         assert not host.reports.damages
 
-    for nth in range(1 + part, whole.disk.operations - before.disk.operations + 1, 3):
+    for nth in range(1 + part, whole.disk.operations - before.disk.operations + 1, 3 * stride()):
         try:
             asyncio.run(strike(nth))
         except Exception as e:

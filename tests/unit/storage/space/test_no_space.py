@@ -235,6 +235,7 @@ async def without_space_from(nth: int) -> bool:
     return True
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(49)
 @pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_a_disk_that_is_full_from_any_operation_on(step: int) -> None:
@@ -244,6 +245,7 @@ def test_a_disk_that_is_full_from_any_operation_on(step: int) -> None:
     assert nth > 40
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario(49)
 @pytest.mark.parametrize("step", [2, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_a_disk_without_space_at_any_operation_of_a_start(step: int) -> None:

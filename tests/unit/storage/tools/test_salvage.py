@@ -71,6 +71,7 @@ async def written(client: Client, sizes: tuple[int, int, int], count: int = 20, 
     return writer.ledger_id
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sizes", [(3, 3, 2), (3, 2, 2)])
 @pytest.mark.parametrize("stopped", [True, False], ids=["logs", "journals"])
 async def test_every_acknowledged_entry_is_found_once_with_the_bookies_that_have_it(
@@ -102,6 +103,7 @@ async def test_every_acknowledged_entry_is_found_once_with_the_bookies_that_have
     assert (tmp_path / "out").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.thorough
 async def test_a_backup_tells_where_a_closed_ledger_ends(local: InProcess, tmp_path: Path) -> None:
     client = await local.client(explicit_lac_interval_s=0)
     ledger_id = await written(client, (3, 3, 2))
@@ -118,6 +120,7 @@ async def test_a_backup_tells_where_a_closed_ledger_ends(local: InProcess, tmp_p
     assert entries(lines, ledger_id)[19][1] == "unproved"
 
 
+@pytest.mark.thorough
 async def test_damage_hides_no_other_copy_and_is_reported(local: InProcess, tmp_path: Path) -> None:
     client = await local.client()
     ledger_id = await written(client, (3, 3, 2))
@@ -190,6 +193,7 @@ async def test_an_image_of_a_block_that_is_below_what_was_acknowledged_is_unprov
     assert found.certain == {"acknowledged": 1, "unproved": 4}
 
 
+@pytest.mark.thorough
 async def test_what_is_missing_between_entries_is_named(local: InProcess, tmp_path: Path) -> None:
     client = await local.client()
     ledger_id = await written(client, (3, 2, 2))
@@ -201,6 +205,7 @@ async def test_what_is_missing_between_entries_is_named(local: InProcess, tmp_pa
     assert {number for first, last in missing for number in range(first, last + 1)} == set(range(max(found))) - found
 
 
+@pytest.mark.thorough
 async def test_copies_that_differ_are_both_written(local: InProcess, tmp_path: Path) -> None:
     other = InProcess(tmp_path / "other", real_disks=True)
     await other.start("abc")
@@ -221,6 +226,7 @@ async def test_copies_that_differ_are_both_written(local: InProcess, tmp_path: P
     await other.stop()
 
 
+@pytest.mark.thorough
 async def test_a_running_bookie_a_file_that_exists_and_other_directories_are_refused(
     local: InProcess, tmp_path: Path
 ) -> None:
@@ -277,6 +283,7 @@ async def test_a_salvage_that_ends_as_another_one_begins_is_not_written_over(
     assert [name for name in runtime_here().files.listdir(str(tmp_path)) if name.startswith("out")] == ["out"]
 
 
+@pytest.mark.thorough
 async def test_a_salvage_that_was_killed_is_begun_again(local: InProcess, tmp_path: Path) -> None:
     ledger_id = await written(await local.client(), (3, 3, 2))
     for node in local.nodes:

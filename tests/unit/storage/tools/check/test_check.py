@@ -9,6 +9,7 @@ import struct
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.examples import stride
 from tests.sim.disk import SimulatedCrash
 from tests.sim.store import SimStores
 from tests.unit.storage.acknowledged_writes import AcknowledgedWrites, copy_of, dropped, kept, new_host, whole_life
@@ -101,7 +102,7 @@ async def test_every_flip_in_a_log_is_told_or_harmless() -> None:
     host = await lived()
     rng = random.Random(1)
     logs = files_of(host, ".log")
-    for _ in range(150):
+    for _ in range(150 // stride()):
         path = rng.choice(logs)
         offset = rng.randrange(len(host.disk.contents(path)))
         torn = copy_of(host)
@@ -129,6 +130,7 @@ async def cut_at_a_write_of_a_log() -> AsyncIterator[Host]:
         yield host
 
 
+@pytest.mark.thorough
 async def test_what_a_crash_has_cut_of_a_log_is_no_damage() -> None:
     """At any write of a log, header or block: no row names what is torn, and it stays until the log is removed."""
     crashes = cut = 0
@@ -147,6 +149,7 @@ async def test_what_a_crash_has_cut_of_a_log_is_no_damage() -> None:
     assert cut >= 3
 
 
+@pytest.mark.thorough
 async def test_what_power_takes_of_a_log_that_a_start_has_counted_is_no_damage() -> None:
     """A write that a crash cut is still in the page cache when the next start counts the log's bytes."""
     shorter = 0
@@ -220,6 +223,7 @@ async def test_a_damaged_block_is_told_with_its_ledger() -> None:
     assert any(f.ledger_id is not None and "is damaged" in f.what and f.offset == 64 for f in findings)
 
 
+@pytest.mark.thorough
 async def test_flips_in_a_journal_are_told_or_torn() -> None:
     host = await lived()
     rng = random.Random(2)

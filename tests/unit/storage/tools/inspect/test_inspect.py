@@ -314,6 +314,7 @@ def test_what_a_crash_left_behind_the_last_block_is_no_damage(tmp_path: Path) ->
     assert "a crash or a write under way" in str(facts(findings, "note"))
 
 
+@pytest.mark.thorough
 def test_a_log_that_grows_while_it_is_looked_at_is_not_damaged(tmp_path: Path) -> None:
     """Whatever part of the last blocks is there at first, and however much of the file and the index comes later."""
     one = bookie(tmp_path)
@@ -865,6 +866,7 @@ def _status(look: Callable[[], list[Finding]]) -> int:
         return 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("every", EVERY)
 def test_an_index_with_any_byte_flipped_or_cut_off_ends_an_inspection_in_order(tmp_path: Path, every: bool) -> None:
     one = bookie(tmp_path, clean=True)

@@ -114,6 +114,7 @@ class Life:
             assert stored - have.keys() - unknown == set(), f"denied: {ledger_id}"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seeds", seeds_of(10, 150))
 async def test_what_was_sound_is_read_from_a_new_index_too(seeds: Sequence[int]) -> None:
     for seed in seeds:

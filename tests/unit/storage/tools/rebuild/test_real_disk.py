@@ -60,6 +60,7 @@ def told_by(words: list[str]) -> tuple[int, str]:
     return result.return_value, result.stdout
 
 
+@pytest.mark.thorough
 async def test_a_damaged_index_is_refused_told_of_and_made_anew(tmp_path: Path) -> None:
     settings = bookie_settings(str(tmp_path))
     cookie = await filled(settings)

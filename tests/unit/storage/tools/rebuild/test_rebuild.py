@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.examples import stride
 from tests.sim.disk import EntryStatus, SimDisk, SimulatedCrash
 from tests.sim.store import SimStores
 from tests.unit.storage.acknowledged_writes import (
@@ -317,6 +318,7 @@ async def check_acknowledged(host: Host, writes: AcknowledgedWrites) -> None:
     storage.release()
 
 
+@pytest.mark.thorough
 async def test_a_crash_at_every_operation() -> None:
     host, writes = new_host(), AcknowledgedWrites()
     await script(await host.boot(), writes)
@@ -327,7 +329,7 @@ async def test_a_crash_at_every_operation() -> None:
     await rebuild(whole, Metadata(dict(ALL_OPEN)))
     count = whole.disk.operations - before
     assert count > 20
-    for nth in range(1, count + 1):
+    for nth in range(1, count + 1, stride()):
         torn = copy_of(host)
         torn.disk.crash_at(nth)
         with pytest.raises(SimulatedCrash):
@@ -344,6 +346,7 @@ async def test_a_crash_at_every_operation() -> None:
         await check(torn, writes)
 
 
+@pytest.mark.thorough
 async def test_an_error_at_every_operation() -> None:
     host, writes = new_host(), AcknowledgedWrites()
     await whole_life(host, writes)
@@ -440,7 +443,7 @@ async def test_damaged_logs_lead_to_unknown_entries(clean: bool) -> None:
     some = [(*place, rng.randrange(1, 256)) for place in rng.sample(logs.places(), 400)]
     hiding = [one for one in some if logs.hides_blocks(*one)]
     assert clean or len(hiding) > 20  # what a clean stop leaves has a footer, which names all blocks
-    for path, offset, mask in (*hiding[:20], *some[:40]):
+    for path, offset, mask in (*hiding[: 20 // stride()], *some[: 40 // stride()]):
         await logs.check(path, offset, mask)
 
 
@@ -477,6 +480,7 @@ async def test_what_is_not_this_bookies_is_left_alone() -> None:
         await rebuild(host, Metadata())
 
 
+@pytest.mark.thorough
 async def test_what_a_run_without_syncs_may_have_lost_is_not_denied() -> None:
     """Neither by a new index of one that can be read and says so, nor where only the settings do."""
     kinds = set()
@@ -595,6 +599,7 @@ async def test_a_block_with_a_damaged_record_takes_over_the_others_that_are_soun
     storage.release()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("clean", [True, False])
 async def test_what_an_interrupted_format_took_is_not_denied_by_a_new_index(clean: bool) -> None:
     """A start then says that the index is gone, and names this command."""
@@ -1244,6 +1249,7 @@ async def test_a_journal_file_that_was_begun_in_the_page_cache_alone_leaves_no_g
     assert oldest == {True, False}
 
 
+@pytest.mark.thorough
 async def test_a_recycled_file_that_has_its_old_name_back_is_no_damage() -> None:
     """A power cut took back the name, and not the header, of the file that the journal was about to begin."""
     nth = tried = 0
