@@ -23,7 +23,8 @@ def choose(*, few: bool) -> None:
 def stride() -> int:
     """How far places are apart at which a test lets something go wrong: each, or every third in `make test`.
 
-    Three, because much takes turns by twos: a write and its sync, a crash and a power cut.
+    Three, because much takes turns by twos: a write and its sync, a crash and a power cut. Where there are few places,
+    or what matters is seldom, each is tried in every run.
     """
     return 3 if _chosen == FEW else 1
 

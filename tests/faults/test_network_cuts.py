@@ -122,7 +122,7 @@ def each_fault_of_a_writer(always: Sequence[Fault], further: Sequence[Fault]) ->
     )
 
 
-@each_fault_of_a_writer(OF_EACH_KIND[:1], OF_EACH_KIND[1:])
+@each_fault_of_a_writer(OF_EACH_KIND[::2], OF_EACH_KIND[1::2])
 async def test_writing_goes_on_without_one_bookie_and_nothing_is_lost(
     tmp_path: Path, fault: Fault, pause_s: float
 ) -> None:

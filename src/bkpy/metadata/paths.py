@@ -33,9 +33,13 @@ RESTORE = "RESTORE"
 _BOOKIE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:\-]{0,254}")
 
 
+def is_bookie_id(name: str) -> bool:
+    return _BOOKIE_ID.fullmatch(name) is not None and name != "readonly"
+
+
 def checked_bookie_id(bookie_id: str) -> str:
     """The id if it can name a node. Raises `ConfigError`."""
-    if not _BOOKIE_ID.fullmatch(bookie_id) or bookie_id == "readonly":
+    if not is_bookie_id(bookie_id):
         raise ConfigError(
             f"{bookie_id!r} can't be a bookie id: letters, digits, '_', '-', '.' and ':', at most 255, not 'readonly'"
         )

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import uvloop
-from tests.examples import stride
 from tests.hooks import (
     channels_of,
     cluster_of,
@@ -257,7 +256,7 @@ def test_whatever_is_cancelled_leaves_a_client_and_a_writer_that_go_on(
     async def test(cluster: InProcess) -> None:
         client = await new_client(cluster, fault)
         for (name, (ledger, operation)), late in product(OPERATIONS.items(), LATES[fault]):
-            for at in count(0, stride()):
+            for at in count():
                 with naming(name, at, late):
                     writer = await written(client, **ledger)
                     with fault(cluster, client, writer.ensemble[0]):
@@ -304,7 +303,7 @@ def test_a_client_that_is_closed_ends_whatever_is_under_way(new_loop: Any, fault
 
     async def test(cluster: InProcess) -> None:
         for name, late in product(OPERATIONS, LATES[fault]):
-            for at in count(0, stride()):
+            for at in count():
                 with naming(name, at, late):
                     if not await ended(cluster, name, at, late):
                         break

@@ -9,7 +9,6 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.examples import stride
 from tests.hooks import roller_of, tasks_of
 from tests.in_process import DEADLINE_S, runtime_here
 from tests.stepping import Stepped
@@ -108,7 +107,7 @@ async def test_a_cancelled_call_loses_and_repeats_nothing(cluster: InProcess, na
     whole = list(range(ENTRIES))
     if name.startswith("list_"):
         whole = [id async for id in client.list_ledgers()] if name == "list_ledgers" else ["orders"]
-    for at in count(0, stride()):
+    for at in count():
         ledger, reader = await client.open_ledger(writer.ledger_id), await client.read_log("orders")
         async with ledger, reader, aclosing(ITERATORS[name](client, ledger, reader)) as elements:
             found, interrupted = await consume(elements, len(whole), at, late)

@@ -10,7 +10,6 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.examples import stride
 from tests.hooks import cluster_of, roller_of, steps_of_tail
 from tests.in_process import DEADLINE_S
 from tests.stepping import naming, run_to
@@ -64,7 +63,7 @@ async def finished(client: Client, name: str, acknowledged: int) -> None:
 @pytest.mark.parametrize("wait", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
 async def test_opening(cluster: InProcess, wait: bool, how: str, late: bool) -> None:
     client, other = await cluster.client(**FAST), await cluster.client(**FAST)
-    for at in count(0, stride()):
+    for at in count():
         name = f"log-{at}"
         before = await other.open_log(name, create=True, ensemble_size=1, write_quorum=1, ack_quorum=1)
         await before.append(b"0")

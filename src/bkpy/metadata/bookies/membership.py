@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 async def look_at_bookies(
     store: MetadataStore, root: str, *, reads_at_once: int, named: Collection[str] = ()
 ) -> dict[str, BookieStatus]:
-    """All bookies that have a cookie, and the others of `named`. Raises `MetadataUnavailableError`.
+    """All bookies that have a cookie or are registered, and the others of `named`. Raises `MetadataUnavailableError`.
 
     If this process may not read a cookie, the bookie's storage is unknown.
     """
@@ -35,7 +35,8 @@ async def look_at_bookies(
     read_only = await children_if_there(store, f"{root}/{paths.READ_ONLY}")
     cookies = await list_cookies(store, root)
     places = {**dict.fromkeys(writable, False), **dict.fromkeys(read_only, True)}
-    bookies = [*cookies, *sorted(set(named).difference(cookies))]
+    # Somebody else's nodes may lie there, too.
+    bookies = sorted(filter(paths.is_bookie_id, {*cookies, *places, *named}))
 
     async def look(bookie: str) -> BookieStatus | None:
         async with reads:
@@ -45,11 +46,11 @@ async def look_at_bookies(
                 instance, has_cookie = "", True
             else:
                 has_cookie = cookie is not None
-                if not has_cookie and bookie not in named:
-                    return None  # it was removed meanwhile
                 instance = "" if cookie is None else instance_of(cookie[0])
             # One that is in neither list may have moved from the one to the other between the two reads.
             presence = await _presence(store, root, bookie, read_only=places.get(bookie, False))
+            if not has_cookie and presence is Presence.ABSENT and bookie not in named:
+                return None  # it was removed, or has left, meanwhile
             return BookieStatus(presence, instance, has_cookie)
 
     seen = await asyncio.gather(*(look(bookie) for bookie in bookies))

@@ -1,8 +1,8 @@
 """Which bookies are lost, decided from what is seen of them: the decisions of the auditor.
 
-A bookie that has a cookie and isn't registered is *absent*. Absent for longer than the settle time, alone, it is lost
-after the recovery delay; two such are lost at once. The ledgers of a lost bookie get under-replication records, which
-are dropped when the bookie comes back with the storage that it had.
+A bookie that isn't registered, but has or had a cookie or is named by ledgers, is *absent*. Absent for longer than the
+settle time, alone, it is lost after the recovery delay; two such are lost at once. The ledgers of a lost bookie get
+under-replication records, which are dropped when the bookie comes back with the storage that it had.
 
     here --gone--> absent --settle time, delay--> due: begun --all ledgers recorded--> marked --none left--> worked off
           <------- back as it was: forgotten ----    back as it was: RETURNED, dropped from the records
@@ -10,10 +10,12 @@ are dropped when the bookie comes back with the storage that it had.
 A bookie in *limbo* (registered, but it has lost data) counts as absent, also if its storage is a new one: it copies
 back the entries of the former one, and has as much time for that as an absent one has to come back. A bookie that is
 here, reports no loss, and has another storage than before (*replaced*), is due at once: the former storage is gone.
+One whose cookie was removed isn't expected back: absent, it is lost after the settle time alone, doesn't count among
+the half below, and is forgotten once no record names it.
 
 Invariants: a bookie that is here, with the storage that it had and not in limbo, is never due; while most of the
-bookies are absent nobody is due, and afterwards their clocks begin again; what is due stays due for a later auditor, so
-does the time since when a bookie is absent.
+bookies that are expected are absent, or all that are known, nobody is due, and afterwards their clocks begin again;
+what is due stays due for a later auditor, so does the time since when a bookie is absent.
 """
 
 from __future__ import annotations
@@ -82,13 +84,10 @@ class AuditRecord:
     suspended: bool = False
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
-    def to_look_at(self) -> set[str]:
-        """The bookies to look at whether they have a cookie or not: without one, ledgers may name them all the same.
-
-        One that is absent without a cookie is forgotten once no ledger misses it.
-        """
-        worked_off = {bookie for bookie, absence in self.absences.items() if absence.worked_off}
-        return {*self.instances, *self.absences} - worked_off
+    @property
+    def bookies(self) -> set[str]:
+        """The bookies to look at whether they have a cookie or not: without one, ledgers may name them all the same."""
+        return {*self.instances, *self.absences}
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +162,7 @@ def covers(now: str, before: str) -> bool:
 def audit(
     record: AuditRecord, seen: Mapping[str, BookieStatus], now_ms: int, *, settle_ms: int, delay_ms: int
 ) -> Findings:
-    """What follows from a look at the bookies: `seen` has all that have a cookie, and those of `record.to_look_at`."""
+    """What follows from a look at the bookies: `seen` has all that have a cookie, and `record.bookies`."""
     absences: dict[str, Absence] = {}
     returned: dict[str, str] = {}
     for bookie, is_ in sorted(seen.items()):
@@ -184,16 +183,21 @@ def audit(
                 pass
     instances = {bookie: _instance(record, bookie, is_) for bookie, is_ in seen.items()}
     # One whose cookie was removed isn't expected back. One that never had any says that metadata may not be whole.
-    expected = {bookie for bookie, is_ in seen.items() if is_.has_cookie or not instances[bookie]}
-    suspended = _most({bookie: absence for bookie, absence in absences.items() if bookie in expected}, len(expected))
+    removed = {bookie for bookie, is_ in seen.items() if instances[bookie] and _is_gone(is_)}
+    counted = {bookie: absence for bookie, absence in absences.items() if bookie not in removed}
+    suspended = _most(counted, len(seen) - len(removed)) or (bool(removed) and len(removed) == len(seen))
     if record.suspended and not suspended:
         absences = {bookie: _begun_again(absence, now_ms) for bookie, absence in absences.items()}
     found = AuditRecord(instances, absences, suspended, record.unknown)
     if suspended:
         return Findings(found, {}, returned, None)
-    due_at = _due_at(absences, settle_ms, delay_ms)
+    due_at = _due_at(absences, removed, settle_ms, delay_ms)
     due = {bookie: absences[bookie] for bookie, at in due_at.items() if at <= now_ms}
     return Findings(found, due, returned, min((at for at in due_at.values() if at > now_ms), default=None))
+
+
+def _is_gone(is_: BookieStatus) -> bool:
+    return not is_.has_cookie and is_.presence is Presence.ABSENT
 
 
 def _step(was: Absence | None, is_: BookieStatus, before: str) -> AbsenceStep:
@@ -245,8 +249,11 @@ def _begun_again(absence: Absence, now_ms: int) -> Absence:
     return dataclasses.replace(absence, since_ms=now_ms, began_ms=absence.missing_since_ms)
 
 
-def _due_at(absences: Mapping[str, Absence], settle_ms: int, delay_ms: int) -> dict[str, int]:
-    """When each bookie that isn't marked is due, if nothing changes until then; in the past: it is due."""
+def _due_at(absences: Mapping[str, Absence], removed: Collection[str], settle_ms: int, delay_ms: int) -> dict[str, int]:
+    """When each bookie that isn't marked is due, if nothing changes until then; in the past: it is due.
+
+    One whose cookie was `removed` only has to settle: there is nothing to wait for.
+    """
     settled_at = sorted(absence.since_ms + settle_ms for absence in absences.values() if not absence.worked_off)
     found = {}
     for bookie, absence in absences.items():
@@ -255,7 +262,7 @@ def _due_at(absences: Mapping[str, Absence], settle_ms: int, delay_ms: int) -> d
         if absence.replaced:
             found[bookie] = absence.since_ms
             continue
-        alone = absence.since_ms + max(settle_ms, delay_ms)
+        alone = absence.since_ms + (settle_ms if bookie in removed else max(settle_ms, delay_ms))
         if len(settled_at) < 2:
             found[bookie] = alone
         else:
@@ -280,6 +287,20 @@ def with_marked(record: AuditRecord, bookies: Collection[str]) -> AuditRecord:
 def _changed(record: AuditRecord, bookies: Collection[str], change: Callable[[Absence], Absence]) -> AuditRecord:
     changed = {bookie: change(absence) for bookie, absence in record.absences.items() if bookie in bookies}
     return dataclasses.replace(record, absences={**record.absences, **changed})
+
+
+def without_gone(record: AuditRecord, seen: Mapping[str, BookieStatus], *, but: Collection[str]) -> AuditRecord:
+    """The audit record without bookies that are gone with their cookies. Under-replication records name only `but`."""
+    gone = {
+        bookie
+        for bookie, absence in record.absences.items()
+        if absence.worked_off and bookie not in but and bookie in seen and _is_gone(seen[bookie])
+    }
+    return dataclasses.replace(
+        record,
+        instances={bookie: instance for bookie, instance in record.instances.items() if bookie not in gone},
+        absences={bookie: absence for bookie, absence in record.absences.items() if bookie not in gone},
+    )
 
 
 def with_worked_off(record: AuditRecord, *, but: Collection[str] = ()) -> AuditRecord:

@@ -24,7 +24,14 @@ from bkpy.metadata.bookies.draining import Drains
 from bkpy.metadata.bookies.membership import look_at_bookies
 from bkpy.metadata.replication.audit_record import AuditRecords
 from bkpy.metadata.replication.underreplication import LossReason, LostBookie, UnderreplicationQueue
-from bkpy.protocol.repair.lost_bookies import Presence, audit, with_begun, with_marked, with_worked_off
+from bkpy.protocol.repair.lost_bookies import (
+    Presence,
+    audit,
+    with_begun,
+    with_marked,
+    with_worked_off,
+    without_gone,
+)
 from bkpy.replication.auditor.ledger_scan import LedgerScan
 from bkpy.replication.auditor.remembered_ledgers import RememberedLedgers
 
@@ -102,7 +109,7 @@ class _Term:
     def named(self, bookies: Collection[str]) -> None:
         """Ledgers name these bookies. One with no cookie and no registration is lost: decommissioned, or forgotten.
 
-        The number is bounded: ids that nobody knows come from metadata that anybody may have written.
+        The number of unknown ones is bounded: ids that nobody knows come from metadata that anybody may have written.
         """
         new = set(bookies) - self._named - self._known
         room = self._settings.stuck_ledgers_max - len(self._named)
@@ -170,7 +177,7 @@ class _Term:
             self._store,
             self._root,
             reads_at_once=settings.audit_reads_at_once,
-            named=self._named | record.to_look_at(),
+            named=self._named | record.bookies,
         )
         self._known = frozenset(bookie for bookie, is_ in seen.items() if is_.instance)  # only a cookie says that
         self._named -= self._known
@@ -228,11 +235,11 @@ class _Term:
         if progress != self._progress or now_ms < self._progress_ms:
             self._progress, self._progress_ms = progress, now_ms
         if self._scan.added == before:
-            after = await self._with_worked_off(after, now_ms - self._progress_ms)
-        if not recorded and self._scan.added == before:
-            worked_off = {bookie for bookie, absence in after.absences.items() if absence.worked_off}
-            self._named -= worked_off
-            self._scan.named -= worked_off
+            marked, after = after, await self._with_worked_off(after, seen, now_ms - self._progress_ms)
+            if not recorded:
+                left = {bookie for bookie, absence in after.absences.items() if not absence.worked_off}
+                self._named -= marked.absences.keys() - left
+                self._scan.named -= marked.absences.keys() - left
         if found.due:
             log.warning(
                 "lost: %s; added %d under-replication records for their ledgers",
@@ -241,12 +248,16 @@ class _Term:
             )
         return await self._store_record(record, after)
 
-    async def _with_worked_off(self, record: AuditRecord, stalled_ms: int) -> AuditRecord:
+    async def _with_worked_off(
+        self, record: AuditRecord, seen: Mapping[str, BookieStatus], stalled_ms: int
+    ) -> AuditRecord:
         """The audit record, by the ledgers that are left. Without progress for long, none of them can be repaired."""
-        if stalled_ms >= _STALLED_AFTER_DELAYS * self._settings.lost_bookie_recovery_delay_s * 1000:
-            return with_worked_off(record)
         missed = await self._scan.still_missed()
-        return record if missed is None else with_worked_off(record, but=missed)
+        if stalled_ms >= _STALLED_AFTER_DELAYS * self._settings.lost_bookie_recovery_delay_s * 1000:
+            record = with_worked_off(record)
+        elif missed is not None:
+            record = with_worked_off(record, but=missed)
+        return record if missed is None else without_gone(record, seen, but=missed)
 
     def _tell(self, before: AuditRecord, found: Findings, seen: Mapping[str, BookieStatus]) -> None:
         """Log what is new, and set the metrics."""

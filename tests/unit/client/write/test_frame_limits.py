@@ -87,7 +87,7 @@ async def test_a_turn_of_many_writers_is_cut(small: InProcess) -> None:
     assert never_lost(client)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.thorough
 async def test_so_are_the_keys_of_many_ledgers(tmp_path: Path) -> None:
     local = InProcess(tmp_path)
     await local.start("abc", **TINY)

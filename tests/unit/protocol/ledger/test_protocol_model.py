@@ -203,7 +203,7 @@ def test_without_this_rule_data_are_lost(rule: str) -> None:
     assert first_violation(Safeguards(**{rule: False}), range(4_000)) is not None
 
 
-@pytest.mark.exhaustive
+@pytest.mark.thorough
 def test_the_schedules_go_where_it_hurts() -> None:
     """What the test of nothing lost has really seen: otherwise it would hold for want of trying."""
     seen: Counter[str] = Counter()

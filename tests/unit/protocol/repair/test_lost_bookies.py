@@ -20,6 +20,7 @@ from bkpy.protocol.repair.lost_bookies import (
     covers,
     with_marked,
     with_worked_off,
+    without_gone,
 )
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ SETTLE, DELAY = 10, 100
 NOW = 1000
 HERE, LIMBO, ABSENT = Presence.HERE, Presence.LIMBO, Presence.ABSENT
 FIVE = "abcde"
+GONE = BookieStatus(ABSENT, "", has_cookie=False)
 
 
 def look(
@@ -197,27 +199,34 @@ def test_a_new_bookie_is_no_loss() -> None:
 
 
 def test_a_bookie_whose_cookie_was_removed_is_lost_when_it_goes() -> None:
-    here, gone = BookieStatus(HERE, "", has_cookie=False), BookieStatus(ABSENT, "", has_cookie=False)
+    """It only settles: nobody expects it back."""
+    here, gone = BookieStatus(HERE, "", has_cookie=False), GONE
     found = look(record(), a=here)
     assert found == Findings(record(), {}, {}, None)
     assert look(record(a=since(99)), a=here).record == record()
     found = look(found.record, a=gone)
     assert found.record == record(a=BEGUN)
-    assert found.look_at_ms == NOW + DELAY
-    assert look(found.record, NOW + DELAY, a=gone).due == {"a": BEGUN}
+    assert found.look_at_ms == NOW + SETTLE
+    assert look(found.record, NOW + SETTLE, a=gone).due == {"a": BEGUN}
     # One that is made anew under its name has lost what it had, as with a cookie.
     assert look(found.record, a=BookieStatus(HERE, "2")).due == {"a": RESTART}
     assert not look(found.record, a=BookieStatus(HERE, "1")).record.absences
 
 
-def test_a_bookie_without_a_cookie_is_looked_at_until_no_ledger_misses_it() -> None:
-    gone = BookieStatus(ABSENT, "", has_cookie=False)
-    marked = with_marked(record(a=since(DELAY)), "a")
-    assert marked.to_look_at() == set(FIVE)
-    worked_off = look(with_worked_off(marked), a=gone).record
-    assert worked_off.to_look_at() == set("bcde")
-    found = look(worked_off, bookies="bcde")
-    assert found.record == AuditRecord(dict.fromkeys("bcde", "1"))
+def test_only_what_is_gone_with_its_cookie_is_forgotten() -> None:
+    off = {bookie: since(500, marked=True, worked_off=True) for bookie in "abcd"}
+    before = record(**off, e=since(500, marked=True))
+    seen = {
+        "a": GONE,
+        "b": BookieStatus(ABSENT, "1"),
+        "c": BookieStatus(LIMBO, "", has_cookie=False),
+        "d": GONE,
+        "e": GONE,
+    }
+    after = without_gone(before, seen, but={"d"})
+    assert before.bookies == set(FIVE)
+    assert after == AuditRecord(dict.fromkeys("bcde", "1"), {b: before.absences[b] for b in "bcde"})
+    assert without_gone(before, {}, but=()) == before
 
 
 @pytest.mark.parametrize(("known", "suspended"), [(True, False), (False, True)])
@@ -226,7 +235,7 @@ def test_bookies_without_a_cookie_count_among_the_half_that_is_absent_unless_the
 ) -> None:
     """They were removed on purpose; the ones that never had any may be those of a cluster that is restored."""
     before = AuditRecord(dict.fromkeys(FIVE, "1") if known else {"d": "1", "e": "1"})
-    gone = dict.fromkeys("abc", BookieStatus(ABSENT, "", has_cookie=False))
+    gone = dict.fromkeys("abc", GONE)
     found = look(before, **gone)
     assert found.record.suspended is suspended
     assert found.record.absences == {bookie: Absence(NOW, "1" if known else "") for bookie in "abc"}
@@ -235,6 +244,14 @@ def test_bookies_without_a_cookie_count_among_the_half_that_is_absent_unless_the
     # Those that are left are a cluster of their own: of two, one may be absent.
     assert look(before, **gone, d=ABSENT).record.suspended is suspended
     assert look(before, **gone, d=ABSENT, e=ABSENT).record.suspended
+
+
+def test_registered_bookies_without_a_cookie_are_not_absent_and_if_all_are_gone_nobody_is_lost() -> None:
+    here = dict.fromkeys("abcd", BookieStatus(HERE, "", has_cookie=False))
+    found = look(record(), **here, e=ABSENT)
+    assert not found.record.suspended
+    assert set(look(found.record, NOW + DELAY, **here, e=ABSENT).due) == {"e"}
+    assert look(record(), **dict.fromkeys(FIVE, GONE)).record.suspended
 
 
 # --- when -----------------------------------------------------------------------------------------------------------
@@ -379,7 +396,7 @@ STATES = [
     BookieStatus(HERE, "2"),
     BookieStatus(LIMBO, "2"),
 ]
-WITHOUT_COOKIE = [BookieStatus(HERE, "", has_cookie=False), BookieStatus(ABSENT, "", has_cookie=False)]
+WITHOUT_COOKIE = [*(BookieStatus(is_, "", has_cookie=False) for is_ in (HERE, LIMBO)), GONE]
 
 
 def check(before: AuditRecord, seen: Mapping[str, BookieStatus], found: Findings, now: int) -> None:
@@ -401,11 +418,12 @@ def check(before: AuditRecord, seen: Mapping[str, BookieStatus], found: Findings
     for bookie, absence in before.absences.items():
         if absence.replaced and not absence.marked:
             assert after.absences[bookie].replaced, "the loss of a storage was forgotten"
-    for absence in found.due.values():
+    for bookie, absence in found.due.items():
         assert not absence.marked
         assert absence.replaced or now - absence.since_ms >= SETTLE
         alone = sum(now - other.since_ms >= SETTLE for other in after.absences.values() if not other.worked_off) < 2
-        assert absence.replaced or not alone or now - absence.since_ms >= DELAY
+        removed = not seen[bookie].has_cookie and after.instances[bookie] != ""
+        assert absence.replaced or removed or not alone or now - absence.since_ms >= DELAY
     if after.suspended:
         assert not found.due
     assert found.look_at_ms is None or found.look_at_ms > now

@@ -159,6 +159,40 @@ async def test_one_whose_cookie_is_removed_and_that_goes_then_is_lost(cluster: A
     assert cluster.record()["bookies"] == dict.fromkeys("bcde", "1")
 
 
+async def test_a_registered_one_that_no_record_knows_is_lost_when_it_goes(cluster: Auditing) -> None:
+    """The auditor's record was damaged, or an earlier version's auditor wrote it."""
+    named = await cluster.ledger("a b")
+    cluster.tree.apply(Delete(f"{ROOT}/cookies/a"), 0)
+    await cluster.auditor()
+    await cluster.until(lambda: "a" in cluster.record().get("bookies", ()))
+    await lose(cluster, "a")
+    await until_marked(cluster, "a")
+    assert await cluster.marked() == {named: {"a"}}
+
+
+async def test_bookies_whose_cookies_were_removed_are_remembered_while_records_name_them() -> None:
+    """Their ledgers can't be repaired. Forgotten and found again, they would count as ones that may come back."""
+    cluster = await auditing("abcdefg")
+    for bookie in "abcd":
+        await cluster.ledger(f"{bookie} e")
+    auditor = await cluster.auditor()
+    await cluster.until(lambda: "g" in cluster.record().get("bookies", ()))
+    for bookie in "abcd":
+        cluster.tree.apply(Delete(f"{ROOT}/cookies/{bookie}"), 0)
+    await lose(cluster, *"abcd")
+    await until_marked(cluster, *"abcd")
+    cluster.clock.now += 13 * DELAY_S
+    await cluster.until(lambda: all(absence["worked_off"] for absence in cluster.absent().values()))
+    await cluster.rounds(3)
+    await auditor.kill()
+    await cluster.auditor()
+    await lose(cluster, "f")
+    await until_marked(cluster, "f")
+    assert not cluster.record()["most_absent"]
+    assert cluster.absent().keys() == set("abcdf")
+    await cluster.close()
+
+
 async def test_those_that_nobody_knows_count_among_the_half_that_is_absent(cluster: Auditing) -> None:
     await cluster.ledger(*(f"gone-{n} a" for n in range(8)))
     await cluster.auditor()

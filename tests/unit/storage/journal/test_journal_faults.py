@@ -78,9 +78,9 @@ OPERATIONS = operations_of(lambda host: whole_life(host, AcknowledgedWrites()), 
 @pytest.mark.thorough
 @pytest.mark.scenario(45)
 @pytest.mark.scenario(48)
-@pytest.mark.parametrize("part", [0, 2, *(pytest.param(part, marks=pytest.mark.exhaustive) for part in (1, 3))])
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.exhaustive) for part in (1, 2))])
 def test_a_crash_at_every_operation_loses_nothing_that_was_acknowledged(part: int) -> None:
-    for nth in range(1 + part, OPERATIONS + 2, 4 * stride()):
+    for nth in range(1 + part, OPERATIONS + 2, 3):
         asyncio.run(crash_and_check(nth, 1))
 
 
@@ -262,7 +262,7 @@ async def fail_and_check(nth: int, error: int, repeat: bool) -> bool:
             await storage.close()
     host.disk.heal()
     host.disk.rng.seed(nth)
-    if nth % 3:
+    if nth % 2:
         host.disk.power_cut()
     else:
         host.disk.crash()

@@ -9,7 +9,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.examples import stride
 from tests.hooks import target_of
 from tests.sim.disk import SimulatedCrash
 from tests.unit.storage.acknowledged_writes import copy_of
@@ -559,7 +558,7 @@ def test_a_fault_at_every_operation_of_it_loses_and_revives_nothing(fault: str, 
         assert len([name for name in logs(host) if int(name[:-4], 16) not in rows]) <= 1, "a log that nobody counts"
         assert not host.reports.damages
 
-    for nth in range(1 + part, whole.disk.operations - before.disk.operations + 1, 3 * stride()):
+    for nth in range(1 + part, whole.disk.operations - before.disk.operations + 1, 3):
         try:
             asyncio.run(strike(nth))
         except Exception as e:
