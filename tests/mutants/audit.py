@@ -490,8 +490,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a bookie is worked off only when all are",
         "the mark of one lost bookie makes others urgent, of whom nothing is missed",
-        "        return record if missed is None else with_worked_off(record, but=missed)\n",
-        "        return with_worked_off(record) if missed == frozenset() else record\n",
+        "elif missed is not None:",
+        "elif missed == frozenset():",
         (f"{_AUDITOR}::test_marks_that_stay_leave_others_the_time_to_restart",),
     ),
     Mutant(
