@@ -953,4 +953,24 @@ MUTANTS: list[Mutant] = [
             "test_a_log_that_could_not_be_read_for_a_while_is_compacted_in_the_next_major_round",
         ),
     ),
+    Mutant(
+        "a worker calls back on its own thread",
+        "the event loop and the journal's thread change a bookie's state at once",
+        "loop.call_soon_threadsafe(done, result, error)",
+        "done(result, error)",
+        (
+            "tests/unit/runtime/test_runtime.py::"
+            "test_a_worker_calls_back_in_order_on_the_loop_with_a_result_or_an_error_and_not_once_it_is_closed",
+        ),
+    ),
+    Mutant(
+        "what is submitted to a worker has no error",
+        "a bookie goes on as if nothing had been written, and answers nobody",
+        "result, error = None, e\n            with contextlib.suppress(RuntimeError):",
+        "result, error = None, None\n            with contextlib.suppress(RuntimeError):",
+        (
+            "tests/unit/runtime/test_runtime.py::"
+            "test_a_worker_calls_back_in_order_on_the_loop_with_a_result_or_an_error_and_not_once_it_is_closed",
+        ),
+    ),
 ]

@@ -546,6 +546,18 @@ class SimWorker:
         self._schedule(loop)
         return future
 
+    def submit(
+        self, done: Callable[[T | None, BaseException | None], None], function: Callable[..., T], *args: Any
+    ) -> None:
+        if self.closed:
+            return
+
+        def call(future: asyncio.Future[T]) -> None:
+            error = future.exception()
+            done(None if error is not None else future.result(), error)
+
+        self.run(function, *args).add_done_callback(call)
+
     def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._scheduled or not self._queue:
             return

@@ -71,6 +71,14 @@ class Worker(Protocol):
     def run(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
         """Run `function(*args)` on the worker; the future is resolved on the loop that called."""
 
+    def submit(
+        self, done: Callable[[T | None, BaseException | None], None], function: Callable[..., T], *args: Any
+    ) -> None:
+        """Run `function(*args)` on the worker, then `done(result, error)` on the loop that called.
+
+        Whoever waits for a future is called a turn of the loop later. After `close`, nothing runs and nobody is called.
+        """
+
     def close(self) -> None:
         """Finish what was submitted, then end the thread. Blocks until it has ended."""
 

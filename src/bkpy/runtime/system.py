@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import fcntl
+import functools
 import os
 import queue
 import random
@@ -117,7 +118,7 @@ class ThreadWorker:
     """A `Worker` on a thread of its own: results come back in one wake-up of the loop each."""
 
     def __init__(self, name: str) -> None:
-        self._queue: queue.SimpleQueue[tuple[asyncio.AbstractEventLoop, asyncio.Future[Any], Any, Any] | None] = (
+        self._queue: queue.SimpleQueue[tuple[asyncio.AbstractEventLoop, Callable[..., None], Any, Any] | None] = (
             queue.SimpleQueue()
         )
         self._closed = False
@@ -130,21 +131,27 @@ class ThreadWorker:
         if self._closed:
             future.cancel()  # a caller that doesn't know of the end yet would wait for ever
         else:
-            self._queue.put((loop, future, function, args))
+            self._queue.put((loop, functools.partial(_resolve, future), function, args))
         return future
+
+    def submit(
+        self, done: Callable[[T | None, BaseException | None], None], function: Callable[..., T], *args: Any
+    ) -> None:
+        if not self._closed:
+            self._queue.put((asyncio.get_running_loop(), done, function, args))
 
     def _loop(self) -> None:
         with contextlib.suppress(OSError):  # Linux only: `top -H` shows it, of which the kernel keeps 15 characters
             Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(self._thread.name)
         while (item := self._queue.get()) is not None:
-            loop, future, function, args = item
+            loop, done, function, args = item
             try:
                 result, error = function(*args), None
             except BaseException as e:  # handed to the waiter, whatever it is
                 result, error = None, e
             with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
-                loop.call_soon_threadsafe(_resolve, future, result, error)
-            del item, future, function, args, result, error  # hold no buffers while idle
+                loop.call_soon_threadsafe(done, result, error)
+            del item, done, function, args, result, error  # hold no buffers while idle
 
     def close(self) -> None:
         self._closed = True

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import os
 import random
+import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -136,3 +138,24 @@ def test_space_that_cannot_be_reserved_names_the_file(tmp_path: Path) -> None:
 async def test_the_system_shows_the_names_of_workers(name: str) -> None:
     with contextlib.closing(RealFiles().worker(name)) as worker:
         assert await worker.run(Path("/proc/thread-self/comm").read_text) == f"{name[:15]}\n"
+
+
+async def test_a_worker_calls_back_in_order_on_the_loop_with_a_result_or_an_error_and_not_once_it_is_closed() -> None:
+    called: list[tuple[Any, Any, int]] = []
+
+    def done(result: Any, error: BaseException | None) -> None:
+        called.append((result, repr(error), threading.get_ident()))
+
+    worker = RealFiles().worker("calls")
+    worker.submit(done, divmod, 7, 2)
+    worker.submit(done, divmod, 7, 0)
+    after = await worker.run(len, "seven")
+    worker.close()
+    worker.submit(done, divmod, 7, 3)
+    await asyncio.sleep(0)
+    here = threading.get_ident()
+    assert called == [
+        ((3, 1), "None", here),
+        (None, "ZeroDivisionError('integer division or modulo by zero')", here),
+    ]
+    assert after == 5
