@@ -76,7 +76,7 @@ class Worker(Protocol):
     ) -> None:
         """Run `function(*args)` on the worker, then `done(result, error)` on the loop that called.
 
-        Whoever waits for a future is called a turn of the loop later. After `close`, nothing runs and nobody is called.
+        A future's callbacks run a turn of the loop later. After `close`, nothing runs and nobody is called.
         """
 
     def close(self) -> None:
