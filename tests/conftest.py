@@ -118,6 +118,22 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             return _scope(nodeid)
 
+        def schedule(self) -> None:
+            super().schedule()
+            for node in self.nodes:  # one in place of another that has died: it runs a test once it knows the next one
+                self._reschedule(node)
+
+        def remove_node(self, node: Any) -> str | None:
+            """The test in which a process died is not tried again, which others would die of as well."""
+            work = self.assigned_work.pop(node)
+            crashed = next((test for tests in work.values() for test, done in tests.items() if not done), None)
+            if crashed is not None:
+                work[_scope(crashed)][crashed] = True
+                self.workqueue.update({name: tests for name, tests in work.items() if not all(tests.values())})
+                for other in self.assigned_work:
+                    self._reschedule(other)
+            return crashed
+
         def add_node_collection(self, node: Any, collection: Sequence[str]) -> None:
             super().add_node_collection(node, _Places(collection))
 

@@ -114,7 +114,7 @@ def _descendants() -> set[int]:
 
 
 def one_run(arguments: list[str], workers: int, order: int | None) -> tuple[str, int]:
-    """The JUnit report of one run of the tests, and pytest's exit status."""
+    """The JUnit report of one run of the tests, and pytest's exit status. Prints why, if that one couldn't run."""
     environment = os.environ if order is None else {**os.environ, ORDER: str(order)}
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory) / "report.xml"
@@ -122,17 +122,27 @@ def one_run(arguments: list[str], workers: int, order: int | None) -> tuple[str,
         command = [sys.executable, "-m", "pytest", "-q", *several, f"--junit-xml={report}", *arguments]
         spared = _descendants()
         try:
-            done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, check=False)
+            with (Path(directory) / "output").open("w+") as output:
+                done = subprocess.run(command, cwd=ROOT, env=environment, stdout=output, check=False)
+                if done.returncode not in (0, 1):
+                    output.seek(0)
+                    print("".join(output.readlines()[-20:]), end="", flush=True)
         finally:
             end_descendants(spared)
         return (report.read_text() if report.exists() else ""), done.returncode
 
 
+def _positive(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return number
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=10, help="how often (10)")
+    parser.add_argument("--runs", type=_positive, default=10, help="how often (10)")
     parser.add_argument("--load", type=int, default=0, help="processes that keep processors busy (0)")
-    parser.add_argument("--workers", type=int, default=4, help="processes of tests (4)")
+    parser.add_argument("--workers", type=_positive, default=4, help="processes of tests (4)")
     parser.add_argument("--random", action="store_true", help="draw the order of the modules")
     parser.add_argument("--seed", type=int, help="of the first run's order; the next ones follow it")
     known, arguments = parser.parse_known_args()
