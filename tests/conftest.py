@@ -120,8 +120,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
         def schedule(self) -> None:
             super().schedule()
-            for node in self.nodes:  # one in place of another that has died: it runs a test once it knows the next one
-                self._reschedule(node)
+            super().schedule()  # a process runs a test once it knows the next one, also one in place of another
 
         def remove_node(self, node: Any) -> str | None:
             """The test in which a process died is not tried again, which others would die of as well."""
@@ -130,8 +129,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             if crashed is not None:
                 work[_scope(crashed)][crashed] = True
                 self.workqueue.update({name: tests for name, tests in work.items() if not all(tests.values())})
-                for other in self.assigned_work:
-                    self._reschedule(other)
+                super().schedule()
             return crashed
 
         def add_node_collection(self, node: Any, collection: Sequence[str]) -> None:
