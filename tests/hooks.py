@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from bkpy.admin.cluster_health import ClusterView
     from bkpy.blocking.base import ClientThread
     from bkpy.blocking.calls import BlockingClient
+    from bkpy.bookie.connection.add_handler import AddHandler
     from bkpy.bookie.connection.chunks import BookieChunks
     from bkpy.bookie.connection.connection import Connection
     from bkpy.bookie.connection.keys import Keys
@@ -311,6 +312,11 @@ def added_to(node: BookieNode) -> Callable[[], tuple[float, float]]:
 def storage_of(node: BookieNode) -> LedgerStorage:
     """The storage of a bookie that was started."""
     return _phase_of(node, LedgerStorage)
+
+
+def storage_of_adds(handler: AddHandler) -> LedgerStorage:
+    """Where the adds of a connection are stored."""
+    return handler._storage
 
 
 def collector_of(node: BookieNode) -> Collector:

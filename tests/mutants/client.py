@@ -662,6 +662,27 @@ MUTANTS: list[Mutant] = [
         (_UNIT + "client/test_cancellation.py::test_of_several_who_close_a_client_each_returns_when_all_is_closed",),
     ),
     Mutant(
+        "force overtakes appends that a bookie has not answered",
+        "a bookie may lose what it acknowledged behind that, and nobody knows that it misses it",
+        "await channel.appends_answered(ledger_id, timeout_s=self._timeout_s)",
+        "pass",
+        (f"{_FORCE}::test_what_a_bookie_has_not_answered_is_forced_there_too",),
+    ),
+    Mutant(
+        "force waits for appends that come while it waits",
+        "beside a writer that appends all the time it never ends",
+        "while sent := sent.intersection(add.correlation_id for add in self._pending_appends()):",
+        "while sent and (sent := {add.correlation_id for add in self._pending_appends()}):",
+        (f"{_FORCE}::test_force_waits_for_what_was_sent_before_it_alone",),
+    ),
+    Mutant(
+        "what is lost with a connection counts as synced",
+        "force says that every bookie has synced what one has lost",
+        "if generation != self._generations[bookie_id]:",
+        "if False:",
+        (f"{_FORCE}::test_a_bookie_that_was_away_may_have_lost_what_was_not_forced",),
+    ),
+    Mutant(
         "a writer with deferred sync knows only the connections of its last force",
         "it fails for good when a bookie was away while everything was forced",
         "batcher.on_first_unforced = self._begin",

@@ -43,6 +43,8 @@ class Story:
     bookies: Sequence[Bookie] = ()
     promises: Promises = field(init=False)
     payloads: dict[int, bytes] = field(default_factory=dict)  # of what was acknowledged
+    unforced: dict[int, bytes] = field(default_factory=dict)  # the same where syncs are deferred, until it is forced
+    wanted: dict[int, bytes] = field(default_factory=dict)  # by ids of the caller's choice, until they are known taken
     ends: list[int] = field(default_factory=list)  # as those were told who closed the ledger, or recovered it
     failure: BookKeeperError | None = None  # of its writer
     closings: int = 0
@@ -85,11 +87,19 @@ class Story:
                 self.violated("I7", f"entry {entry_id} was acknowledged when of {named} only {sorted(holders)} had it")
         self.promises.acked(entry_id, payload, writer.last_add_confirmed)
 
-    def _holders(self, entry_id: int) -> set[str]:
-        """The bookies that should have the entry, by its ledger's metadata, and have acknowledged it."""
+    def missing(self, entry_id: int) -> set[str]:
+        """The bookies that should have the entry, by its ledger's metadata, and have not."""
+        return self.named_for(entry_id) - self._holders(entry_id)
+
+    def named_for(self, entry_id: int) -> set[str]:
+        """The bookies that should have the entry, by its ledger's metadata."""
         value = self.stored
         names = value.fragment_of(entry_id).bookies
-        wanted = {names[i] for i in write_set(entry_id, value.ensemble_size, value.write_quorum)}
+        return {names[i] for i in write_set(entry_id, value.ensemble_size, value.write_quorum)}
+
+    def _holders(self, entry_id: int) -> set[str]:
+        """The bookies that should have the entry, by its ledger's metadata, and have acknowledged it."""
+        wanted = self.named_for(entry_id)
         have = {b.host.name for b in self.bookies if entry_id in b.promises[self.ledger_id]}
         return wanted & have
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from bkpy.errors import (
     BookieUnavailableError,
     BookKeeperError,
+    DuplicateEntryError,
     LedgerRecoveryError,
     MetadataConflictError,
     MetadataUnavailableError,
@@ -17,6 +18,7 @@ from bkpy.errors import (
 )
 from tests.faults.oracle import make_payload
 
+from .coverage_marks import FORCED, OWN_ID
 from .stories import PASSWORD, Stories, Story
 from .world import Host, HostDied
 
@@ -165,9 +167,67 @@ class Users:
         else:
             raise error
 
+    async def append_by_ids(self, story: Story, writer: LedgerWriter, rng: Random, most: int) -> None:
+        """Entries with ids of the caller's choice, in any order, and those again of which a call was cancelled."""
+        for _ in range(rng.randrange(1, most + 1)):
+            number = story.promises.next_number()
+            story.wanted[number] = make_payload(writer.ledger_id, number, rng, rng.choice((0, 10, 1000, 5000)))
+        numbers = rng.sample([*story.wanted], len(story.wanted))
+        results = await asyncio.gather(*(self.append_at(story, writer, n) for n in numbers), return_exceptions=True)
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+
+    async def append_at(self, story: Story, writer: LedgerWriter, number: int) -> None:
+        payload = story.wanted[number]
+        try:
+            entry_id = await writer.append(payload, entry_id=number)
+        except DuplicateEntryError:
+            assert number in story.promises.cancelled, f"entry {number} was taken, and nobody had appended it"
+        except BookKeeperError as error:
+            if number not in story.promises.cancelled:
+                story.promises.failed(number, error)
+            raise
+        except asyncio.CancelledError:
+            story.promises.cancelled.add(number)
+            raise
+        else:
+            assert entry_id == number, f"entry {number} became {entry_id}"
+            self.acknowledged(story, writer, entry_id, payload)
+            self.world.marks[OWN_ID] += 1
+        del story.wanted[number]
+
     def acknowledged(self, story: Story, writer: LedgerWriter, entry_id: int, payload: bytes) -> None:
+        if writer.metadata.deferred_sync:  # a promise once it is forced
+            story.unforced[entry_id] = payload
+            self.world.record("writer", "not synced", f"{self.name_of(writer)} {entry_id}")
+            return
         story.acknowledged(writer, entry_id, payload)
         self.world.record("writer", "acknowledged", f"{self.name_of(writer)} {entry_id}")
+
+    async def force(self, story: Story, writer: LedgerWriter) -> None:
+        """Make durable what is acknowledged; a call that fails may be made again."""
+        before = max(story.unforced, default=-1)
+        try:
+            last = await writer.force()
+        except BookKeeperError as error:
+            self.world.record("writer", "force failed", f"{self.name_of(writer)} {type(error).__name__}")
+            if not writer.usable:
+                raise
+        else:
+            if last < before:
+                story.violated("I2", f"entry {before} was acknowledged, and entry {last} the last one that was forced")
+            self.forced(story, writer)
+            self.world.marks[FORCED] += 1
+
+    def forced(self, story: Story, writer: LedgerWriter) -> None:
+        """What was acknowledged up to the writer's last add confirmed is a promise from now on."""
+        for entry_id in [n for n in sorted(story.unforced) if n <= writer.last_add_confirmed]:
+            story.acknowledged(writer, entry_id, story.unforced.pop(entry_id))
+            known = {name for name, first in writer.under_replicated.items() if first <= entry_id}
+            if missing := story.missing(entry_id) - known:
+                story.violated("I7", f"entry {entry_id} was forced when {sorted(missing)} had not synced it")
+            self.world.record("writer", "acknowledged", f"{self.name_of(writer)} {entry_id}")
 
     async def close(self, story: Story, writer: LedgerWriter) -> None:
         """As its user would, who tries again while that may help."""
@@ -180,6 +240,7 @@ class Users:
                     return
                 await asyncio.sleep(0.2)
             else:
+                self.forced(story, writer)
                 self.world.record("writer", "closed", f"{self.name_of(writer)} {writer.last_add_confirmed}")
                 story.ends.append(writer.last_add_confirmed)
                 return

@@ -314,7 +314,10 @@ CONSTANTS = {
         "_UNKNOWN_LENGTH": A_MARK,
     },
     "client/read/block.py": {"_SMALL_BYTES": OF_THE_CPU},
-    "client/bookies/channel.py": {"_UNUSED_S": "is for how long a bookie is dialled for nobody, and bounds no request"},
+    "client/bookies/channel.py": {
+        "_ANSWER_PAUSE_S": "is within add_timeout_s",
+        "_UNUSED_S": "is for how long a bookie is dialled for nobody, and bounds no request",
+    },
     "client/bookies/pool.py": {"_LINGER_PAUSE_S": "is within close_linger_s"},
     "client/client.py": {"_SHOWN_MAX": OF_A_TEXT},
     "client/write/batch.py": {"NEVER": A_MARK},

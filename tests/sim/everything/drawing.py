@@ -149,8 +149,8 @@ class Drawing:
         ledgers = rng.randrange(5, 12) if self.long else rng.choice((1, 2) if logs else (2, 3, 4))
         entries = 2000 if self.long else (120 if logs else 200)
         writers = [self._add_writer(self.stream(f"writer-{n}"), entries // ledgers) for n in range(ledgers)]
-        for n, writer in enumerate(writers):
-            self._add_company(self.stream(f"company-{n}"), writer.key)
+        for writer in writers:
+            self.add_company(writer.key)
         if logs:
             for n in range(2 if self.long else 1):
                 self._add_log(self.stream(f"log-{n}"), f"log-{n + 1}", entries if self.long else 60)
@@ -175,7 +175,7 @@ class Drawing:
         }
         return self.add_actor("writer", rng, options, early=0.3)
 
-    def _add_company(self, rng: random.Random, writer: str) -> None:
+    def add_company(self, writer: str) -> None:
         """Clients that recover, read, follow, delete and move one ledger."""
         for feature, kind, chance in (
             ("duels", "duel", 0.5),

@@ -361,5 +361,38 @@ def _deaths_at_writes_of_the_metadata(drawing: Drawing) -> None:
         )
 
 
+@feature("deferred syncs", 0.2)
+def _deferred_syncs(drawing: Drawing) -> None:
+    """A ledger whose entries are acknowledged before they are on disk, and forced now and then."""
+    rng = drawing.stream("deferred syncs")
+    writer = _add_special_writer(drawing, rng, forces=rng.choice((0.1, 0.5, 1.0)), caller_ids=rng.random() < 0.2)
+    if rng.random() < 0.5:  # a bookie dies before it has synced what it acknowledged
+        slow: dict[str, JSON] = {"bookie": drawing.bookie(rng)}
+        dies_s, death = round(writer.at_s + rng.random() * 2, 4), rng.choice(("crash", "power cut"))
+        drawing.put_fault(Fault("slow-syncs", "slow disk", writer.at_s, 3.0, slow))
+        drawing.put_fault(Fault("death-before-a-sync", death, dies_s, round(rng.random(), 4), slow))
+
+
+@feature("ids of the callers' choice", 0.2)
+def _ids_of_the_callers_choice(drawing: Drawing) -> None:
+    _add_special_writer(drawing, drawing.stream("ids of the callers' choice"), caller_ids=True)
+
+
+def _add_special_writer(drawing: Drawing, rng: Random, **more: JSON) -> Actor:
+    """With the company that other writers have."""
+    options: dict[str, JSON] = {
+        "host": drawing.client(rng),
+        "sizes": rng.choice(SIZES),
+        "appends": rng.randrange(20, 600 if drawing.long else 80),
+        "batch_max": rng.choice((1, 5, 20)),
+        "pause_s": rng.choice((0.01, 0.05, 0.3)),
+        "end": rng.choice(("close", "close", "leave", "hold")),
+        **more,
+    }
+    writer = drawing.add_actor("writer", rng, options, early=0.3)
+    drawing.add_company(writer.key)
+    return writer
+
+
 def draw_plan(seed: int, size: str) -> Plan:
     return Drawing(seed, size, FEATURES).plan()

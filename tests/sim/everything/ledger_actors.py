@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bkpy.client.write.writer import LedgerWriter
 
     from .oracle import LedgerStory
-    from .plan import Actor
+    from .plan import Actor, Options
     from .stage import Stage
 
 
@@ -40,7 +40,7 @@ async def _write(stage: Stage, actor: Actor, client: Client) -> None:
     stage.announce(actor.key, story)
     try:
         while story.promises.sent < options["appends"]:
-            await stage.call(story.host, _append(stage, story, writer, rng, options["batch_max"]))
+            await stage.call(story.host, _append(stage, story, writer, rng, options))
             await asyncio.sleep(rng.random() * options["pause_s"])
     except BookKeeperError as error:
         story.failure = error
@@ -56,17 +56,26 @@ async def _write(stage: Stage, actor: Actor, client: Client) -> None:
         writer.abandon()
 
 
-async def _append(stage: Stage, story: LedgerStory, writer: LedgerWriter, rng: Random, batch_max: int) -> None:
-    if batch_max == 1:
+async def _append(stage: Stage, story: LedgerStory, writer: LedgerWriter, rng: Random, options: Options) -> None:
+    batch_max = options["batch_max"]
+    if options.get("caller_ids"):
+        await stage.append_by_ids(story, writer, rng, batch_max)
+    elif batch_max == 1:
         await stage.append(story, writer, rng)
     else:
         await stage.append_some(story, writer, rng, batch_max)
+    if "forces" in options and rng.random() < options["forces"]:
+        await stage.force(story, writer)
 
 
 async def _begin(stage: Stage, actor: Actor, client: Client) -> LedgerWriter:
     begun: list[LedgerWriter] = []
     for attempt in itertools.count():
-        more = {"custom_metadata": {CREATION: f"{actor.key}/{attempt}".encode()}} if stage.cancels_all else {}
+        more: dict[str, Any] = {"caller_ids": True} if actor.options.get("caller_ids") else {}
+        if "forces" in actor.options:
+            more["deferred_sync"] = True
+        if stage.cancels_all:
+            more["custom_metadata"] = {CREATION: f"{actor.key}/{attempt}".encode()}
 
         async def begin(more: dict[str, Any] = more) -> None:
             begun.append(await stage.begin(client, tuple(actor.options["sizes"]), **more))

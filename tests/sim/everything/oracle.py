@@ -101,9 +101,7 @@ class LedgerStory(Story):
 
     def _holders(self, entry_id: int) -> set[str]:
         forgotten = self.oracle.forgotten
-        value = self.stored
-        names = value.fragment_of(entry_id).bookies
-        wanted = {names[i] for i in write_set(entry_id, value.ensemble_size, value.write_quorum)}
+        wanted = self.named_for(entry_id)
         return super()._holders(entry_id) | {n for n in wanted if entry_id in forgotten[n][self.ledger_id]}
 
     @property

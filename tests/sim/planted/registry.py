@@ -85,7 +85,7 @@ PLANTED = (
     Planted(
         "Failed writer hung caller-id appends",
         "appends that wait are not told of a failure",
-        needs="duels + client.write_window_entries",
+        needs="ids of the callers' choice",
     ),
     Planted("Old connection attempt counted as new one", "an attempt to connect that had begun before counts"),
     Planted("Resent batches exceeded frame limit", "what is sent once more is not cut", needs="bookie.frame_bytes_max"),
@@ -207,6 +207,11 @@ PLANTED = (
         "a consumer in front of a gap is taken for one that has something to read there",
         "logs",
     ),
+    Planted(
+        "`force` overtook append that waited at a bookie, which could lose it later, unnoticed",
+        "force overtakes appends that a bookie has not answered",
+        needs="deferred syncs",
+    ),
 )
 
 IMAGINED = (
@@ -235,5 +240,10 @@ IMAGINED = (
         "BookKeeper's bookie counts as denying whatever it answers",
         "an entry denied by whatever a BookKeeper bookie answers",
         needs="BookKeeper's protocol",
+    ),
+    Planted(
+        "Deferred sync counts as done what was lost with a connection",
+        "what is lost with a connection counts as synced",
+        needs="deferred syncs",
     ),
 )

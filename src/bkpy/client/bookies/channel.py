@@ -27,7 +27,7 @@ from bkpy.protocol.wire import messages as m
 from bkpy.protocol.wire.messages import Op, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection
+    from collections.abc import Awaitable, Callable, Collection, Iterator
 
     from bkpy.buffers import Bytes
     from bkpy.config.client import ClientSettings
@@ -42,6 +42,7 @@ NewConnection: TypeAlias = "Callable[[ChannelOwner], ChannelConnection]"
 log = logging.getLogger("bkpy.client")
 
 _NO_CALL: Final = (None, 0.0, b"")
+_ANSWER_PAUSE_S: Final = 0.0005  # before the second look for answers, and twice as long before each further one
 _UNUSED_S: Final = 300.0  # for which a bookie is dialled for nobody: longer than a restart takes
 
 
@@ -171,8 +172,29 @@ class BookieChannel:
 
     def has_unanswered_appends(self, ledger_id: int) -> bool:
         """Whether appends to the ledger wait to be sent or answered. Goes through all pending appends."""
-        on_the_way = (*(sent[0] for sent in self._adds.values()), *(waiting[0] for waiting in self._waiting))
-        return any(ledger_id in add.ledger_ids for add in on_the_way)
+        return any(ledger_id in add.ledger_ids for add in self._pending_appends())
+
+    async def appends_answered(self, ledger_id: int, *, timeout_s: float) -> None:
+        """Return when the appends to the ledger that were sent until now have been answered, or have failed.
+
+        Raises `BookieUnavailableError` after `timeout_s` seconds.
+        """
+        pause_s = _ANSWER_PAUSE_S
+        sent = {add.correlation_id for add in self._pending_appends() if ledger_id in add.ledger_ids}
+        try:
+            async with asyncio.timeout(timeout_s):
+                while sent := sent.intersection(add.correlation_id for add in self._pending_appends()):
+                    await asyncio.sleep(pause_s)
+                    pause_s *= 2
+        except TimeoutError:
+            what = f"appends were not answered within {timeout_s:g} s"
+            raise BookieUnavailableError(what, ledger_id=ledger_id, bookie=self.bookie_id) from None
+
+    def _pending_appends(self) -> Iterator[Add]:
+        for add, *_ in self._adds.values():
+            yield add
+        for add, _ in self._waiting:
+            yield add
 
     def add_again(self, add: Add, index: int) -> None:
         """The bookie has forgotten a ledger's key, which it may: present the key and send once more."""

@@ -64,7 +64,11 @@ class DeferredSync:
     async def _force(self, bookie_id: str) -> None:
         replication = self._batcher.replication
         ledger_id = replication.ledger_id
-        reply = await self._pool.channel(bookie_id).call_as_owner(
+        channel = self._pool.channel(bookie_id)
+        # A bookie syncs what it has stored by then, and an append may wait there, or be refused first for want of a
+        # key: what it takes later could be lost behind last add confirmed, and nobody would know that it misses it.
+        await channel.appends_answered(ledger_id, timeout_s=self._timeout_s)
+        reply = await channel.call_as_owner(
             Op.FORCE, m.pack([ledger_id]), ledger_id=ledger_id, timeout_s=self._timeout_s
         )
         status = m.reply_status(reply.head)

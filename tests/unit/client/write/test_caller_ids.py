@@ -1,14 +1,20 @@
 """Ledgers whose callers choose the ids of their entries, and ledgers whose syncs are deferred."""
 
 import asyncio
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
 
 import pytest
-from tests.hooks import out_of_order_of, pool_of, window_of
+from tests.hooks import out_of_order_of, pool_of, storage_of_adds, window_of
 from tests.in_process import DEADLINE_S, InProcess, contents
 from tests.waiting import eventually
 
 import bkpy
+from bkpy.bookie.connection.add_handler import AddHandler
 from bkpy.client.client import Client
+from bkpy.protocol.wire.frame import Frame
 
 # --- caller-chosen ids --------------------------------------------------------------------------------------------
 
@@ -279,6 +285,72 @@ async def test_what_a_bookie_was_not_sent_is_not_forced(cluster: InProcess, agai
         await writer.force()
     assert writer.last_add_confirmed == 0
     await writer.close()
+
+
+@contextmanager
+def held_back(cluster: InProcess, bookie: str) -> Iterator[list[Callable[[], None]]]:
+    """Appends that the bookie receives meanwhile; each is taken when its item is called."""
+    add, waiting = AddHandler.add, list[Callable[[], None]]()
+
+    def late(handler: AddHandler, frame: Frame) -> None:
+        if storage_of_adds(handler) is cluster.storage(bookie):
+            waiting.append(functools.partial(add, handler, frame))
+        else:
+            add(handler, frame)
+
+    with patch.object(AddHandler, "add", late):
+        yield waiting
+
+
+@pytest.mark.scenario(35)
+async def test_what_a_bookie_has_not_answered_is_forced_there_too(cluster: InProcess) -> None:
+    """An append waits at a bookie, which could answer `force` before: then a crash would take what it acknowledged."""
+    client = await cluster.client()
+    writer = await client.create_ledger(deferred_sync=True)
+    with held_back(cluster, "a") as waiting:
+        await writer.append(b"0")
+    forcing = asyncio.create_task(writer.force())
+    await asyncio.sleep(0.1)
+    assert not forcing.done()
+    assert writer.last_add_confirmed == -1
+    waiting[0]()
+    async with asyncio.timeout(DEADLINE_S):
+        assert await forcing == 0
+    for name in writer.ensemble:
+        found = await cluster.storage(name).read(writer.ledger_id, 0, 0, 1 << 20)
+        assert b"".join(found.segments)
+    await writer.close()
+
+
+@pytest.mark.scenario(35)
+async def test_force_waits_for_what_was_sent_before_it_alone(cluster: InProcess) -> None:
+    client = await cluster.client()
+    writer = await client.create_ledger(deferred_sync=True)
+    with held_back(cluster, "a") as waiting:
+        await writer.append(b"0")
+        forcing = asyncio.create_task(writer.force())
+        await asyncio.sleep(0.05)
+        await writer.append(b"1")
+        waiting.pop(0)()
+        async with asyncio.timeout(DEADLINE_S):
+            assert await forcing == 0
+        waiting.pop(0)()
+    await writer.close()
+    assert await contents(client, writer.ledger_id) == [b"0", b"1"]
+
+
+@pytest.mark.scenario(35)
+async def test_force_does_not_wait_for_ever(cluster: InProcess) -> None:
+    client = await cluster.client(add_timeout_s=0.3)
+    writer = await client.create_ledger(deferred_sync=True)
+    await writer.append(b"0")
+    await writer.force()
+    cluster.hang(writer.ensemble[0])
+    await writer.append(b"1")
+    with pytest.raises(bkpy.BookieUnavailableError) as failure:
+        await writer.force()
+    assert failure.value.bookie == writer.ensemble[0]
+    writer.abandon()
 
 
 async def test_force_is_for_the_ledgers_that_were_created_for_it(cluster: InProcess) -> None:
