@@ -288,6 +288,12 @@ def is_serving(node: BookieNode) -> bool:
     return node._phase(Serving) is not None
 
 
+def has_mender(node: BookieNode) -> bool:
+    """Whether the bookie serves, and restores lost entries: one that must not write does not."""
+    serving = node._phase(Serving)
+    return serving is not None and any(isinstance(each, IntegrityCheck) for each in serving._replication)
+
+
 def mender_of(node: BookieNode) -> IntegrityCheck:
     """What restores the bookie's lost entries; it was made with one."""
     return next(each for each in _phase_of(node, Serving)._replication if isinstance(each, IntegrityCheck))

@@ -76,6 +76,7 @@ LOG_PAGE_DROPPED = "a page of a log's list was deleted"
 LOG_REPEATED = "an append with a number was repeated"
 LOG_FORGOTTEN = "a log had forgotten a producer"
 LOG_LOST = "what a log's open ledger had was given up"
+LOG_DELETED = "a log was deleted while it was written"
 LEASE_TAKEN = "a client took the lease of a consumer"
 LEASE_LOST = "a client that had lost its lease was refused a commit"
 CONSUMER_EXPIRED = "retention went on without a consumer that was idle"
@@ -201,7 +202,7 @@ EXPECTED: Mapping[str, tuple[str, ...]] = {
         *(LOG_TAKEN, LOG_FENCED, LOG_ROLLED, LOG_TRUNCATED, REBUILT, RETIRED, DRAIN_CANCELLED, REBALANCED),
         *(LONG_POLL, FENCE_OF_UNSEEN, STRANGER_FIRST, KEY_GAVE_WAY, ROTTEN, LOSS_ACCEPTED),
         *(MEMORY_LOST, JOURNAL_GIVEN_UP, INDEX_REBUILT, FORMATTED_ANEW, FORMAT_REFUSED),
-        *(TAKEN_OVER_STOPPED, TAKEN_OVER_TORN, FORCED, OWN_ID),
+        *(TAKEN_OVER_STOPPED, TAKEN_OVER_TORN, FORCED, OWN_ID, LOG_DELETED),
         *(acted(kind, of_bookkeeper=True) for kind in ("writer", "duel", "reader", "tail", "deletion")),
         *(DIED_IN_BOOKKEEPERS, struck("power cut at a fence", of_bookkeeper=True)),
     ),

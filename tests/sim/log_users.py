@@ -49,7 +49,7 @@ from .log_account import Account, LeaseAccount, Tale
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
+    from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
     from random import Random
 
     from bkpy.client.client import Client
@@ -148,16 +148,16 @@ class LogUsers:
             self.world.marks[LOG_FORGOTTEN if isinstance(error, ForgottenProducerError) else LOG_FULL] += 1
             if isinstance(error, ForgottenProducerError) and "log_producer_idle_s" not in self.bounds:
                 self.account.broken.append(f"without a cause: {error}")
-            if fenced and not await self.others_came(client, fenced):
+            if fenced and not await self.has_changed(client, fenced):
                 self.account.broken.append(f"ledgers {fenced} were fenced by a client that found no room for its own")
             raise
 
-    async def others_came(self, client: Client, fenced: list[int]) -> bool:
-        """Whether another client has opened the log since the ledgers were its last ones."""
+    async def has_changed(self, client: Client, fenced: list[int]) -> bool:
+        """Whether the log's writer has rolled, or another client opened it, since the ledgers were its last ones."""
         while True:
             with contextlib.suppress(MetadataUnavailableError):
                 log_list, _ = await log_parts(client).logs.read(self.name, fresh=True)
-                return fenced[-1] not in [segment.ledger_id for segment in log_list.open_segments]
+                return [segment.ledger_id for segment in log_list.open_segments][-1:] != fenced[-1:]
             await asyncio.sleep(0.1)
 
     async def opened(self, client: Client, rng: Random, producer: str | None) -> LogWriter:
@@ -442,10 +442,21 @@ class LogUsers:
         if self.account.tailed < reader.first_position and self.tail_expired():  # which it will find out
             self.account.lose(range(self.account.tailed, reader.first_position))
         self.account.check(found, reader.first_position)
+        await self.check_times(reader, {position: time for position, (_, time) in found.items()})
         if self.idle_at is not None and self.idle_at < reader.first_position:
             self.world.marks[CONSUMER_EXPIRED] += 1
         self.account.end = log.next_position
         self.world.record("oracle", "satisfied")
+
+    async def check_times(self, reader: LogReader, times: Mapping[int, float]) -> None:
+        """The position of a time is that of the first entry that isn't older."""
+        rng = self.world.stream("times")
+        for _ in range(min(3, len(times))):
+            time = rng.choice([*times.values()]) + rng.choice((-0.001, 0.0, 0.001))
+            expected = min((position for position, of in times.items() if of >= time), default=reader.next_position)
+            position = await reader.position_at(time)
+            gone = expected < reader.first_position  # truncated meanwhile
+            assert gone or position == expected, f"of time {time}: position {position} in place of {expected}"
 
     async def check_pages(self, client: Client, log_list: LogList) -> None:
         """No page is forgotten, and none that holds what was not truncated is gone."""

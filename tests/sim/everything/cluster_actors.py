@@ -7,7 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from bkpy.errors import BookKeeperError
-from tests.hooks import is_serving, mender_of
+from tests.hooks import has_mender, mender_of
 from tests.sim import operators
 from tests.sim.coverage_marks import (
     CHECKED_BY_HAND,
@@ -20,6 +20,8 @@ from tests.sim.coverage_marks import (
 )
 from tests.sim.world import HostDied
 
+from .stage import take_frames_of
+
 if TYPE_CHECKING:
     from bkpy.client.client import Client
 
@@ -28,8 +30,10 @@ if TYPE_CHECKING:
 
 
 async def restart(stage: Stage, actor: Actor) -> None:
-    """Stop the bookie as SIGTERM does, and start it again."""
+    """Stop the bookie as SIGTERM does, and start it again, perhaps with another limit of its frames."""
     bookie = stage.bookie(actor.options["bookie"])
+    if "frame_bytes" in actor.options:
+        take_frames_of(bookie, actor.options["frame_bytes"])
     async with stage.busy[bookie.host.name]:
         if bookie.host.up and not stage.is_gone(bookie):
             with contextlib.suppress(HostDied):  # it may give up on its own meanwhile
@@ -145,9 +149,9 @@ async def check_by_hand(stage: Stage, actor: Actor) -> None:
     """Have the bookie look through all of its ledgers."""
     bookie = stage.bookie(actor.options["bookie"])
     for _ in range(actor.options["times"]):
-        while not stage.ended.is_set() and not (bookie.node is not None and is_serving(bookie.node)):
+        while not stage.ended.is_set() and not (bookie.node is not None and has_mender(bookie.node)):
             await asyncio.sleep(0.1)
-        if bookie.mends and bookie.node is not None and is_serving(bookie.node):
+        if bookie.mends and bookie.node is not None and has_mender(bookie.node):
             stage.world.marks[CHECKED_BY_HAND] += mender_of(bookie.node).begin()
         await asyncio.sleep(0.5)
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from tests.sim.buggify import KIB, LARGEST_ENTRY_BYTES
+
 from .drawing import DEATHS, DISKS, LINKS, SIZES, STORE, Drawing, Feature
 from .plan import Fault
 
@@ -68,6 +70,8 @@ def _drain(drawing: Drawing) -> None:
     rng = drawing.stream("drain")
     cancelled = round(rng.random() ** 2 * 5, 3) if rng.random() < 0.3 else None
     leaves = rng.random() < 0.6
+    if cancelled is None and "accepted losses" in drawing.features:
+        cancelled = 20.0  # a ledger whose only copies are lost never leaves the bookie
     drawing.add_actor(
         "drain", rng, {"bookie": drawing.other_bookie(rng), "cancelled_after_s": cancelled, "leaves": leaves}
     )
@@ -237,8 +241,11 @@ def _rot_in_indexes(drawing: Drawing) -> None:
     drawing.add_fault("index-rot", "rot in an index", drawing.stream("rot in indexes"))
 
 
-@feature("format", 0.5, "healing", "growth")
+@feature("format", 0.8, "healing", "growth")
 def _format(drawing: Drawing) -> None:
+    """Of a bookie that is then in doubt of what it had. Two of these may be an ack quorum of a ledger that is open."""
+    if drawing.features & {"loss of a host", "loss of disks", "no journal", "rot in journals", "rot in indexes"}:
+        return
     rng = drawing.stream("format")
     drawing.add_actor("format", rng, {"after_s": round(rng.random() ** 2 * 3, 3)}, early=0.3)
 
@@ -325,7 +332,8 @@ def _recovery_by_hand(drawing: Drawing) -> None:
     rng = drawing.stream("recovery by hand")
     session_timeout_s = drawing.shape["session_timeout_s"]
     assert isinstance(session_timeout_s, float)
-    number = drawing.bookie(rng)
+    # Of ledgers whose only copies are lost, workers and the recovery try in turn whether it is so: that takes minutes.
+    number = drawing.other_bookie(rng) if "accepted losses" in drawing.features else drawing.bookie(rng)
     recovery = drawing.add_actor("recovery by hand", rng, {"bookie": number})
     lasts_s = round(session_timeout_s + rng.random() ** 2 * 5, 4)
     drawing.put_fault(Fault("down-for-hand", "crash", recovery.at_s, lasts_s, {"bookie": number}))
@@ -378,20 +386,90 @@ def _ids_of_the_callers_choice(drawing: Drawing) -> None:
     _add_special_writer(drawing, drawing.stream("ids of the callers' choice"), caller_ids=True)
 
 
+@feature("readers of all kinds", 0.25)
+def _readers_of_all_kinds(drawing: Drawing) -> None:
+    for actor in [actor for actor in drawing.actors if actor.kind == "writer" and "of_bookkeeper" not in actor.options]:
+        rng = drawing.stream(f"prober-{actor.key}")
+        if rng.random() < 0.5:
+            drawing.add_actor("prober", rng, {"host": drawing.client(rng), "of": actor.key})
+
+
+@feature("frames of different sizes", 0.15)
+def _frames_of_different_sizes(drawing: Drawing) -> None:
+    """Bookies take larger or smaller frames than others, and another size when they have been started again."""
+    rng = drawing.stream("frames of different sizes")
+    sizes = (LARGEST_ENTRY_BYTES + 64 * KIB, 100 * KIB, 128 * KIB, 256 * KIB)
+    drawing.shape["frame_bytes"] = [rng.choice(sizes) for _ in range(drawing.bookies)]
+    for _ in range(2):
+        options: dict[str, JSON] = {"bookie": drawing.bookie(rng), "frame_bytes": rng.choice(sizes)}
+        drawing.add_actor("restart", rng, options)
+
+
+@feature("few states in memory", 0.15)
+def _few_states_in_memory(drawing: Drawing) -> None:
+    """More small ledgers than a bookie remembers, some of which are deleted."""
+    rng = drawing.stream("few states in memory")
+    drawing.bounds["bookie.ledger_states_max"] = rng.choice((1, 2, 3))
+    for n in range(3):
+        some = drawing.stream(f"small-{n}")
+        writer = _add_writer(drawing, some, some.randrange(2, 15))
+        if some.random() < 0.6:
+            drawing.add_actor("deletion", some, {"host": drawing.client(some), "of": writer.key})
+
+
+@feature("replies lost at a change", 0.2)
+def _replies_lost_at_a_change(drawing: Drawing) -> None:
+    """A client loses requests and replies of the metadata right after a bookie's death, when it changes ensembles."""
+    rng = drawing.stream("replies lost at a change")
+    at_s = round(rng.random() * drawing.storm_s, 4)
+    drawing.put_fault(
+        Fault("death-at-a-change", "crash", at_s, round(rng.random() * 2, 4), {"bookie": drawing.bookie(rng)})
+    )
+    lost_s = round(at_s + rng.random() ** 2, 4)
+    drawing.put_fault(
+        Fault("lost-at-a-change", "replies lost", lost_s, round(rng.random() * 2, 4), {"host": drawing.client(rng)})
+    )
+
+
+@feature("racks", 0.2)
+def _racks(drawing: Drawing) -> None:
+    """Clients and auditors spread copies over them, as far as there are enough."""
+    rng = drawing.stream("racks")
+    drawing.shape["racks"] = [rng.choice(("near", "near", "far", "default")) for _ in range(drawing.bookies)]
+
+
+@feature("logs deleted", 0.2)
+def _logs_deleted(drawing: Drawing) -> None:
+    rng = drawing.stream("logs deleted")
+    options: dict[str, JSON] = {
+        "log": "doomed",
+        "host": drawing.client(rng),
+        "other": drawing.client(rng),
+        "sizes": rng.choice(SIZES[:3]),
+        "turns": rng.choice((1, 3, 6)),
+        "after_s": round(rng.random() * 2, 4),
+    }
+    drawing.add_actor("doomed log", rng, options, early=0.5)
+
+
 def _add_special_writer(drawing: Drawing, rng: Random, **more: JSON) -> Actor:
     """With the company that other writers have."""
+    writer = _add_writer(drawing, rng, rng.randrange(20, 600 if drawing.long else 80), **more)
+    drawing.add_company(writer.key)
+    return writer
+
+
+def _add_writer(drawing: Drawing, rng: Random, appends: int, **more: JSON) -> Actor:
     options: dict[str, JSON] = {
         "host": drawing.client(rng),
         "sizes": rng.choice(SIZES),
-        "appends": rng.randrange(20, 600 if drawing.long else 80),
+        "appends": appends,
         "batch_max": rng.choice((1, 5, 20)),
         "pause_s": rng.choice((0.01, 0.05, 0.3)),
         "end": rng.choice(("close", "close", "leave", "hold")),
         **more,
     }
-    writer = drawing.add_actor("writer", rng, options, early=0.3)
-    drawing.add_company(writer.key)
-    return writer
+    return drawing.add_actor("writer", rng, options, early=0.3)
 
 
 def draw_plan(seed: int, size: str) -> Plan:

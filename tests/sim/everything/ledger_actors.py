@@ -8,18 +8,23 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from bkpy.client.client import replication_context
-from bkpy.errors import BookKeeperError, NotEnoughBookiesError
+from bkpy.errors import BookKeeperError, NoSuchEntryError, NotEnoughBookiesError
 from bkpy.metadata.replication.manual import manual_moves
+from tests.faults.oracle import number_of
 from tests.sim.coverage_marks import MOVED_COPY
 from tests.sim.mover import move
+from tests.sim.stories import PASSWORD
 from tests.sim.users import TRANSIENT
 
 from .stage import CREATION
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
     from random import Random
 
     from bkpy.client.client import Client
+    from bkpy.client.read.block import Entry
+    from bkpy.client.read.reader import LedgerReader
     from bkpy.client.write.writer import LedgerWriter
 
     from .oracle import LedgerStory
@@ -49,8 +54,7 @@ async def _write(stage: Stage, actor: Actor, client: Client) -> None:
     if options["end"] == "hold":
         await stage.ended.wait()
     if options["end"] != "leave":
-        while not await _close(stage, story, writer):
-            pass
+        await _until_done(stage, story.host, "close", lambda: stage.close(story, writer))
         await stage.append_in_vain(story, writer, rng)
     else:
         writer.abandon()
@@ -91,17 +95,17 @@ async def _begin(stage: Stage, actor: Actor, client: Client) -> LedgerWriter:
     return begun[0]
 
 
-async def _close(stage: Stage, story: LedgerStory, writer: LedgerWriter) -> bool:
-    """Whether it came to its end; a call that is cancelled is made again."""
-    closed = False
+async def _until_done(stage: Stage, host: str, kind: str, act: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """A call that is cancelled is made again."""
+    done = False
 
-    async def close() -> None:
-        nonlocal closed
-        await stage.close(story, writer)
-        closed = True
+    async def call() -> None:
+        nonlocal done
+        await act()
+        done = True
 
-    await stage.call(story.host, close(), kind="close")
-    return closed
+    while not done:
+        await stage.call(host, call(), kind=kind)
 
 
 async def duel(stage: Stage, actor: Actor) -> None:
@@ -110,7 +114,11 @@ async def duel(stage: Stage, actor: Actor) -> None:
     if story is None:
         return
     host = stage.world.hosts[actor.options["host"]]
-    await _with(stage, actor, story, lambda client: stage.recover(host, client, story))
+
+    async def act(client: Client) -> None:
+        await _until_done(stage, host.name, "recovery", lambda: stage.recover(host, client, story))
+
+    await _with(stage, actor, story, act)
 
 
 async def read(stage: Stage, actor: Actor) -> None:
@@ -126,6 +134,63 @@ async def read(stage: Stage, actor: Actor) -> None:
             await asyncio.sleep(rng.random() * 0.5)
 
     await _with(stage, actor, story, look)
+
+
+async def probe(stage: Stage, actor: Actor) -> None:
+    """Ask how far the ledger may be read, and read it in the other ways that there are."""
+    story = await stage.story_of(actor.options["of"])
+    if story is None:
+        return
+    rng = stage.schedule.stream(actor.key)
+
+    async def look(client: Client) -> None:
+        for _ in range(6):
+            try:
+                async with await client.open_ledger(story.ledger_id, password=PASSWORD) as reader:
+                    await _probe(story, reader, rng)
+            except BookKeeperError as error:
+                stage.world.record("prober", "failed", f"{stage.name_of(story)} {type(error).__name__}")
+            await asyncio.sleep(rng.random() * 0.4)
+
+    await _with(stage, actor, story, look)
+
+
+async def _probe(story: LedgerStory, reader: LedgerReader, rng: Random) -> None:
+    before = reader.last_add_confirmed
+    last = await reader.read_last_add_confirmed()
+    most = story.most
+    if last < before:
+        story.violated("I5", f"a reader that had been told of entry {before} was told of entry {last}")
+    if most is not None and last > most:
+        story.violated("I5", f"a reader was told of entry {last}, and the last one was {most}")
+    way, acknowledged = rng.randrange(3), set(story.payloads)
+    try:
+        if way == 0:
+            async for block in reader.read_blocks(max(0, last - 20), last):
+                for entry in block:
+                    story.promises.returned(entry.entry_id, entry.data)
+        elif way == 1:
+            async for entry in reader.read_unconfirmed(max(0, last - 3), last + rng.randrange(1, 6)):
+                _unconfirmed(story, entry)
+        else:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(rng.random()):
+                    async for block in reader.tail_blocks(max(0, last - 3)):
+                        for entry in block:
+                            story.promises.returned(entry.entry_id, entry.data)
+    except NoSuchEntryError as error:
+        if way != 1 or error.entry_id in acknowledged:
+            story.violated("I2", f"an entry that may be read was denied: {error}")
+
+
+def _unconfirmed(story: LedgerStory, entry: Entry) -> None:
+    """It need not stay, but nobody appended anything else."""
+    try:
+        number_of(story.ledger_id, entry.data)
+    except ValueError as error:
+        story.violated("I2", f"entry {entry.entry_id} was read: {error}")
+    if story.payloads.get(entry.entry_id, entry.data) != entry.data:
+        story.violated("I2", f"entry {entry.entry_id} was acknowledged, and read with other bytes")
 
 
 async def tail(stage: Stage, actor: Actor) -> None:
@@ -175,7 +240,7 @@ async def delete(stage: Stage, actor: Actor) -> None:
     async def act(client: Client) -> None:
         while stage.oracle.is_stored(story.ledger_id):
             try:
-                await client.delete_ledger(story.ledger_id)
+                await stage.call(actor.options["host"], client.delete_ledger(story.ledger_id), kind="deletion")
             except BookKeeperError as error:
                 stage.world.record("deletion", "failed", f"{stage.name_of(story)} {type(error).__name__}")
                 await asyncio.sleep(0.2)

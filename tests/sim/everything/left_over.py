@@ -61,6 +61,10 @@ class Nodes:
                 allowed.append(f"{paths.RETIRED}/{one}")
         if stage.logs:
             allowed += [f"{paths.LOGS}/{re.escape(name)}{_BELOW_LOGS}" for name in stage.logs]
+        doomed = [actor.options["log"] for actor in stage.schedule.actors if actor.kind == "doomed log"]
+        if not stage.workers:  # a deletion that failed half-way is for an auditor to end
+            allowed += [f"{paths.LOGS}/{name}{_BELOW_LOGS}" for name in doomed]
+        if stage.logs or doomed:
             allowed.append(f"{paths.LOGS_DELETED}/[^/]+")  # kept while ledgers of a deleted log may turn up
         allowed += [f"{paths.WORKERS}/[^/]+", f"{paths.ELECTION}/[^/]+"]
         # Levels above marks stay; marks themselves do where nobody works them off.

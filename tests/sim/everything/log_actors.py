@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import warnings
+from typing import TYPE_CHECKING, Any
 
-from bkpy.errors import BookKeeperError, LogFencedError, LogLockedError
-from tests.sim.coverage_marks import LOG_TAKEN
-from tests.sim.log_users import LogUsers
+from bkpy.errors import BookKeeperError, LogFencedError, LogLockedError, NoSuchLogError
+from tests.sim.coverage_marks import LOG_DELETED, LOG_TAKEN
+from tests.sim.log_users import PASSWORD, LogUsers
 
 from .oracle import Violation
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
     from bkpy.client.client import Client
 
-    from .plan import Actor
+    from .plan import JSON, Actor
     from .stage import Stage
 
 
@@ -83,3 +86,70 @@ async def consume(stage: Stage, actor: Actor) -> None:
     if name in stage.logs:
         while not await stage.on(actor.options["host"], act):
             pass
+
+
+async def doom_log(stage: Stage, actor: Actor) -> None:
+    """A log that is written, read, and deleted meanwhile, perhaps more than once; in the end there is none."""
+    options, rng = actor.options, stage.schedule.stream(actor.key)
+    name = options["log"]
+
+    async def write(client: Client) -> None:
+        for _ in range(options["turns"]):
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # an ack quorum of 1 is what is wanted
+                    log = await client.open_log(
+                        name,
+                        create=True,
+                        wait=rng.random() < 0.8,
+                        password=PASSWORD,
+                        **dict(zip(("ensemble_size", "write_quorum", "ack_quorum"), options["sizes"], strict=True)),
+                        roll_entries=rng.choice((1, 3, 10)),
+                    )
+                for _ in range(rng.randrange(1, 20)):
+                    await log.append(name.encode())
+                    await asyncio.sleep(rng.random() * 0.05)
+                await log.close()
+            except BookKeeperError as error:
+                stage.world.record("log", "of a doomed one", type(error).__name__)
+                await asyncio.sleep(rng.random() * 0.2)
+
+    async def read(client: Client) -> None:
+        while True:
+            try:
+                reader = await client.read_log(name, password=PASSWORD)
+                async for entry in reader.tail():
+                    if entry.data != name.encode():
+                        raise Violation("logs dense", f"{entry.data!r} was read from log {name}")
+            except BookKeeperError as error:
+                stage.world.record("log", "of a doomed one", f"reader {type(error).__name__}")
+            await asyncio.sleep(rng.random() * 0.2)
+
+    async def delete(client: Client) -> None:
+        """Until it is certain that there is none."""
+        while True:
+            try:
+                await client.delete_log(name)
+            except NoSuchLogError:
+                return
+            except BookKeeperError as error:
+                stage.world.record("log", "of a doomed one", f"deletion {type(error).__name__}")
+                await asyncio.sleep(0.2)
+
+    async def until_done(host: JSON, act: Callable[[Client], Coroutine[Any, Any, None]]) -> None:
+        while not await stage.on(host, act):
+            pass
+
+    writing = asyncio.ensure_future(until_done(options["host"], write))
+    reading = asyncio.ensure_future(until_done(options["other"], read))
+    try:
+        await asyncio.sleep(options["after_s"])
+        await until_done(options["other"], delete)
+        await writing
+        await until_done(options["other"], delete)
+        if reading.done():
+            reading.result()
+    finally:
+        writing.cancel()
+        reading.cancel()
+    stage.world.marks[LOG_DELETED] += 1

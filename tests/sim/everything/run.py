@@ -48,11 +48,13 @@ ACTORS: Mapping[str, Any] = {
     "duel": ledger_actors.duel,
     "reader": ledger_actors.read,
     "tail": ledger_actors.tail,
+    "prober": ledger_actors.probe,
     "move": ledger_actors.move_copies,
     "deletion": ledger_actors.delete,
     "impatience": ledger_actors.lose_patience,
     "log writer": log_actors.write_log,
     "consumer": log_actors.consume,
+    "doomed log": log_actors.doom_log,
     "restart": cluster_actors.restart,
     "upgrade": cluster_actors.upgrade,
     "drain": cluster_actors.drain,
@@ -164,6 +166,7 @@ class Play:
             users.healed = True
         await self._ends("writer")
         await self._ends("log writer")
+        await self._ends("doomed log")
         for part in stage.parts:
             await part.within("recovery", _on_operator(part, functools.partial(_recover_all, part)))
         for users in stage.logs.values():

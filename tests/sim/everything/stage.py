@@ -66,6 +66,7 @@ CALM_WORKER: Mapping[str, Any] = {
 EARLIER = "0.2.0"  # the version whose code some bookies begin with
 ALL_CANCELLED = "calls of all kinds cancelled"
 CREATION = "creation"  # names one call of it, where they may be cancelled
+SAMPLES = ("check_windows", "check_window_entries")  # how much a check of the replicas reads
 UP_AGAIN_S = 0.5  # after which someone starts a bookie that nobody else is about to start
 
 
@@ -99,9 +100,11 @@ class Stage(Users):
         self._stories: dict[str, asyncio.Future[LedgerStory]] = {}
         self._connecting: dict[tuple[str, int], asyncio.Task[Client]] = {}
         settings = {**CALM_WORKER, **self.bounds(RecoverySettings.model_fields)}
-        oracle.checks_replicas = bool(shape.get("checks_replicas", True))
-        if not oracle.checks_replicas:
+        checks = bool(shape.get("checks_replicas", True))
+        if not checks:
             settings["replicas_check_interval_s"] = 1e6
+        # A check that reads next to nothing of a ledger need not come upon what is missing.
+        oracle.checks_replicas = checks and not plan.bounds.keys() & {f"bookie.{name}" for name in SAMPLES}
         self.settings = RecoverySettings(**settings)
 
     def beside(self, cluster: Cluster, oracle: Oracle) -> Stage:
@@ -114,7 +117,7 @@ class Stage(Users):
 
     @property
     def cancels_all(self) -> bool:
-        """Whether creations and closes may be cancelled, too."""
+        """Whether creations, closes, recoveries and deletions may be cancelled, too."""
         return ALL_CANCELLED in self.schedule.features
 
     def part_of(self, options: Options) -> Stage:
@@ -313,7 +316,7 @@ class Stage(Users):
             ) from None
 
     async def call(self, host: str, work: Coroutine[Any, Any, None], *, kind: str = "append") -> None:
-        """A call that a fault may cancel; of creations and closes in some plans only."""
+        """A call that a fault may cancel; others than appends in some plans only."""
         if kind != "append" and not self.cancels_all:
             await work
             return
@@ -371,6 +374,10 @@ def cluster_of(plan: Plan) -> Cluster:
     cluster = Cluster(plan.seed, bookies=bookies, world=world_of(plan), calm=True, **bookie_settings(plan))
     for bookie in cluster.bookies:
         prepared(plan, bookie)
+    for bookie, size in zip(cluster.bookies, plan.shape.get("frame_bytes", ()), strict=False):  # type: ignore[arg-type]
+        take_frames_of(bookie, size)  # type: ignore[arg-type]
+    for bookie, rack in zip(cluster.bookies, plan.shape.get("racks", ()), strict=False):  # type: ignore[arg-type]
+        bookie.settings = bookie.settings.model_copy(update={"rack": rack})
     if "earlier version" in plan.features:
         for number, lives in plan.shape["earlier"]:  # type: ignore[misc, union-attr]
             cluster.bookies[number].begin_with(EarlierBookies.of(EARLIER), lives)  # type: ignore[index, arg-type]
@@ -382,3 +389,8 @@ def cluster_of(plan: Plan) -> Cluster:
 def without_journal(bookie: Bookie) -> None:
     """It keeps in memory what it acknowledges, and loses it with its process."""
     bookie.settings = bookie.settings.model_copy(update={"journal_write_data": False})
+
+
+def take_frames_of(bookie: Bookie, size: int) -> None:
+    """From its next start on it takes no larger frames."""
+    bookie.settings = bookie.settings.model_copy(update=consistent({"frame_bytes_max": size}))

@@ -14,7 +14,7 @@ PLANTED = (
     Planted(
         "Lookup of several ledgers missed deletion",
         "ledger deleted while others are looked up",
-        needs="deletes + bookie.ledger_states_max",
+        needs="few states in memory",
     ),
     Planted(
         "Late directory undid deletion", "a deletion forgotten that only a late directory's replay meets", "standard"
@@ -44,6 +44,7 @@ PLANTED = (
     Planted(
         "Failed ensemble change acknowledged",
         "what was done during a change stays done though its bookies are replaced next",
+        needs="replies lost at a change",
     ),
     Planted(
         "Change with lost reply counted as not stored",
@@ -71,7 +72,11 @@ PLANTED = (
         "a ledger whose creation is cancelled stays",
         needs="calls of all kinds cancelled",
     ),
-    Planted("Refused append counted as certainly absent", "an append's outcome is what the error's class says"),
+    Planted(
+        "Refused append counted as certainly absent",
+        "an append's outcome is what the error's class says",
+        needs="replies lost at a change",
+    ),
     Planted(
         "Cancelled append kept its place in window",
         "an append that was cancelled while it waited stays in the queue",
@@ -88,11 +93,13 @@ PLANTED = (
         needs="ids of the callers' choice",
     ),
     Planted("Old connection attempt counted as new one", "an attempt to connect that had begun before counts"),
-    Planted("Resent batches exceeded frame limit", "what is sent once more is not cut", needs="bookie.frame_bytes_max"),
+    Planted(
+        "Resent batches exceeded frame limit", "what is sent once more is not cut", needs="frames of different sizes"
+    ),
     Planted(
         "Frames exceeded limit in HELLO",
         "a batch that is sent in pieces is accepted with the first",
-        needs="bookie.frame_bytes_max",
+        needs="frames of different sizes",
     ),
     Planted(
         "Read's deadline was missed by rounding",
