@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from bkpy.errors import NoSuchLedgerError
 from bkpy.protocol.ledger.ledger_metadata import LedgerState
 from tests.sim import operators
 from tests.sim.coverage_marks import LOSS_ACCEPTED, acted
@@ -269,7 +270,8 @@ async def _recover_all(stage: Stage, client: Client) -> None:
         if metadata.ledger_id in oracle.may_lose:
             await _accept_loss(stage, client, metadata.ledger_id)
         else:
-            await operators.recover(client, metadata.ledger_id, PASSWORD)
+            with contextlib.suppress(NoSuchLedgerError):  # of a log that is deleted
+                await operators.recover(client, metadata.ledger_id, PASSWORD)
 
 
 async def _accept_loss(stage: Stage, client: Client, ledger_id: int) -> int:
