@@ -100,6 +100,7 @@ TAKEN_OVER_STOPPED = "today's code took over what a stop of an earlier version h
 TAKEN_OVER_TORN = "today's code took over what a death of an earlier version had left"
 FORCED = "a writer with deferred sync made its entries durable"
 OWN_ID = "an entry whose caller chose its id was acknowledged"
+CLOSED_IN_BETWEEN = "a client was closed while it wrote"
 DIED_AT_A_WRITE = "a host died when it had changed the metadata, and before it was answered"
 DIED_IN_BOOKKEEPERS = "a bookie of BookKeeper's cluster died of a fault"
 BK_ACKNOWLEDGED = "an add was acknowledged"
@@ -202,7 +203,7 @@ EXPECTED: Mapping[str, tuple[str, ...]] = {
         *(LOG_TAKEN, LOG_FENCED, LOG_ROLLED, LOG_TRUNCATED, REBUILT, RETIRED, DRAIN_CANCELLED, REBALANCED),
         *(LONG_POLL, FENCE_OF_UNSEEN, STRANGER_FIRST, KEY_GAVE_WAY, ROTTEN, LOSS_ACCEPTED),
         *(MEMORY_LOST, JOURNAL_GIVEN_UP, INDEX_REBUILT, FORMATTED_ANEW, FORMAT_REFUSED),
-        *(TAKEN_OVER_STOPPED, TAKEN_OVER_TORN, FORCED, OWN_ID, LOG_DELETED),
+        *(TAKEN_OVER_STOPPED, TAKEN_OVER_TORN, FORCED, OWN_ID, LOG_DELETED, CLOSED_IN_BETWEEN),
         *(acted(kind, of_bookkeeper=True) for kind in ("writer", "duel", "reader", "tail", "deletion")),
         *(DIED_IN_BOOKKEEPERS, struck("power cut at a fence", of_bookkeeper=True)),
     ),

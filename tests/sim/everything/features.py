@@ -452,6 +452,15 @@ def _logs_deleted(drawing: Drawing) -> None:
     drawing.add_actor("doomed log", rng, options, early=0.5)
 
 
+@feature("visitors", 0.2)
+def _visitors(drawing: Drawing) -> None:
+    """Clients that are closed while they write."""
+    for n in range(2):
+        rng = drawing.stream(f"visitor-{n}")
+        visitor = _add_writer(drawing, rng, rng.randrange(5, 60), kind="visitor", stays_s=round(rng.random() ** 2, 4))
+        drawing.add_company(visitor.key)
+
+
 def _add_special_writer(drawing: Drawing, rng: Random, **more: JSON) -> Actor:
     """With the company that other writers have."""
     writer = _add_writer(drawing, rng, rng.randrange(20, 600 if drawing.long else 80), **more)
@@ -459,7 +468,7 @@ def _add_special_writer(drawing: Drawing, rng: Random, **more: JSON) -> Actor:
     return writer
 
 
-def _add_writer(drawing: Drawing, rng: Random, appends: int, **more: JSON) -> Actor:
+def _add_writer(drawing: Drawing, rng: Random, appends: int, *, kind: str = "writer", **more: JSON) -> Actor:
     options: dict[str, JSON] = {
         "host": drawing.client(rng),
         "sizes": rng.choice(SIZES),
@@ -469,7 +478,7 @@ def _add_writer(drawing: Drawing, rng: Random, appends: int, **more: JSON) -> Ac
         "end": rng.choice(("close", "close", "leave", "hold")),
         **more,
     }
-    return drawing.add_actor("writer", rng, options, early=0.3)
+    return drawing.add_actor(kind, rng, options, early=0.3)
 
 
 def draw_plan(seed: int, size: str) -> Plan:

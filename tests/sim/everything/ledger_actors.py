@@ -8,10 +8,10 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from bkpy.client.client import replication_context
-from bkpy.errors import BookKeeperError, NoSuchEntryError, NotEnoughBookiesError
+from bkpy.errors import BookKeeperError, ClientClosedError, NoSuchEntryError, NotEnoughBookiesError
 from bkpy.metadata.replication.manual import manual_moves
 from tests.faults.oracle import number_of
-from tests.sim.coverage_marks import MOVED_COPY
+from tests.sim.coverage_marks import CLOSED_IN_BETWEEN, MOVED_COPY
 from tests.sim.mover import move
 from tests.sim.stories import PASSWORD
 from tests.sim.users import TRANSIENT
@@ -35,6 +35,22 @@ if TYPE_CHECKING:
 async def write(stage: Stage, actor: Actor) -> None:
     """One ledger; when the writer's process dies, that was it."""
     await stage.on(actor.options["host"], lambda client: _write(stage, actor, client))
+
+
+async def visit(stage: Stage, actor: Actor) -> None:
+    """The same with a client of its own, which is closed in the midst of it."""
+    host = stage.world.hosts[actor.options["host"]]
+
+    async def act(_: Client) -> None:
+        client = await stage.connect(host)
+        writing = asyncio.ensure_future(_write(stage, actor, client))
+        await asyncio.wait([writing], timeout=actor.options["stays_s"])
+        await client.close()
+        with contextlib.suppress(ClientClosedError):  # it had no ledger yet
+            await writing
+        stage.world.marks[CLOSED_IN_BETWEEN] += 1
+
+    await stage.on(host.name, act)
 
 
 async def _write(stage: Stage, actor: Actor, client: Client) -> None:

@@ -46,6 +46,7 @@ _KEEPS_CREATIONS = {*STORE, *LINKS, "client dies", "lagging follower", "clock ju
 
 ACTORS: Mapping[str, Any] = {
     "writer": ledger_actors.write,
+    "visitor": ledger_actors.visit,
     "duel": ledger_actors.duel,
     "reader": ledger_actors.read,
     "tail": ledger_actors.tail,
@@ -166,6 +167,7 @@ class Play:
         for users in stage.logs.values():
             users.healed = True
         await self._ends("writer")
+        await self._ends("visitor")
         await self._ends("log writer")
         await self._ends("doomed log")
         for part in stage.parts:

@@ -164,10 +164,11 @@ class Stage(Users):
         """All actors of one process share a client."""
         key = host.name, host.boots
         if key not in self._connecting:
-            self._connecting[key] = asyncio.create_task(self._connect(host))
+            self._connecting[key] = asyncio.create_task(self.connect(host))
         await act(await asyncio.shield(self._connecting[key]))
 
-    async def _connect(self, host: Host) -> Client:
+    async def connect(self, host: Host) -> Client:
+        """A new client, as soon as the metadata store can be reached."""
         while True:
             try:
                 return await self.cluster.connect(host, calm=True, **self.client_settings(host))
