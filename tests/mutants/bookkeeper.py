@@ -686,4 +686,25 @@ MUTANTS: list[Mutant] = [
         "        if True:\n",
         (f"{_IMPORT}::test_ledgers_of_clusters_without_an_instance_id_are_told_apart[6]",),
     ),
+    Mutant(
+        "FORCE_LEDGER overtakes adds that wait",
+        "a Java client takes for synced what the bookie may lose",
+        "await self._adds.decided()",
+        "pass",
+        (f"{_LAC}::test_force_waits_for_the_adds_before_it",),
+    ),
+    Mutant(
+        "FORCE_LEDGER overtakes adds whose keys the metadata have to decide",
+        "a Java client takes for synced what the bookie may lose",
+        "            await asyncio.wait(self._undecided.copy())",
+        "            pass",
+        (f"{_LAC}::test_force_waits_for_the_adds_before_it[True]",),
+    ),
+    Mutant(
+        "a FORCE_LEDGER that waits for adds outlives its connection",
+        "it takes a place among the bookie's requests for ever",
+        "            self._leave(self.backlog.popleft()[0])",
+        "            self.backlog.popleft()",
+        (f"{_LAC}::test_a_force_that_waits_ends_with_its_connection",),
+    ),
 ]

@@ -12,6 +12,7 @@ what is stored at once is not much larger than the largest frame.
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
@@ -159,7 +160,8 @@ class EntryAdds:
     def __init__(self, service: BookieService, connection: EntryConnection, ledgers: OpenedLedgers) -> None:
         self.in_flight = 0
         self.backlogged = False
-        self.backlog: deque[tuple[WaitingAdd, float]] = deque()  # with the times of arrival
+        # With the times of arrival. A future is done when the adds before it have been decided.
+        self.backlog: deque[tuple[WaitingAdd | asyncio.Future[None], float]] = deque()
         self._service = service
         self._storage = service.storage
         self._metrics = service.metrics
@@ -168,7 +170,7 @@ class EntryAdds:
         self._waiting_max = service.settings.requests_in_flight_max
         self._unsynced_max = service.settings.deferred_sync_bytes_max
         self._turn_bytes_max = service.settings.frame_bytes_max
-        self._undecided = 0  # adds that wait for the metadata, and don't block others
+        self._undecided: set[asyncio.Future[None]] = set()  # adds that wait for the metadata, and don't block others
         self._connection = connection
         self._ledgers = ledgers
         self._turn: _Turn | None = None
@@ -217,11 +219,20 @@ class EntryAdds:
         if turn is not None:
             self._store(turn)
 
+    async def decided(self) -> None:
+        """Return when all adds that have come until now are stored, or refused."""
+        if self.backlogged:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.backlog.append((turn, 0.0))
+            await turn
+        if self._undecided:
+            await asyncio.wait(self._undecided.copy())
+
     def close(self) -> None:
         """The connection is gone: drop what waits."""
         self._turn = None
         while self.backlog:
-            self._service.receive_budget.change(-len(self.backlog.popleft()[0].entry))
+            self._leave(self.backlog.popleft()[0])
         self._connection = LostEntryConnection(self._connection.address)
 
     # --- storing ----------------------------------------------------------------------------------------------------
@@ -380,7 +391,7 @@ class EntryAdds:
         self.backlog.append((add, self._service.now()))
         budget = self._service.receive_budget
         budget.change(len(add.entry))
-        if len(self.backlog) + self._undecided >= self._waiting_max or budget.exhausted:
+        if len(self.backlog) + len(self._undecided) >= self._waiting_max or budget.exhausted:
             self._connection.pause("backlog")
         if not self.backlogged:
             self.backlogged = True
@@ -389,18 +400,26 @@ class EntryAdds:
     async def _work_off(self) -> None:
         try:
             while self.backlog:
-                waiting = [add for add, _ in self.backlog]
+                waiting = [one for one, _ in self.backlog]
                 self.backlog.clear()
                 try:
-                    await self._decide_all(waiting)
+                    await self._decide_all([add for add in waiting if isinstance(add, WaitingAdd)])
                 finally:
-                    self._service.receive_budget.change(-sum(len(add.entry) for add in waiting))
+                    for one in waiting:
+                        self._leave(one)
                 self._read_on()
         except BookKeeperError as e:
             self._connection.refuse(e)
         finally:
             self.backlogged = False
             self._service.request_ended()
+
+    def _leave(self, one: WaitingAdd | asyncio.Future[None]) -> None:
+        """It waits no more."""
+        if isinstance(one, WaitingAdd):
+            self._service.receive_budget.change(-len(one.entry))
+        elif not one.done():
+            one.set_result(None)
 
     async def _decide_all(self, waiting: Sequence[WaitingAdd]) -> None:
         """Store the adds that may be stored, and answer the others, in their order."""
@@ -449,12 +468,14 @@ class EntryAdds:
 
     def _dispute(self, add: WaitingAdd) -> None:
         """The metadata have to decide whose key is right. The adds behind it go on."""
-        self._undecided += 1
+        decision = asyncio.get_running_loop().create_future()
+        self._undecided.add(decision)
         self.in_flight += 1
         self._service.receive_budget.change(len(add.entry))
-        self._service.spawn(self._decide_by_metadata(add), f"key of {self._connection.address}", self._connection.abort)
+        deciding = self._decide_by_metadata(add, decision)
+        self._service.spawn(deciding, f"key of {self._connection.address}", self._connection.abort)
 
-    async def _decide_by_metadata(self, add: WaitingAdd) -> None:
+    async def _decide_by_metadata(self, add: WaitingAdd, decision: asyncio.Future[None]) -> None:
         try:
             status = await self._service.key_authority.decide(add.ledger_id, add.key)
             if status == Status.OK:
@@ -464,7 +485,8 @@ class EntryAdds:
         except BookKeeperError as e:
             self._connection.refuse(e)
         finally:
-            self._undecided -= 1
+            self._undecided.discard(decision)
+            decision.set_result(None)
             self.in_flight -= 1
             self._service.receive_budget.change(-len(add.entry))
             self._read_on()
@@ -474,7 +496,7 @@ class EntryAdds:
         self._connection.send([replies.added(add.header, add.ledger_id, add.entry_id, replies.code_of(status))])
 
     def _read_on(self) -> None:
-        if len(self.backlog) + self._undecided <= self._waiting_max // 2:
+        if len(self.backlog) + len(self._undecided) <= self._waiting_max // 2:
             self._connection.resume("backlog")
 
 

@@ -62,7 +62,7 @@ class BookKeeperConnection(ClientSocket):
         self.adds = EntryAdds(service, self, self.keys)
         self.tasks = RequestTasks(service, self)
         self.reads = EntryReads(service, self.tasks)
-        self.lac = LacRequests(service, self.tasks, self.reads)
+        self.lac = LacRequests(service, self.tasks, self.reads, self.adds)
         self._parts = (self.tasks, self.adds, self.keys)
         self._disk = disk
         self._certificates = certificates

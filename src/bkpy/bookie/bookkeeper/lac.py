@@ -22,6 +22,7 @@ from bkpy.protocol.wire.messages import Op, Status
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from bkpy.bookie.bookkeeper.adds import EntryAdds
     from bkpy.bookie.bookkeeper.reads import EntryReads
     from bkpy.bookie.bookkeeper.tasks import RequestTasks
     from bkpy.bookie.connection.waiters import Waiter
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 class LacRequests:
     """Serves READ_LAC, WRITE_LAC, FORCE_LEDGER and long polls."""
 
-    def __init__(self, service: BookieService, tasks: RequestTasks, reads: EntryReads) -> None:
+    def __init__(self, service: BookieService, tasks: RequestTasks, reads: EntryReads, adds: EntryAdds) -> None:
+        self._adds = adds
         self._service = service
         self._storage = service.storage
         self._settings = service.settings
@@ -104,6 +106,8 @@ class LacRequests:
         self._send(header, m.WriteLacResponse(replies.code_of(status), ledger_id))
 
     async def _force(self, header: RequestHeader, ledger_id: int) -> None:
+        """Behind the adds that came before it, as in Java's bookies: a client may take all of them for synced."""
+        await self._adds.decided()
         await self._storage.force(ledger_id)
         self._send(header, m.ForceLedgerResponse(StatusCode.EOK, ledger_id))
 

@@ -248,6 +248,55 @@ async def test_a_client_that_hangs_up_polls_no_more(cluster: InProcess, client: 
 # --- deferred syncs -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("disputed", [False, True])
+async def test_force_waits_for_the_adds_before_it(
+    cluster: InProcess, client: RawBookKeeper, authority: Authority, monkeypatch: pytest.MonkeyPatch, disputed: bool
+) -> None:
+    """Their ledger's state has yet to be read, or the metadata have to say whose key is right."""
+    may_go_on = asyncio.Event()
+    authority.keys[LEDGER] = KEY
+    owner, name = (authority, "look") if disputed else (cluster.storage("a"), "states")
+    look = getattr(owner, name)
+
+    async def late(asked: Any) -> Any:
+        await may_go_on.wait()
+        return await look(asked)
+
+    if disputed:
+        assert await client.add(7, key=b"another key, of a stranger"[: len(KEY)]) == OK
+    monkeypatch.setattr(owner, name, late)
+    adding, add = client.message(m.AddEntryRequest(LEDGER, 0, KEY, entry(0), deferred_sync=True))
+    transaction, force = client.message(m.ForceLedgerRequest(LEDGER))
+    client.send(add, force)
+    forcing = asyncio.create_task(client.response(transaction))
+    await asyncio.sleep(0.1)
+    assert not forcing.done()
+    may_go_on.set()
+    assert (await forcing).status == OK
+    assert client.has_response(adding)
+
+
+async def test_a_force_that_waits_ends_with_its_connection(
+    cluster: InProcess, client: RawBookKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_go_on = asyncio.Event()
+    storage = cluster.storage("a")
+    states = storage.states
+
+    async def late(ledger_ids: Any) -> Any:
+        await may_go_on.wait()
+        return await states(ledger_ids)
+
+    monkeypatch.setattr(storage, "states", late)
+    requests = [m.AddEntryRequest(LEDGER, 0, KEY, entry(0), deferred_sync=True), m.ForceLedgerRequest(LEDGER)]
+    client.send(*(client.message(request)[1] for request in requests))
+    await eventually(lambda: cluster.service("a").requests_in_flight == 1)
+    client.close()
+    await eventually(lambda: not cluster.connections("a"))
+    may_go_on.set()
+    await eventually(lambda: cluster.service("a").requests_in_flight == 0)
+
+
 async def test_what_is_deferred_is_durable_once_it_was_forced(cluster: InProcess, client: RawBookKeeper) -> None:
     await client.add(0)
     cluster.disks["a"].stall("journal")
