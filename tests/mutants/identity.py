@@ -107,11 +107,18 @@ MUTANTS: list[Mutant] = [
         (f"{_IDENTITY}::test_a_rebuild_does_not_take_the_directory_of_another_bookie",),
     ),
     Mutant(
-        "a cookie of the same version is one's own",
+        "any cookie is one's own",
         "a bookie that was cut off takes the place of the new one with its id, and denies what that has",
-        "        if isinstance(found, Answer) and found.value == self._cookie:",
-        "        if isinstance(found, Answer):",
+        "if isinstance(found, Answer) and found.value is not None and found.value[0] == self._cookie:",
+        "if isinstance(found, Answer) and found.value is not None:",
         (f"{_FREED}::test_one_that_was_cut_off_when_it_was_decommissioned_never_registers_again",),
+    ),
+    Mutant(
+        "a cookie of another version is another bookie's",
+        "bookies end when the metadata store goes back to an older copy, and say that others have their entries",
+        "return await create_certainly(self._store, node, Check(cookie, found.value[1]), attempts_max=1)",
+        "return await create_certainly(self._store, node, Check(cookie, 0), attempts_max=1)",
+        (f"{_FREED}::test_one_whose_cookie_has_another_version_registers_again",),
     ),
     Mutant(
         "a bookie that isn't registered is lost",

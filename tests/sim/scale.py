@@ -309,9 +309,9 @@ class LightBookie:
             "storage": {"ledger_directories": [{"index_uuid": index}]},
         }
         value = json.dumps(cookie).encode()
-        version = await write_cookie(session, ROOT, name, value, None)
+        await write_cookie(session, ROOT, name, value, None)
         info = BookieInfo(name, settings.listen, rack=settings.rack, region=settings.region, free_bytes=1 << 40)
-        registration = Registration(session, ROOT, info, runtime, cookie=(value, version), settings=settings)
+        registration = Registration(session, ROOT, info, runtime, cookie=value, settings=settings)
         await registration.register()
         AutoRecovery(settings, session, ROOT, runtime, name, CollectorRegistry()).start()
 

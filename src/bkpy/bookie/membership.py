@@ -222,7 +222,7 @@ class Membership:
     # --- the registration -------------------------------------------------------------------------------------------
 
     async def register(
-        self, info: BookieInfo, cookie: VersionedCookie, identity: bytes, on_death: Callable[[BaseException], None]
+        self, info: BookieInfo, cookie: bytes, identity: bytes, on_death: Callable[[BaseException], None]
     ) -> Registration:
         """Register the bookie, and keep it registered until `close`.
 

@@ -359,11 +359,11 @@ class BookieNode:
         self.address = await listening.listen(membership)
 
         # The cookie is the durable word of where the bookie is: written before the first registration.
-        cookie = await membership.store_address(cookie, self.address, known.cluster.instance_id, storage.cookie)
+        value, _ = await membership.store_address(cookie, self.address, known.cluster.instance_id, storage.cookie)
         if not is_confirmed(restore):  # a confirmation counts the reports of bookies that are registered
             await membership.withdraw_report()
         info = self._registered_as(listening)
-        registration = await membership.register(info, cookie, storage.cookie, self._give_up)
+        registration = await membership.register(info, value, storage.cookie, self._give_up)
         serving = self._enter(
             Serving(settings, store, self._runtime, listening, registration, self._give_up, self._metrics.session_lost)
         )

@@ -23,7 +23,7 @@ from bkpy.cli.bookie.identity import open_peers
 from bkpy.client.client import replication_context
 from bkpy.errors import ConfigError, CorruptDataError, IdentityError, MetadataConflictError
 from bkpy.metadata import paths
-from bkpy.metadata.bookies.cookies import read_cookie
+from bkpy.metadata.bookies.cookies import read_cookie, write_cookie
 from bkpy.metadata.bookies.retired import RetiredBy, read_retired, retire
 from bkpy.metadata.replication.election import leader
 from bkpy.metadata.store.memory import MemorySession
@@ -417,6 +417,19 @@ async def test_one_that_was_cut_off_when_it_was_decommissioned_never_registers_a
     assert not [path for path in registered if path in four.tree.paths]
     if again:
         assert await read_cookie(four.tree.session(), ROOT, outside) == cookie
+
+
+async def test_one_whose_cookie_has_another_version_registers_again(four: InProcess) -> None:
+    """As where the metadata store goes back to an older copy, or is restored."""
+    client = await four.client()
+    await cut_off(four, client, "a")
+    store = four.tree.session()
+    cookie = await read_cookie(store, ROOT, "a")
+    assert cookie is not None
+    await write_cookie(store, ROOT, "a", *cookie)
+    assert await read_cookie(store, ROOT, "a") == (cookie[0], cookie[1] + 1)
+    session(four.node("a")).resume()
+    await eventually(lambda: "a" in client.bookies)
 
 
 # --- the record -------------------------------------------------------------------------------------------------------

@@ -122,8 +122,8 @@ class Registration:
     """A bookie's own node.
 
     `identity` names the bookie's directories, which only one process can hold locked: a node with the same identity
-    belongs to a dead predecessor, and is replaced before its session times out. `cookie` is the value and version of
-    the bookie's cookie, which don't change while the bookie runs. A bookie that was decommissioned while it was cut
+    belongs to a dead predecessor, and is replaced before its session times out. `cookie` is the bookie's cookie, which
+    doesn't change while the bookie runs, though its version may. A bookie that was decommissioned while it was cut
     off, or whose id has another storage by now, doesn't register again. `on_death` is called when the registration
     ends: another process has taken the id, the cookie has changed, or the cluster is gone. What access control refuses
     is tried again, but for the first time.
@@ -137,7 +137,7 @@ class Registration:
         runtime: Runtime,
         *,
         identity: str = "",
-        cookie: tuple[bytes, int] | None = None,
+        cookie: bytes | None = None,
         on_death: Callable[[BaseException], None] | None = None,
         settings: MetadataSettings = _BOOKIE_DEFAULTS,
         stored_as: RegistrationFormat = JSON,
@@ -301,9 +301,10 @@ class Registration:
         found = await attempt(read_certainly(self._store, cookie))
         if isinstance(found, NotDone | Unknown):
             return NotDone(found.error)
-        # A cookie that was deleted and created again may have the same version, so both count.
-        if isinstance(found, Answer) and found.value == self._cookie:
-            return await create_certainly(self._store, node, Check(cookie, self._cookie[1]), attempts_max=1)
+        # Not by its version: another bookie's may have the same, and its own another one, if the store went back to an
+        # older copy, or was restored.
+        if isinstance(found, Answer) and found.value is not None and found.value[0] == self._cookie:
+            return await create_certainly(self._store, node, Check(cookie, found.value[1]), attempts_max=1)
         here = await self._look(path, doubt=False)
         if here is None or self._fields(here[0]).get("token") != self._token:
             raise self._not_known()
