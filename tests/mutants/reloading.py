@@ -12,8 +12,8 @@ MUTANTS = [
     Mutant(
         "a bookie that was moved leaves its former address in the metadata",
         "clients that come while it is away look for it where it was",
-        "        if known is not None and known[0] == cookie:\n            return known\n        former",
-        "        if known is not None:\n            return known\n        former",
+        "        if known is not None and known[0] == cookie:\n            return cookie\n        former",
+        "        if known is not None:\n            return cookie\n        former",
         ("tests/unit/bookie/test_new_address.py::test_a_bookie_that_is_started_elsewhere_under_its_id_is_found_there",),
     ),
     Mutant(

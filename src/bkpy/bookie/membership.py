@@ -190,17 +190,18 @@ class Membership:
 
     async def store_address(
         self, known: VersionedCookie | None, address: str, instance_id: str, identity: bytes
-    ) -> VersionedCookie:
+    ) -> bytes:
         """Make the cookie say that the bookie is at `address`, on the directories `identity`. `known`: what it was."""
         cookie = self._dialect.cookie.encode(self._settings.bookie_id, address, instance_id, identity)
         if known is not None and known[0] == cookie:
-            return known
+            return cookie
         former = "" if known is None else self._dialect.cookie.address(known[0])
         if former not in ("", address):
             log.warning("bookie %s has moved from %s to %s", self._settings.bookie_id, former, address)
-        return cookie, await self._write_cookie(cookie, None if known is None else known[1])
+        await self._write_cookie(cookie, None if known is None else known[1])
+        return cookie
 
-    async def _write_cookie(self, cookie: bytes, expected_version: int | None) -> int:
+    async def _write_cookie(self, cookie: bytes, expected_version: int | None) -> None:
         attempts_max = self._settings.metadata_write_attempts_max
         if self._dialect.of_bookkeeper:  # whose own bookies make these nodes, too
             for parent in (paths.COOKIES, paths.READ_ONLY):
@@ -217,7 +218,6 @@ class Membership:
             fields_of=self._dialect.cookie.fields,
         )
         self._known = cookie, version
-        return version
 
     # --- the registration -------------------------------------------------------------------------------------------
 

@@ -359,7 +359,7 @@ class BookieNode:
         self.address = await listening.listen(membership)
 
         # The cookie is the durable word of where the bookie is: written before the first registration.
-        value, _ = await membership.store_address(cookie, self.address, known.cluster.instance_id, storage.cookie)
+        value = await membership.store_address(cookie, self.address, known.cluster.instance_id, storage.cookie)
         if not is_confirmed(restore):  # a confirmation counts the reports of bookies that are registered
             await membership.withdraw_report()
         info = self._registered_as(listening)
