@@ -538,12 +538,13 @@ class SimWorker:
         self._resolved_at = 0.0  # results are seen in order, as the real worker's are
 
     def run(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
-        if self.closed:
-            raise RuntimeError(f"worker {self.name} is closed")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._queue.append((future, function, args))
-        self._schedule(loop)
+        if self.closed:
+            future.cancel()
+        else:
+            self._queue.append((future, function, args))
+            self._schedule(loop)
         return future
 
     def submit(

@@ -69,7 +69,10 @@ class Worker(Protocol):
     """A named thread that runs blocking calls one at a time, in the order in which they were submitted."""
 
     def run(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
-        """Run `function(*args)` on the worker; the future is resolved on the loop that called."""
+        """Run `function(*args)` on the worker; the future is resolved on the loop that called.
+
+        After `close`, nothing runs, and the future is cancelled.
+        """
 
     def submit(
         self, done: Callable[[T | None, BaseException | None], None], function: Callable[..., T], *args: Any

@@ -152,6 +152,7 @@ async def test_a_worker_calls_back_in_order_on_the_loop_with_a_result_or_an_erro
     after = await worker.run(len, "seven")
     worker.close()
     worker.submit(done, divmod, 7, 3)
+    assert worker.run(len, "eight").cancelled()
     await asyncio.sleep(0)
     here = threading.get_ident()
     assert called == [
