@@ -13,6 +13,7 @@ _CHANGED: Final = (_RESTORE + "test_entries_behind_a_changed_ensemble_are_found_
 _LATER: Final = (_RESTORE + "test_a_ledger_that_was_created_later_is_kept_until_an_operator_decides",)
 _ORPHAN: Final = (_RESTORE + "test_a_ledger_that_its_log_does_not_name_in_the_backup_is_no_orphan",)
 _ROOT: Final = (_RESTORE + "test_a_root_that_is_not_empty_or_the_former_one_is_refused",)
+_DISPUTES: Final = "tests/unit/bookie/connection/test_key_disputes.py::"
 _SALVAGE: Final = "tests/unit/storage/tools/test_salvage.py::"
 _ABSENT: Final = (_RESTORE + "test_an_absent_bookie_keeps_the_restore_unconfirmed_until_it_is_given_up",)
 
@@ -58,6 +59,34 @@ MUTANTS = [
         "return self._metadata if self._everywhere is None else widened(self._metadata, self._everywhere.bookies)",
         "return self._metadata",
         _CHANGED,
+    ),
+    Mutant(
+        "a bookie that has lost a ledger's key counts as not fenced",
+        "a ledger of a restored cluster can't be closed, though everybody has its entries",
+        "if status == Status.UNKNOWN and await self._is_fenced_without_key(",
+        "if False and await self._is_fenced_without_key(",
+        (_RESTORE + "test_a_bookie_that_has_lost_a_ledgers_key_keeps_nobody_from_closing_it_and_shows_its_entries",),
+    ),
+    Mutant(
+        "whoever has any key hears that a ledger whose key was lost is fenced",
+        "a stranger learns what the metadata alone may decide",
+        "return await self._service.key_authority.prove(ledger_id, claim.key) == Status.OK",
+        "return True",
+        (_DISPUTES + "test_a_ledger_whose_key_was_lost_is_fenced_for_whom_the_metadata_know_and_shows_nothing",),
+    ),
+    Mutant(
+        "a recovery of a restored ledger asks with its key for what a bookie has",
+        "a bookie that has lost the key shows nothing, and the ledger can't be closed",
+        "            flags = 0  # every bookie is fenced by now",
+        "            flags |= 0  # every bookie is fenced by now",
+        (_RESTORE + "test_a_bookie_that_has_lost_a_ledgers_key_keeps_nobody_from_closing_it_and_shows_its_entries",),
+    ),
+    Mutant(
+        "a bookie that can't tell why a ledger was not fenced breaks the protocol",
+        "the error speaks of an array of three elements",
+        "    if status == Status.UNKNOWN and m.is_refusal(reply.head):\n",
+        "    if False:\n",
+        ("tests/unit/protocol/wire/test_lac_reply.py::test_a_refusal_of_a_bookie_that_cannot_tell_says_why",),
     ),
     Mutant(
         "a recovery of a restored ledger writes back only what is not known to be acknowledged",

@@ -119,8 +119,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "the first key that is presented for a ledger stays",
         "a stranger keeps the writers and recoveries of coming ledgers out for good",
-        "return Status.UNAUTHORIZED if proven != key else await",
-        "return Status.UNAUTHORIZED if proven else await",
+        "return Status.OK if proven == key else Status.UNAUTHORIZED",
+        "return Status.OK if not proven else Status.UNAUTHORIZED",
         (f"{_DISPUTES}::test_a_stranger_who_is_first_keeps_no_writer_out",),
     ),
     Mutant(

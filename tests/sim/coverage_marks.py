@@ -93,6 +93,10 @@ SECOND_LIFE = "a ledger that was deleted was copied here again"
 THREE_FAULTS = "a quick run had three faults"
 DIRECTORIES_CHECKED = "the directories of a bookie were checked in the end"
 WENT_BACK = "a bookie noticed that the metadata store is older"
+RESTORED = "the metadata were restored from a backup"
+RESTORED_BEYOND_BACKUP = "a restored ledger was closed behind the end that the backup knew"
+READ_BEFORE_CONFIRMED = "an entry was read before a restore was confirmed"
+KEPT_FOR_LATER = "a bookie kept a ledger that the backup does not have"
 CREATED_WITHOUT = "a ledger was created without a bookie"
 TAKEN_IN = "a writer took in a bookie that was absent"
 WHOLE_AGAIN = "the integrity check came to its end"
@@ -198,6 +202,10 @@ EXPECTED: Mapping[str, tuple[str, ...]] = {
             SCRUBBED,
             MOVED_COPY,
             WENT_BACK,
+            RESTORED,
+            RESTORED_BEYOND_BACKUP,
+            READ_BEFORE_CONFIRMED,
+            KEPT_FOR_LATER,
             DIRECTORIES_CHECKED,
         ),
         *(LOG_TAKEN, LOG_FENCED, LOG_ROLLED, LOG_TRUNCATED, REBUILT, RETIRED, DRAIN_CANCELLED, REBALANCED),

@@ -294,7 +294,8 @@ class RestoreConfirmation:
                 "entries that the restored metadata name are on no bookie that is here:\n  "
                 + "\n  ".join(missing)
                 + "\nStart the bookies that have them and run this again in a while; delete ledgers that were deleted "
-                "after the backup (`bkpy ledger delete`); or accept that these entries stay unreadable (--accept-loss)"
+                "after the backup (`bkpy ledger delete`), and truncate logs again (`bkpy log truncate`); or "
+                "accept that these entries stay unreadable (--accept-loss)"
             )
 
 

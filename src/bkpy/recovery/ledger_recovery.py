@@ -398,6 +398,8 @@ class LedgerRecovery:
         metadata = self._asked()
         bookies = metadata.fragment_of(first).bookies
         size, quorum = metadata.ensemble_size, metadata.write_quorum
+        if self._everywhere is not None:
+            flags = 0  # every bookie is fenced by now, and one that has lost the ledger's key shows what it has
         given_up = None
         if self._giving_up is not None:
             given_up = {index for index, name in enumerate(bookies) if self._is_given_up(name)}

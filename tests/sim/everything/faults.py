@@ -10,6 +10,7 @@ from tests.sim.coverage_marks import DIED_AT_A_WRITE, DIED_IN_BOOKKEEPERS, struc
 from tests.sim.disk import PLENTY_BYTES
 
 from .drawing import DEATHS, LINKS
+from .restored import make_backup
 from .rot import rot, rot_in_a_journal, rot_in_an_index
 
 if TYPE_CHECKING:
@@ -203,6 +204,15 @@ async def _copy_taken(stage: Stage, fault: Fault, rng: Random) -> None:
     stage.older = stage.world.metadata.copy()
 
 
+async def _backup_made(stage: Stage, fault: Fault, rng: Random) -> None:
+    """Of the metadata, which are lost in the end."""
+    for n in range(5):
+        stage.backup = await make_backup(stage, f"/backups/{n}")
+        if stage.backup is not None:
+            return
+        await asyncio.sleep(0.3)
+
+
 async def _reply_lost_then_away(stage: Stage, fault: Fault, rng: Random) -> None:
     """A change of the ensemble is stored, but the reply is lost, and the host soon loses the store altogether.
 
@@ -309,6 +319,7 @@ _OTHERS = {
     "session lost": _session_lost,
     "lagging follower": _lagging_follower,
     "copy taken": _copy_taken,
+    "backup made": _backup_made,
     "replies lost": _replies_lost,
     "reply lost, then away": _reply_lost_then_away,
     "client dies": _host_dies,

@@ -461,6 +461,16 @@ def _visitors(drawing: Drawing) -> None:
         drawing.add_company(visitor.key)
 
 
+@feature("restored from a backup", 0.15)
+def _restored_from_a_backup(drawing: Drawing) -> None:
+    """The metadata are lost in the end, or in the middle of everything."""
+    if drawing.features & {"older copy of the metadata", "BookKeeper's protocol", "earlier version"}:
+        return
+    rng = drawing.stream("restored from a backup")
+    drawing.add_fault("backup", "backup made", rng)
+    drawing.shape["lost_in_the_storm"] = rng.random() < 0.5
+
+
 def _add_special_writer(drawing: Drawing, rng: Random, **more: JSON) -> Actor:
     """With the company that other writers have."""
     writer = _add_writer(drawing, rng, rng.randrange(20, 600 if drawing.long else 80), **more)

@@ -25,6 +25,7 @@ from .gone_back import GoneBack
 from .left_over import Nodes, check_directories
 from .oracle import Oracle, Violation
 from .plan import Plan
+from .restored import RestoredCluster
 from .stage import CREATION, Stage, bookie_settings, cluster_of
 
 if TYPE_CHECKING:
@@ -116,9 +117,15 @@ class Play:
     async def _play(self) -> None:
         await self._calm()
         await self._storm()
+        if self.stage.backup is not None and self.plan.shape.get("lost_in_the_storm"):
+            await self._leave_all_as_it_is()
+            await RestoredCluster(self.stage, self.stage.backup).play()
+            return
         await self._heal()
         await self._account()
-        if self.stage.older is not None:
+        if self.stage.backup is not None:
+            await RestoredCluster(self.stage, self.stage.backup).play()
+        elif self.stage.older is not None:
             await GoneBack(self.stage, self.stage.older).play()
         elif "directories checked" in self.plan.features:
             for stage in self.stage.parts:
@@ -148,8 +155,15 @@ class Play:
         await ACTORS[actor.kind](stage, actor)
         self.world.marks[acted(actor.kind, of_bookkeeper=stage.cluster.tree.of_bookkeeper)] += 1
 
-    async def _heal(self) -> None:
-        """Nothing goes wrong any more; all has to come to its end in bounded time."""
+    async def _leave_all_as_it_is(self) -> None:
+        """Nobody acts any more, and nothing goes wrong."""
+        self._calm_down()
+        left = [*self.acting.values(), *self.supervising]
+        for task in left:
+            task.cancel()
+        await asyncio.wait(left)
+
+    def _calm_down(self) -> None:
         stage = self.stage
         self.world.net.heal()
         for host in self.world.hosts.values():
@@ -158,6 +172,11 @@ class Play:
             bookie.host.disk.heal()
             bookie.host.disk.capacity_bytes = 1 << 40
         self.world.record("event", "faults have ended")
+
+    async def _heal(self) -> None:
+        """Nothing goes wrong any more; all has to come to its end in bounded time."""
+        stage = self.stage
+        self._calm_down()
         for host in (*stage.clients, *stage.workers, stage.operating):
             if not host.up:
                 stage.boot(host)

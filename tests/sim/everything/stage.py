@@ -14,7 +14,7 @@ from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import BookKeeperError, CorruptDataError
 from bkpy.replication.auto_recovery import AutoRecovery
 from tests.sim.buggify import consistent
-from tests.sim.cluster import ROOT, Bookie, Cluster
+from tests.sim.cluster import Bookie, Cluster
 from tests.sim.coverage_marks import JOURNAL_GIVEN_UP, REBUILT, TAKEN_OVER_STOPPED, TAKEN_OVER_TORN
 from tests.sim.earlier import EarlierBookies
 from tests.sim.strangers import Stranger
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tests.sim.log_users import LogUsers
 
     from .plan import Options, Plan
+    from .restored import Backup
 
 T = TypeVar("T")
 
@@ -94,6 +95,7 @@ class Stage(Users):
         self.calls: defaultdict[str, dict[asyncio.Future[None], None]] = defaultdict(dict)  # by host, may be cancelled
         self.cancelled_creations: set[bytes] = set()
         self.older: Mapping[str, Any] | None = None  # a copy of the metadata to which the store goes back in the end
+        self.backup: Backup | None = None  # from which the metadata are restored in the end
         self.refusals: defaultdict[str, str] = defaultdict(str)  # by bookie, why its last start has failed
         self.rotten_journals: set[str] = set()  # of these bookies bytes have flipped
         self.parts = [self]  # one for each cluster
@@ -199,7 +201,9 @@ class Stage(Users):
             host.start(self._work(host), name="worker").add_done_callback(_ignored)
 
     async def _work(self, host: Host) -> None:
-        recovery = AutoRecovery(self.settings, host.session(), ROOT, host.runtime, host.name, CollectorRegistry())
+        recovery = AutoRecovery(
+            self.settings, host.session(), self.cluster.tree.root, host.runtime, host.name, CollectorRegistry()
+        )
         recovery.start()
         await asyncio.Event().wait()
 

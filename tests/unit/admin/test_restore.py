@@ -495,6 +495,23 @@ async def test_a_restored_cluster_is_backed_up_and_restored_again(lost: Lost) ->
         assert (run.gone, run.failed) == (0, ""), run
 
 
+async def test_a_bookie_that_has_lost_a_ledgers_key_keeps_nobody_from_closing_it_and_shows_its_entries(
+    lost: Lost,
+) -> None:
+    writer = await opened(lost.former, (4, 4, 3))
+    await writer.append_batch(payloads(0, 10))
+    name = writer.metadata.fragments[-1].bookies[0]
+    await lost.back_up()
+    await lost.lose_metadata()
+    await lost.restore()
+    await lost.join()
+    state = (await lost.storage(name).states((writer.ledger_id,)))[writer.ledger_id]
+    assert state is not None
+    state.key = b""  # as behind a damaged journal
+    await lost.confirm()
+    assert await contents(await lost.client(), writer.ledger_id) == payloads(0, 10)
+
+
 # --- before the confirmation ------------------------------------------------------------------------------------------
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from bkpy.config.bookie import BookieSettings
     from bkpy.metadata.ledgers.metadata_probe import MetadataProbe
     from bkpy.storage.engine import LedgerStorage
+    from bkpy.storage.ledgers.info import LedgerInfo
     from bkpy.storage.memory_budget import MemoryBudget
 
 
@@ -213,12 +214,23 @@ class KeyAuthority:
         info = await self._storage.looked_up(ledger_id)
         if info is None or info.key == key:
             return Status.OK
-        proven = info.proven_key or await self._key_in_metadata(ledger_id)
+        status = await self._prove(info, key)
+        return await self._storage.replace_key(ledger_id, key) if status is Status.OK else status
+
+    async def prove(self, ledger_id: int, key: bytes) -> Status:
+        """Whether the metadata have this key of a ledger whose own was lost here: OK, or as of `decide`."""
+        info = await self._storage.looked_up(ledger_id)
+        status = Status.UNAVAILABLE if info is None else await self._prove(info, key)
+        self._count(status)
+        return status
+
+    async def _prove(self, info: LedgerInfo, key: bytes) -> Status:
+        proven = info.proven_key or await self._key_in_metadata(info.ledger_id)
         if proven is None:
             return Status.UNAVAILABLE
-        if (info := await self._storage.looked_up(ledger_id)) is not None:
-            info.proven_key = proven
-        return Status.UNAUTHORIZED if proven != key else await self._storage.replace_key(ledger_id, key)
+        if (known := await self._storage.looked_up(info.ledger_id)) is not None:
+            known.proven_key = proven
+        return Status.OK if proven == key else Status.UNAUTHORIZED
 
     async def _key_in_metadata(self, ledger_id: int) -> bytes | None:
         """The ledger's key, empty if there certainly is no such ledger; None if the metadata are unreadable now."""

@@ -192,6 +192,17 @@ class RequestHandler:
         self._service.waiters.wake((ledger_id,))
         return Status.OK
 
+    async def _is_fenced_without_key(self, ledger_id: int, claim: Claim) -> bool:
+        """Whether the ledger's key was lost here, and a recovery that has that of the metadata may count it as fenced.
+
+        It is in limbo, and takes no entry before it is CLOSED. What is stored here is not shown to the recovery: nobody
+        knows whose entries these are.
+        """
+        state = (await self._storage.states((ledger_id,)))[ledger_id]
+        if claim.key is None or state is None or state.key or not (state.limbo and state.fenced):
+            return False
+        return await self._service.key_authority.prove(ledger_id, claim.key) == Status.OK
+
     async def _read(self, correlation_id: int, read: m.Read, claim: Claim, marks: list[float]) -> None:
         if read.flags & Flags.RECOVERY:
             status = await self._fence(read.ledger_id, claim)
@@ -211,6 +222,9 @@ class RequestHandler:
     async def _read_lac(self, correlation_id: int, request: m.ReadLac, claim: Claim, marks: list[float]) -> None:
         if request.flags & Flags.RECOVERY:
             status = await self._fence(request.ledger_id, claim)
+            if status == Status.UNKNOWN and await self._is_fenced_without_key(request.ledger_id, claim):
+                self._connection.reply(Op.READ_LAC, correlation_id, m.pack([int(Status.UNKNOWN), 0, True]))
+                return
             if status != Status.OK:
                 self._fail(Op.READ_LAC, correlation_id, status, f"fencing ledger {request.ledger_id} was refused")
                 return

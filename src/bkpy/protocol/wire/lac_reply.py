@@ -58,6 +58,8 @@ def parse_lac_reply(codec: RecordCodec, reply: wire.Frame, ledger_id: int, booki
     status = m.reply_status(reply.head)
     if status not in (Status.OK, Status.UNKNOWN, Status.NO_SUCH_LEDGER):
         raise m.error_of(status, m.decode_error(reply.head).message, ledger_id=ledger_id, bookie=bookie_id)
+    if status == Status.UNKNOWN and m.is_refusal(reply.head):
+        raise m.error_of(status, m.decode_error(reply.head).message, ledger_id=ledger_id, bookie=bookie_id)
     fenced = m.decode_read_lac_reply(reply.head).fenced
     explicit = (-1, 0)
     flaw: CorruptDataError | DigestMismatchError | None = None

@@ -522,6 +522,12 @@ def decode_hello_reply(head: Bytes) -> HelloReply:
     return value
 
 
+def is_refusal(head: Bytes) -> bool:
+    """Whether it is a status with a message. UNKNOWN begins also answers of a bookie that doesn't know all."""
+    value = _unpack(head)
+    return isinstance(value, list) and tuple(map(type, value)) == (int, str)
+
+
 def decode_error(head: Bytes) -> ErrorReply:
     return ErrorReply(*_fields(head, (int, str), "reply"))
 

@@ -162,6 +162,34 @@ async def test_entries_under_a_wrong_key_stay_and_an_operator_hears_of_it(
     assert "ledger 0 has entries here under a key that is not the one in its metadata" in caplog.text
 
 
+async def lose_key(cluster: InProcess, ledger_id: int) -> None:
+    """The bookie has an entry of the ledger, and its index and journal have lost whose it is."""
+    owner = await Raw.connect(cluster)
+    owner.send(present(RIGHT, ledger_id), add(ledger_id, correlation_id=10))
+    assert (await owner.reply(10))[1] == Status.OK
+    owner.close()
+    state = await state_of(cluster, ledger_id)
+    state.key, state.limbo, state.fenced, state.fence_of_limbo = b"", True, True, True
+
+
+async def test_a_ledger_whose_key_was_lost_is_fenced_for_whom_the_metadata_know_and_shows_nothing(
+    cluster: InProcess,
+) -> None:
+    ledger_id = await make_ledger(cluster, RIGHT)
+    await lose_key(cluster, ledger_id)
+    stranger, owner = await Raw.connect(cluster), await Raw.connect(cluster)
+    stranger.send(present(WRONG, ledger_id), fence(ledger_id))
+    assert (await stranger.reply(20))[1] == [Status.UNKNOWN, f"fencing ledger {ledger_id} was refused"]
+    owner.send(fence(ledger_id))
+    assert (await owner.reply(20))[1][0] == Status.KEY_REQUIRED
+    owner.send(present(RIGHT, ledger_id), fence(ledger_id, 21))
+    assert (await owner.reply(21))[1] == [Status.UNKNOWN, 0, True]
+    owner.send(add(ledger_id, 1, correlation_id=22))
+    assert (await owner.reply(22))[1] != Status.OK
+    owner.send(frame(Op.READ, [RECOVERY, ledger_id, 0, 9, 1000], correlation_id=23))
+    assert (await owner.reply(23))[1][0] == Status.UNKNOWN
+
+
 async def test_while_the_metadata_are_away_nobody_is_believed_or_refused(
     cluster: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,13 @@ def test_a_refusal_is_raised_to_all() -> None:
             parse()
 
 
+def test_a_refusal_of_a_bookie_that_cannot_tell_says_why() -> None:
+    head = m.pack([int(Status.UNKNOWN), "the index can't be read"])
+    refusal = wire.Frame(Op.READ_LAC, 1, memoryview(head), memoryview(b""))
+    with pytest.raises(CorruptDataError, match=r"the index can't be read \[ledger 7, bookie b1\]"):
+        parse_lac_reply(CODEC, refusal, LEDGER, "b1")
+
+
 def test_the_last_entry_of_a_ledger_whose_password_is_not_known() -> None:
     assert unverified_last_entry(reply(Status.NO_SUCH_LEDGER), LEDGER, "b1") == -1
     explicit = CODEC.explicit_lac(7, 80)

@@ -1,0 +1,372 @@
+"""The end of a run whose metadata are lost, and restored from a backup that was made in mid-run.
+
+Bookies join the restored cluster in any order, and die now and then; an operator restores, confirms, and tries again
+what failed. What was ever acknowledged in a ledger of the backup is read with equal bytes, and is on every bookie that
+the restored metadata name; nobody is told before that it isn't there; bookies keep what was written to ledgers that the
+backup doesn't have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import itertools
+from typing import TYPE_CHECKING, Any
+
+from bkpy.admin.client import AdminClient
+from bkpy.admin.restore_confirmation import RestoreConfirmation
+from bkpy.client.client import replication_context
+from bkpy.config.shared import MetadataSettings
+from bkpy.errors import BookKeeperError, NoSuchEntryError, NoSuchLedgerError
+from bkpy.metadata import paths
+from bkpy.metadata.backup.backup import back_up
+from bkpy.metadata.backup.restore import restore_backup
+from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerState
+from bkpy.protocol.log.log_list import LogList
+from bkpy.protocol.repair.holdings import holdings
+from tests.hooks import cluster_of
+from tests.sim.cluster import Tree, held_by
+from tests.sim.coverage_marks import KEPT_FOR_LATER, READ_BEFORE_CONFIRMED, RESTORED, RESTORED_BEYOND_BACKUP
+from tests.sim.stories import PASSWORD
+from tests.sim.world import HostDied
+
+from .oracle import LedgerStory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from bkpy.client.client import Client
+    from bkpy.metadata.backup.restore import Restored
+    from tests.sim.cluster import Bookie
+
+    from .stage import Stage
+
+ROOT = "/restored"
+DELETES_AGAIN = 30  # times, before nothing else is left to be deleted
+COLLECTS_WITHIN_S = 10.0  # several rounds of every bookie's collection
+_WHEN = "after the metadata were restored, "
+
+
+class Backup:
+    """A backup in a file of the operator's host, and what there certainly was all the time that it took."""
+
+    def __init__(self, path: str, ledgers: frozenset[int]) -> None:
+        self.path = path
+        self.ledgers = ledgers
+
+
+async def make_backup(stage: Stage, path: str) -> Backup | None:
+    """By the operator; None if that fails now."""
+    backup: Backup | None = None
+
+    async def act(client: Client) -> None:
+        nonlocal backup
+        before = frozenset(metadata.ledger_id for metadata in stage.oracle.ledgers())
+        files = stage.operating.runtime.files
+        files.make_dirs(path.rpartition("/")[0])
+        await back_up(cluster_of(client), files, path)
+        backup = Backup(path, before.intersection(metadata.ledger_id for metadata in stage.oracle.ledgers()))
+
+    with contextlib.suppress(BookKeeperError):
+        await stage.on(stage.operating.name, act)
+    return backup
+
+
+class RestoredCluster:
+    """All that was to happen has, or all dies in the middle of it."""
+
+    def __init__(self, stage: Stage, backup: Backup) -> None:
+        self.stage = stage
+        self.backup = backup
+        self.former = stage.cluster.tree
+        self.tree = Tree(ROOT, self.former.layout, self.former.codec)
+        self.rng = stage.schedule.stream("restored")
+        self.as_backed_up: dict[int, LedgerMetadata] = {}
+
+    async def play(self) -> None:
+        stage = self.stage
+        await self._all_die()
+        held = {bookie: {i for i, ids in bookie.promises.items() if ids} for bookie in self._bookies()}
+        restored = await stage.within("metadata restored", self._restore())
+        self.as_backed_up = {metadata.ledger_id: metadata for metadata in self._ledgers()}
+        if left := {i for i in self.backup.ledgers if not self._is_deleted(i)} - self.as_backed_up.keys():
+            self._violated("I2", f"the backup lacks ledgers {sorted(left)}, which were there all the time")
+        stage.world.marks[RESTORED] += 1
+        stage.cluster.tree = self.tree
+        supervising = [asyncio.create_task(self._join()), asyncio.create_task(self._deaths())]
+        for host in (*stage.clients, stage.operating):
+            if not host.up:
+                stage.boot(host)
+        probing = asyncio.create_task(stage.on(stage.clients[0].name, self._probe))
+        await stage.within("restore confirmed", self._on_operator(self._confirm))
+        probing.cancel()
+        await self._on_operator(self._check, copies=True)
+        await stage.within("bookies take entries", self._on_operator(self._write_anew))
+        for host in stage.workers:
+            stage.boot(host)
+        await asyncio.sleep(COLLECTS_WITHIN_S)
+        await self._on_operator(self._check, copies=False)
+        later = range(restored.restore.kept_from, restored.restore.kept_to + 1)
+        for bookie, ledgers in held.items():
+            newer = {i for i in ledgers if i in later and i not in self.as_backed_up}
+            stage.world.marks[KEPT_FOR_LATER] += bool(newer)
+            if bookie.host.up and (lost := newer.difference(await bookie.held())):
+                self._violated(
+                    "I2", f"{bookie.host.name} has collected {sorted(lost)}, which may have been created since"
+                )
+        for one in supervising:
+            one.cancel()
+
+    def _bookies(self) -> list[Bookie]:
+        """Those that the former cluster had. One that was about to join it, or had just been formatted, is new."""
+        oracle, cookies = self.stage.oracle, f"{ROOT}/{paths.COOKIES}"
+        return [
+            bookie
+            for bookie in self.stage.cluster.bookies
+            if not self.stage.is_gone(bookie)
+            and (_has_begun(bookie) or oracle.data(f"{cookies}/{bookie.settings.bookie_id}") is not None)
+        ]
+
+    async def _all_die(self) -> None:
+        stage = self.stage
+        for host in (*stage.clients, *stage.workers, stage.operating):
+            if host.up:
+                stage.dies(host, power=self.rng.random() < 0.5)
+        for bookie in stage.cluster.bookies:
+            how = self.rng.choice(("stop", "crash", "power cut"))
+            if bookie.host.up and how == "stop" and bookie.node is not None and not stage.is_gone(bookie):
+                with contextlib.suppress(HostDied):
+                    await bookie.stop()
+            elif bookie.host.up and how == "power cut":
+                bookie.host.power_cut()
+            elif bookie.host.up:
+                bookie.host.crash()
+
+    # --- the store ----------------------------------------------------------------------------------------------------
+
+    async def _restore(self) -> Restored:
+        """The operator's process dies now and then, and loses replies; what it has begun goes on."""
+        host, settings = self.stage.operating, MetadataSettings(restore_nodes_max=self.rng.choice((1, 3, 50)))
+        unlucky = self.rng.choice((0, 1, 3))
+        while True:
+            host.boot()
+            if unlucky:
+                host.faults.chances = {"metadata.request_lost": 0.1, "metadata.reply_lost": 0.1}
+            restoring = host.start(
+                restore_backup(host.session(), ROOT, host.runtime.files, self.backup.path, settings=settings)
+            )
+            await asyncio.wait([restoring], timeout=self.rng.random() ** 3 if unlucky else None)
+            host.faults.chances = {}
+            unlucky = max(0, unlucky - 1)
+            done = restoring.done() and restoring.exception() is None
+            host.crash()
+            if done:
+                return restoring.result()
+
+    def _ledgers(self) -> Iterable[LedgerMetadata]:
+        """Of the restored cluster, as they are stored."""
+        metadata = self.stage.world.metadata
+        for path in metadata.paths:
+            if path.startswith(f"{ROOT}/"):
+                ledger_id = self.tree.layout.id_of(path.removeprefix(f"{ROOT}/"))
+                if ledger_id is not None:
+                    yield self.tree.codec.decode(ledger_id, metadata.node(path).data)
+
+    def _is_deleted(self, ledger_id: int) -> bool:
+        """Whether it was, in the former cluster."""
+        return self.stage.oracle.data(self.former.path_of(ledger_id)) is None
+
+    # --- bookies ------------------------------------------------------------------------------------------------------
+
+    async def _join(self) -> None:
+        """All of them, in any order."""
+        stage = self.stage
+        bookies = self._bookies()
+        self.rng.shuffle(bookies)
+        for bookie in bookies:
+            bookie.tree = self.tree
+            uri = bookie.settings.metadata_uri.removesuffix(self.former.root) + ROOT
+            bookie.settings = bookie.settings.model_copy(update={"metadata_uri": uri})
+            bookie.mends = True
+            bookie.rebuilds |= not _has_begun(bookie)
+        for bookie in bookies:
+            await asyncio.sleep(self.rng.random() ** 3 * 3)
+            async with stage.busy[bookie.host.name]:
+                if not bookie.host.up:
+                    await stage.start(bookie)
+        await stage.keep_up()
+
+    async def _deaths(self) -> None:
+        for _ in range(self.rng.choice((0, 1, 3))):
+            await asyncio.sleep(self.rng.random() ** 2 * 4)
+            bookie = self.rng.choice(self._bookies())
+            if bookie.host.up and self.rng.random() < 0.5:
+                bookie.host.crash()
+            elif bookie.host.up:
+                bookie.host.power_cut()
+
+    # --- the operator -------------------------------------------------------------------------------------------------
+
+    async def _on_operator(self, act: Any, **options: Any) -> None:
+        assert await self.stage.on(self.stage.operating.name, functools.partial(act, **options))
+
+    async def _confirm(self, client: Client) -> None:
+        """Until it is done. What was deleted since is deleted again; losses are accepted where there may be some."""
+        stage, oracle = self.stage, self.stage.oracle
+        cluster = cluster_of(client)
+        confirmation = RestoreConfirmation(replication_context(client), stage.settings, None)
+        for tries in itertools.count():
+            without = [name for name in oracle.gone if await cluster.store.exists(f"{ROOT}/{paths.COOKIES}/{name}")]
+            # The last ledger of a log is not deleted again, though all of it was truncated.
+            accept_loss = bool(oracle.gone and oracle.may_lose) or (tries > DELETES_AGAIN and bool(stage.logs))
+            try:
+                await confirmation.run(without=without, accept_loss=accept_loss)
+            except BookKeeperError as error:
+                stage.world.record("operator", "did not confirm the restore", str(error))
+                await self._delete_again(client)
+                await asyncio.sleep(0.5)
+            else:
+                return
+
+    async def _delete_again(self, client: Client) -> None:
+        """What was deleted, or truncated, since the backup."""
+        metadata, logs = self.stage.world.metadata, f"{ROOT}/{paths.LOGS}/"
+        names = {path.removeprefix(logs).partition("/")[0] for path in metadata.paths if path.startswith(logs)}
+        for name in sorted(names):
+            former = self.stage.oracle.data(f"{self.former.root}/{paths.LOGS}/{name}")
+            with self._noting(name):
+                if former is None:
+                    await client.delete_log(name)
+                    continue
+                first = LogList.decode(name, former).first_position
+                async with await client.read_log(name, password=PASSWORD) as reader:
+                    first = min(first, reader.next_position)
+                    if first > reader.first_position:
+                        await AdminClient(client).truncate_log(name, first, password=PASSWORD, ignore_consumers=True)
+        for one in [*self._ledgers()]:
+            if self._is_deleted(one.ledger_id):
+                with self._noting(str(one.ledger_id)):
+                    await client.delete_ledger(one.ledger_id)
+
+    @contextlib.contextmanager
+    def _noting(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except BookKeeperError as error:
+            self.stage.world.record("operator", "did not delete again", f"{name} {error}")
+
+    async def _write_anew(self, client: Client) -> None:
+        """As soon as bookies take entries again."""
+        while True:
+            try:
+                writer = await client.create_ledger(ensemble_size=2, write_quorum=2, ack_quorum=2, password=PASSWORD)
+                await writer.append(b"new")
+                await writer.close()
+            except BookKeeperError:
+                await asyncio.sleep(0.2)
+            else:
+                break
+        if writer.ledger_id in self.as_backed_up or writer.ledger_id in self.stage.oracle.created:
+            self._violated("I2", f"the id {writer.ledger_id} was given out twice")
+
+    # --- what is read -------------------------------------------------------------------------------------------------
+
+    async def _probe(self, client: Client) -> None:
+        """Before the confirmation a ledger may be unreadable, and never ends too early or lacks an entry."""
+        rng = self.stage.schedule.stream("restored probe")
+        while True:
+            await asyncio.sleep(rng.random())
+            stories = self._stories()
+            if not stories:
+                return
+            story = rng.choice(stories)
+            last = max(story.payloads, default=-1)
+            try:
+                reader = await client.open_ledger(story.ledger_id, password=PASSWORD)
+                if reader.closed and reader.last_add_confirmed < last:
+                    self._violated("I1", f"ledger {story.ledger_id} ends at {reader.last_add_confirmed}, before {last}")
+                entry_id = min(rng.choice([*story.payloads, 0]), reader.last_add_confirmed)
+                async for entry in reader.read(entry_id, entry_id):
+                    self.stage.world.marks[READ_BEFORE_CONFIRMED] += 1
+                    if story.payloads.get(entry_id, entry.data) != entry.data:
+                        self._violated("I2", f"entry {entry_id} of ledger {story.ledger_id} has other bytes")
+                await reader.close()
+            except (NoSuchEntryError, NoSuchLedgerError) as error:
+                if story.payloads and not self._is_deleted(story.ledger_id):
+                    self._violated("I9", f"ledger {story.ledger_id}: {error}")
+            except BookKeeperError:
+                pass
+
+    def _stories(self) -> list[LedgerStory]:
+        """Of ledgers that are in the backup, were not deleted, and can't have lost anything."""
+        oracle, found = self.stage.oracle, []
+        for story in self.stage.stories.by_id.values():
+            assert isinstance(story, LedgerStory)
+            may_lack = story.stored.accepted_loss is not None or (oracle.gone and story.ledger_id in oracle.may_lose)
+            if story.ledger_id in self.as_backed_up and not self._is_deleted(story.ledger_id) and not may_lack:
+                found.append(story)
+        return found
+
+    async def _check(self, client: Client, *, copies: bool) -> None:
+        """Everything is there; with `copies`, on every bookie that is named."""
+        for story in self._stories():
+            metadata = await client.ledger_metadata(story.ledger_id)
+            before = self.as_backed_up[story.ledger_id]
+            name, last = f"ledger {story.ledger_id}", max(story.payloads, default=-1)
+            if metadata.state is not LedgerState.CLOSED:
+                self._violated("I3", f"{name} is {metadata.state}")
+                continue
+            if before.state is LedgerState.CLOSED and metadata.last_entry != before.last_entry:
+                self._violated("I3", f"{name} ended at {before.last_entry}, and ends at {metadata.last_entry}")
+            if metadata.last_entry < last:
+                self._violated("I1", f"{name} ends at {metadata.last_entry}, and {last} was acknowledged")
+            if before.state is not LedgerState.CLOSED and metadata.last_entry > max(before.last_entry, 0):
+                self.stage.world.marks[RESTORED_BEYOND_BACKUP] += 1
+            await self._check_contents(client, story, metadata)
+            if copies:
+                await self._check_copies(client, story, metadata)
+
+    async def _check_contents(self, client: Client, story: LedgerStory, metadata: LedgerMetadata) -> None:
+        reader = await client.open_ledger(story.ledger_id, password=PASSWORD)
+        try:
+            found = [entry async for entry in reader.read(0, metadata.last_entry)] if metadata.last_entry >= 0 else []
+        except BookKeeperError as error:
+            self._violated("I2", f"ledger {story.ledger_id} can't be read: {error}")
+            return
+        if [entry.entry_id for entry in found] != list(range(metadata.last_entry + 1)):
+            self._violated("I2", f"ledger {story.ledger_id} has not every entry once, in order")
+        for entry in found:
+            if story.payloads.get(entry.entry_id, entry.data) != entry.data:
+                self._violated("I2", f"entry {entry.entry_id} of ledger {story.ledger_id} has other bytes")
+        await reader.close()
+
+    async def _check_copies(self, client: Client, story: LedgerStory, metadata: LedgerMetadata) -> None:
+        by_name = {bookie.settings.bookie_id: bookie for bookie in self._bookies()}
+        reader = await client.open_ledger(story.ledger_id, password=PASSWORD)
+        for held in holdings(metadata):
+            assert held.last_entry is not None
+            for share in held.shares:
+                bookie = by_name.get(share.bookie_id)
+                wanted = {n for start in share.starts for n in range(start, held.last_entry + 1, share.step)}
+                wanted -= self.stage.oracle.rot[share.bookie_id][story.ledger_id]
+                if bookie is None or not wanted:
+                    continue
+                while True:
+                    try:
+                        has = await held_by(reader, story.payloads, bookie, held.last_entry, in_limbo=True)
+                        break
+                    except BookKeeperError:
+                        await asyncio.sleep(0.2)  # it has just died, and comes back
+                assert has is not None
+                if lacks := wanted - has:
+                    self._violated("I7", f"{share.bookie_id} lacks {sorted(lacks)} of ledger {story.ledger_id}")
+        await reader.close()
+
+    def _violated(self, invariant: str, what: str) -> None:
+        self.stage.oracle.violate(invariant, f"{_WHEN}{what}")
+
+
+def _has_begun(bookie: Bookie) -> bool:
+    """Whether its directories belong to a cluster."""
+    return bookie.host.disk.exists(f"{bookie.settings.journal_directories[0]}/cookie.json")
