@@ -17,6 +17,14 @@ _ROLLING = "tests/unit/log/test_rolling.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(
+        "a deletion that was cut short is none of the next call's business",
+        "the log is said not to be there, while its writer isn't fenced and its name can't be used",
+        "if log_list.deleted:  # by a call that has not come to its end: perhaps its writer isn't fenced yet\n"
+        "                return\n",
+        'if log_list.deleted:\n                raise NoSuchLogError(f"log {name} has been deleted")\n',
+        (f"{_MAINTENANCE}::test_a_deletion_that_was_cut_short_is_completed_by_the_next_call",),
+    ),
+    Mutant(
         "one log that can't be maintained ends the maintenance of those behind it",
         "with one unreadable list nothing is truncated, deleted or swept any more",
         """                if _concerns_all(error):

@@ -156,8 +156,8 @@ class BlockingClient(BlockingOwner):
         When it returns, the log's last ledgers are fenced: no append of its writer is acknowledged any more. Where too
         few of their bookies can be reached, it logs a warning, and the writer ends when it is notified of the deletion.
 
-        If it is cancelled, or fails as when the metadata store is away, the log may be deleted or not. A second call
-        finds out.
+        If it is cancelled, or fails as when the metadata store is away, the log may be deleted or not, and its writer
+        may not be fenced. A second call completes it, or raises `NoSuchLogError` if nothing is left to do.
         """
         self._call(self._of.delete_log, name)
 

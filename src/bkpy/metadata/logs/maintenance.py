@@ -322,17 +322,19 @@ class LogMaintenance:
                 )
 
     async def delete(self, name: str, fence: Fence) -> None:
-        """Delete the log, its ledgers and its consumers. Raises `NoSuchLogError` if there is none.
+        """Delete the log, its ledgers and its consumers. Raises `NoSuchLogError` if nothing is left of one.
 
-        The first write deletes the log for everybody; after a later error the auditor does the rest. When this returns,
-        the log's writer gets no acknowledgement any more, if enough bookies could be fenced.
+        The first write deletes the log for everybody; after a later error the next call does the rest, or the auditor.
+        When this returns, the log's writer gets no acknowledgement any more, if enough bookies could be fenced.
         """
         await self._delete_all_later(name)
         await self._forget(name, fence)
 
     async def _delete_all_later(self, name: str) -> None:
         for _ in range(self._settings.log_conflicts_max):
-            log_list, version = await self._logs.read(name, fresh=True)
+            log_list, version = await self._logs.read(name, fresh=True, include_deleted=True)
+            if log_list.deleted:  # by a call that has not come to its end: perhaps its writer isn't fenced yet
+                return
             pending_delete = log_list.pending_delete + tuple(segment.ledger_id for segment in log_list.segments)
             gone = dataclasses.replace(
                 log_list,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -222,6 +223,26 @@ async def test_a_deleted_log_leaves_nothing(world: LogWorld) -> None:
     for name in (NAME, "other"):
         with pytest.raises(NoSuchLogError):
             await world.maintenance.delete(name, world.fence)
+
+
+async def test_a_deletion_that_was_cut_short_is_completed_by_the_next_call(world: LogWorld) -> None:
+    """Who repeats it after an error is told of success, and the log's writer is fenced by then."""
+    for call in itertools.count():
+        world = await LogWorld().begin()
+        await world.consumer("billing", 12)
+        maintenance = world.opened([None] * call + [AWAY])
+        try:
+            await maintenance.delete(NAME, world.fence)
+        except MetadataUnavailableError:
+            await world.opened().delete(NAME, world.fence)
+        else:
+            break
+        assert set(world.fenced) >= set(world.segments[-2:]), call
+        assert world.ledgers() == set(), call
+        assert not [path for path in world.tree.paths if path.startswith(LIST)], call
+        with pytest.raises(NoSuchLogError, match="there is no log orders"):
+            await world.maintenance.delete(NAME, world.fence)
+    assert call > 10
 
 
 async def test_the_auditor_leaves_a_log_with_a_writer_alone() -> None:
