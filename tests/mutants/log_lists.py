@@ -14,6 +14,7 @@ _PAGED = "tests/unit/metadata/logs/test_paged_logs.py"
 _LONG = "tests/unit/log/test_paged_log.py"
 _RARE = "tests/unit/log/test_rare_log_steps.py"
 _ROLLING = "tests/unit/log/test_rolling.py"
+_TAKEOVERS = "tests/unit/log/test_takeovers.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(
@@ -23,6 +24,23 @@ MUTANTS: list[Mutant] = [
         "                return\n",
         'if log_list.deleted:\n                raise NoSuchLogError(f"log {name} has been deleted")\n',
         (f"{_MAINTENANCE}::test_a_deletion_that_was_cut_short_is_completed_by_the_next_call",),
+    ),
+    Mutant(
+        "an opener that was overtaken takes the lease of its successor",
+        "until its next retention, the log's writer is fenced by a client that was not to wait for it",
+        "if log_list is None or log_list.writer != token:",
+        "if log_list is None:",
+        (
+            f"{_LISTS}::test_an_opener_that_was_overtaken_leaves_its_successor_the_lease",
+            f"{_TAKEOVERS}::test_the_lease_is_that_of_the_writer_whenever_another_client_comes_in_between",
+        ),
+    ),
+    Mutant(
+        "an opener that is overtaken while it takes the lease removes that of its successor's successor",
+        "until its next retention, the log's writer is fenced by a client that was not to wait for it",
+        "Delete(path, found.version), present, attempts_max=1)",
+        "Delete(path, found.version), attempts_max=1)",
+        (f"{_LISTS}::test_an_opener_that_was_overtaken_leaves_its_successor_the_lease",),
     ),
     Mutant(
         "one log that can't be maintained ends the maintenance of those behind it",

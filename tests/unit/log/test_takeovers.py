@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
@@ -20,6 +21,7 @@ from bkpy.metadata.store.memory import MemorySession
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    import bkpy
     from bkpy.client.client import Client
 
 T = TypeVar("T")
@@ -143,3 +145,33 @@ async def test_a_writer_in_trouble_at_any_step_loses_nothing(cluster: InProcess,
     while await play(cluster, f"log-{at}", at, trouble, metadata_write_attempts_max=attempts):
         at += stride()
     assert at > 40
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # of clients that are closed with writers in trouble
+async def test_the_lease_is_that_of_the_writer_whenever_another_client_comes_in_between(cluster: InProcess) -> None:
+    """Else `open_log(wait=False)` doesn't find the writer, and fences it."""
+    first, other = await cluster.client(**FAST), await cluster.client(**FAST, client_name="other")
+    taken_over = 0
+    for at in itertools.count(1):
+        name = f"log-{at}"
+        writers = [await first.open_log(name, create=True)]
+        client, session = await faulty_client(cluster, client_name="overtaken")
+
+        async def take_over(name: str = name, writers: list[bkpy.LogWriter] = writers) -> None:
+            writers.append(await other.open_log(name))
+
+        session.count(at, take_over)
+        writers.append(await client.open_log(name))
+        reached, session.calls = session.calls >= at, -1
+        logs = log_parts(first).logs
+        log_list, _ = await logs.read(name, fresh=True)
+        assert await logs.lease_holder(name, log_list.uid) == log_list.writer_label, at
+        taken_over += " other " in log_list.writer_label
+        for log in writers:
+            log.abandon()
+        await client.close()
+        cluster.clients.remove(client)
+        if not reached:
+            break
+    assert at > 20
+    assert taken_over > 3

@@ -371,7 +371,8 @@ class LogStore:
     async def take_lease(self, name: str, uid: str, token: str, label: str, *, replace: bool = False) -> LeaseOutcome:
         """Take the lease of the log with this `uid` for the writer with this token, until the session ends.
 
-        `HeldBy` if another writer has it, unless `replace`. Raises `NoSuchLogError`.
+        `HeldBy` if another writer has it; with `replace`, only if the list has another writer by now. Raises
+        `NoSuchLogError`.
         """
         path = self._lease_path(name, uid)
         lease_value = _LEASE.encode({"token": token, "label": label, "since_ms": self.now_ms()})
@@ -382,11 +383,15 @@ class LogStore:
             if found is not None:
                 if found.token == token:
                     return Taken()
-                if not replace:
+                log_list, version = await self.read(name, fresh=True) if replace else (None, -1)
+                if log_list is None or log_list.writer != token:  # else an opener would take its successor's
                     return HeldBy(found.label, found.since_ms)
-                removed = await delete_certainly(self.store, path, found.version, attempts_max=1)
+                present = self.list_check(name, version)
+                removed = await delete_together(self.store, Delete(path, found.version), present, attempts_max=1)
                 if isinstance(removed, NotDone):
                     return removed
+                if isinstance(removed, Changed):
+                    continue
                 # The writer before may be about to delete its own: that must not be the version of the new one.
                 others = () if found.version else (Put(path, lease_value, 0),)
             outcome = await create_certainly(self.store, lease, *others, attempts_max=self._attempts_max)

@@ -196,6 +196,13 @@ async def test_who_watches_hears_of_changes(tree: MemoryStore) -> None:
 # --- the lease --------------------------------------------------------------------------------------------------
 
 
+def written_by(tree: MemoryStore, token: str) -> None:
+    """The log has the writer with this token."""
+    node = tree.node(LIST)
+    log_list = dataclasses.replace(LogList.decode("orders", node.data), writer=token)
+    tree.apply(Put(LIST, log_list.encode(), node.version), 0)
+
+
 async def test_one_has_the_lease(tree: MemoryStore) -> None:
     await made(tree)
     a, b = opened(tree), opened(tree)
@@ -209,6 +216,7 @@ async def test_one_has_the_lease(tree: MemoryStore) -> None:
     assert await b.lease_holder("orders", "u1") == "host a"
     await b.drop_lease("orders", "u1", "t2")
     assert await b.lease_holder("orders", "u1") == "host a"
+    written_by(tree, "t2")
     assert await b.take_lease("orders", "u1", "t2", "host b", replace=True) == Taken()
     assert await a.lease_holder("orders", "u1") == "host b"
     await a.drop_lease("orders", "u1", "t1")
@@ -228,6 +236,7 @@ async def test_a_writer_that_gives_up_its_lease_takes_none_from_its_successor(tr
             if before.calls == 2:  # the next one removes what was read
                 before.before_each = None
                 successor = on(stores[number])
+                written_by(tree, f"t{number}")
                 assert (
                     await successor.take_lease("orders", "u1", f"t{number}", f"host {number}", replace=True) == Taken()
                 )
@@ -237,6 +246,31 @@ async def test_a_writer_that_gives_up_its_lease_takes_none_from_its_successor(tr
         assert await opened(tree).lease_holder("orders", "u1") == f"host {follows}"
     await on(stores[-1]).drop_lease("orders", "u1", "t3")
     assert await opened(tree).lease_holder("orders", "u1") is None
+
+
+async def test_an_opener_that_was_overtaken_leaves_its_successor_the_lease(tree: MemoryStore) -> None:
+    """The successors replace the lease before any of its requests."""
+    for call in range(9):
+        await made(tree)
+        assert await opened(tree).take_lease("orders", "u1", "t0", "host 0") == Taken()
+        written_by(tree, "t1")
+        overtaken = Troubled(tree)
+
+        async def succeed(before: Troubled = overtaken, call: int = call) -> None:
+            if before.calls == call:
+                before.before_each = None
+                for number in (2, 3):  # by then the lease's node has the version of that which the opener has read
+                    written_by(tree, f"t{number}")
+                    taken = await opened(tree).take_lease("orders", "u1", f"t{number}", f"host {number}", replace=True)
+                    assert taken == Taken()
+
+        overtaken.before_each = succeed
+        await on(overtaken).take_lease("orders", "u1", "t1", "host 1", replace=True)
+        done = overtaken.before_each is not None
+        assert await opened(tree).lease_holder("orders", "u1") == ("host 1" if done else "host 3"), call
+        tree.apply(Delete(f"{LIST}/u1/lease", None), 0)
+        removed(tree)
+    assert done
 
 
 async def test_the_lease_goes_with_the_session(tree: MemoryStore) -> None:
@@ -274,8 +308,9 @@ async def test_the_lease_of_a_deleted_log_is_none_of_another_of_that_name(tree: 
 async def test_a_lost_request_or_reply_takes_the_lease_all_the_same(tree: MemoryStore, trouble: str) -> None:
     await made(tree)
     assert await opened(tree, [None] * 4 + [trouble]).take_lease("orders", "u1", "t1", "host a") == Taken()
+    written_by(tree, "t2")
     assert (
-        await opened(tree, [None] * 2 + [trouble]).take_lease("orders", "u1", "t2", "host b", replace=True) == Taken()
+        await opened(tree, [None] * 4 + [trouble]).take_lease("orders", "u1", "t2", "host b", replace=True) == Taken()
     )
 
 
@@ -286,8 +321,9 @@ async def test_a_lease_that_can_not_be_taken_is_no_lease(tree: MemoryStore) -> N
         await opened(tree, [None] * 4 + [REQUEST_LOST] * 2).take_lease("orders", "u1", "t1", "a"), Unknown
     )
     assert await opened(tree).take_lease("orders", "u1", "t1", "a") == Taken()
+    written_by(tree, "t2")
     assert isinstance(
-        await opened(tree, [None] * 2 + [AWAY]).take_lease("orders", "u1", "t2", "b", replace=True), NotDone
+        await opened(tree, [None] * 4 + [AWAY]).take_lease("orders", "u1", "t2", "b", replace=True), NotDone
     )
     with pytest.raises(MetadataUnavailableError):
         await opened(tree, [None] * 2 + [AWAY]).drop_lease("orders", "u1", "t1")
@@ -298,6 +334,7 @@ async def test_of_an_unreadable_lease_it_is_known_that_it_is_there(tree: MemoryS
     await made(tree)
     tree.apply(Create(f"{LIST}/u1/lease", b"?"), 0)
     assert isinstance(await opened(tree).take_lease("orders", "u1", "t1", "a"), HeldBy)
+    written_by(tree, "t1")
     assert await opened(tree).take_lease("orders", "u1", "t1", "a", replace=True) == Taken()
 
 
