@@ -458,6 +458,13 @@ MUTANTS: list[Mutant] = [
         (_ARGUMENTS + "test_a_bad_id_is_refused_at_the_call",),
     ),
     Mutant(
+        "infinity is a time",
+        "a list of ledgers ends with an error that doesn't say which argument is wrong",
+        "if not -sys.float_info.max <= seconds <= sys.float_info.max:",
+        "if seconds != seconds:",
+        (_ARGUMENTS + "test_a_bad_time_is_refused_at_the_call",),
+    ),
+    Mutant(
         "the last fragment ends at 2^62",
         "a read of the highest ids is malformed, and costs all writers their connections",
         "return fragments[-1], ENTRY_ID_MAX",

@@ -15,7 +15,7 @@ from bkpy.admin.decommission import Decommission, answers
 from bkpy.admin.drain import BookieDrain
 from bkpy.admin.ledger_filter import STATES, LedgerFilter
 from bkpy.admin.rebalance import Rebalancer
-from bkpy.client.arguments import check_ledger_id, check_password, check_position
+from bkpy.client.arguments import check_ledger_id, check_password, check_position, check_time
 from bkpy.client.client import (
     NO_ADMINISTRATION,
     audit_trail,
@@ -299,6 +299,8 @@ class AdminClient:
         """
         if state is not None and state not in STATES:
             raise ConfigError(f"state is one of {', '.join(STATES)}, not {state!r}")
+        if since is not None:
+            check_time("since", since)
         since_ms = None if since is None else int(since * 1000)
         wanted = LedgerFilter(state, since_ms, bookie, dict(custom or {}), missing_copies)
         if missing_copies:
@@ -483,6 +485,7 @@ class AdminClient:
         What a record says of its actor is what that process said: no proof.
         """
         self._guard.check()
+        check_time("since", since)
         return await self._trail.read(await self._trail.names(int(since * 1000)))
 
     # --- named logs ---------------------------------------------------------------------------------------------------

@@ -92,6 +92,14 @@ def check_seconds(name: str, seconds: Any) -> None:
         raise ConfigError(f"{name} must be a finite number of seconds, and not negative: it is {seconds}")
 
 
+def check_time(name: str, seconds: Any) -> None:
+    """`ConfigError` unless it is a time in seconds since the epoch, perhaps before that."""
+    if type(seconds) not in (int, float):
+        raise ConfigError(f"{name} must be seconds since the epoch, not {seconds!r}")
+    if not -sys.float_info.max <= seconds <= sys.float_info.max:
+        raise ConfigError(f"{name} must be a finite number of seconds since the epoch")
+
+
 def check_bytes(name: str, value: Any) -> None:
     """`ConfigError` unless it is bytes."""
     if not isinstance(value, bytes):

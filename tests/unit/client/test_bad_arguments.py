@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -200,3 +201,15 @@ async def test_numbers_beyond_what_a_machine_holds_are_refused_or_served_by_logs
             with pytest.raises(bkpy.ConfigError, match="a float can hold"):
                 await reader.position_at(bad)
         assert [entry.data for entry in await reader.poll(max_entries=2**70)] == [b"0"]
+
+
+async def test_a_bad_time_is_refused_at_the_call(cluster: InProcess) -> None:
+    admin = bkpy.AdminClient(await cluster.client())
+    for bad in (float("nan"), float("inf"), -float("inf"), 10**400, "1", True, datetime.now(UTC)):
+        with pytest.raises(bkpy.ConfigError, match=r"^since must be .*seconds"):
+            admin.find_ledgers(since=bad)  # type: ignore[arg-type]
+        with pytest.raises(bkpy.ConfigError, match=r"^since must be .*seconds"):
+            await admin.audit_trail(since=bad)  # type: ignore[arg-type]
+    for good in (0, -1.5, 1e300):
+        assert [ledger async for ledger in admin.find_ledgers(since=good)] == []
+        assert await admin.audit_trail(since=good) == []
