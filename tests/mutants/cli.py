@@ -233,6 +233,13 @@ MUTANTS: list[Mutant] = [
         ("tests/cluster/test_cli_inspect.py::test_only_a_crash_of_the_process_that_reads_is_damage",),
     ),
     Mutant(
+        "a file may have an empty name",
+        "where the variable with its name isn't set, the present directory is taken for it",
+        '        if not value:\n            self.fail("the name is empty", param, ctx)\n',
+        "",
+        ("tests/unit/cli/test_arguments.py::test_a_file_without_a_name_is_refused",),
+    ),
+    Mutant(
         "seconds of an option may be infinite, or no number",
         "an export that goes on round by round ends after its first one",
         "if not found <= SECONDS_MAX:",

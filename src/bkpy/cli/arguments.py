@@ -91,6 +91,15 @@ def since_option(what: str) -> Callable[[F], F]:
     )
 
 
+class NewPath(click.Path):
+    """A file or directory that need not be there. No empty text, as of a variable that isn't set: no name is empty."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not value:
+            self.fail("the name is empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 class SecondsRange(click.FloatRange):
     """Seconds that a wait can take: neither infinite nor no number, both of which are floats."""
 

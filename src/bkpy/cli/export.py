@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bkpy.cli.arguments import SecondsRange
+from bkpy.cli.arguments import NewPath, SecondsRange
 from bkpy.cli.connecting import connect_option, security_settings
 from bkpy.cli.endings import TERMINATED
 from bkpy.cli.output.json import json_option, print_json, print_json_line
@@ -41,7 +41,12 @@ def _named_values(ctx: click.Context, _: click.Parameter, given: Sequence[str]) 
 )
 @click.option("--log", metavar="NAME", help="A named log, up to its last readable entry.")
 @click.option(
-    "--to", "directory", required=True, metavar="DIR", help="A new directory, or one with an export to continue."
+    "--to",
+    "directory",
+    required=True,
+    metavar="DIR",
+    type=NewPath(),
+    help="A new directory, or one with an export to continue.",
 )
 @click.option("--format", "form", type=click.Choice(["parquet", "csv", "json"]), default="parquet", show_default=True)
 @click.option(

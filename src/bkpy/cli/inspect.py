@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from bkpy.cli.arguments import ledger_argument, one_ledger
+from bkpy.cli.arguments import NewPath, ledger_argument, one_ledger
 from bkpy.cli.endings import TERMINATED
 from bkpy.cli.output.json import json_option, print_json, print_json_line
 from bkpy.cli.output.text import say
@@ -191,7 +191,7 @@ def marks(where: str, limit: int, as_json: bool) -> int:
 
 @inspect.command()
 @click.argument("directories", metavar="DIR...", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False))
-@click.option("--to", "path", metavar="FILE", required=True, type=click.Path(dir_okay=False), help="The new file.")
+@click.option("--to", "path", metavar="FILE", required=True, type=NewPath(dir_okay=False), help="The new file.")
 @click.option(
     "--backup", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="A backup of the cluster's metadata."
 )

@@ -9,8 +9,10 @@ from bkpy.cli.arguments import duration, quorums, size
 from bkpy.cli.bench import bench
 from bkpy.cli.bookie.drain import drain
 from bkpy.cli.bookie.recover import recover
+from bkpy.cli.cluster.backup import backup, restore
 from bkpy.cli.cluster.top import top
 from bkpy.cli.export import export
+from bkpy.cli.inspect import salvage
 from bkpy.cli.log.group import log
 
 OPTION = click.Option(["--kept"])
@@ -77,6 +79,21 @@ def test_seconds_that_nothing_waits_for_are_refused(command: click.Command, name
     for text in ("nan", "inf", "1e400", "1e10"):
         with pytest.raises(click.BadParameter, match="not a number of seconds up to 1e"):
             option.type.convert(text, option, CONTEXT)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (backup, [""]),
+        (restore, [""]),
+        (salvage, ["/", "--to", ""]),
+        (export, ["--log", "orders", "--to", ""]),
+    ],
+)
+def test_a_file_without_a_name_is_refused(command: click.Command, words: list[str]) -> None:
+    """As `$FILE` is where the variable isn't set. It was taken for the present directory."""
+    with pytest.raises(click.BadParameter, match="the name is empty"):
+        command.make_context("command", [*words, *(["--connect", "zk://h:1/r"] if command is not salvage else [])])
 
 
 @pytest.mark.parametrize("name", ["since", "until"])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bkpy.cli.arguments import NewPath
 from bkpy.cli.connecting import connect, connect_option, metadata, settings
 from bkpy.cli.output.json import json_option, print_json
 from bkpy.cli.output.progress import progress
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("file", metavar="FILE", type=click.Path(dir_okay=False))
+@click.argument("file", metavar="FILE", type=NewPath(dir_okay=False))
 @connect_option
 @json_option
 def backup(file: str, uri: str, as_json: bool) -> None:
@@ -53,7 +54,7 @@ async def _backup(uri: str, path: str) -> BackedUp:
 
 
 @click.command()
-@click.argument("file", metavar="[FILE]", required=False, type=click.Path(dir_okay=False))
+@click.argument("file", metavar="[FILE]", required=False, type=NewPath(dir_okay=False))
 @connect_option
 @click.option("--confirm", is_flag=True, help="Finish the restore of the cluster at URI, after all bookies joined it.")
 @click.option(
