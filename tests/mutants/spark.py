@@ -20,6 +20,13 @@ DIRECTORY = "tests/spark/apart/test_spark_export_directory.py::"
 
 MUTANTS: list[Mutant] = [
     Mutant(
+        "spark: a plan has any number of ranges",
+        "where maxBytesPerPartition is too small, the driver runs out of memory",
+        "if (count := sum(pieces)) > max(CUTS_MAX, len(wholes)):",
+        "if (count := 0):",
+        (PLANNING + "test_a_plan_is_bounded_whatever_the_size_of_a_range_is",),
+    ),
+    Mutant(
         "spark: damage ends a partition quietly",
         "rows vanish from queries and exports",
         "except (NoSuchLedgerError, NoSuchEntryError):\n    if options.fail_on_data_loss or",

@@ -10,7 +10,7 @@ import asyncio
 import heapq
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from bkpy.client.arguments import format_ledger_ids
 from bkpy.client.connecting import connect_tuned
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import bkpy
+
+CUTS_MAX: Final = 1_000_000  # some 200 MB of the driver's memory
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,8 @@ def plan(
     """The ranges to read, by ledger and entry: each at most `partition_bytes_max` by the ledger's average entry.
 
     There are at least `partitions_min` of them as far as there are entries. `narrow` says what of a range is wanted.
-    Raises `ConfigError` for offsets of a ledger that isn't read and `NoSuchEntryError` for offsets past a ledger's end.
+    Raises `ConfigError` for offsets of a ledger that isn't read, and for so small ranges that their number would fill
+    the memory; `NoSuchEntryError` for offsets past a ledger's end.
     """
     ids = {metadata.ledger_id for metadata in ledgers}
     if not options.fail_on_data_loss:
@@ -173,6 +176,11 @@ def cut(
     if narrow is not None:
         wholes = [narrowed for narrowed in map(narrow, wholes) if narrowed is not None]
     pieces = _pieces(wholes, options.partition_bytes_max, options.partitions_min)
+    if (count := sum(pieces)) > max(CUTS_MAX, len(wholes)):
+        raise ConfigError(
+            f"option maxBytesPerPartition = {options.partition_bytes_max} makes {count:,} tasks, more than the limit "
+            f"of {CUTS_MAX:,}: give more bytes, or read less at once"
+        )
     return [part for whole, count in zip(wholes, pieces, strict=True) for part in _cut(whole, count)]
 
 

@@ -98,6 +98,14 @@ def test_ranges_are_bounded_in_bytes() -> None:
     assert len(plan([closed(1, 7)], options(partition_bytes_max=1))) == 7
 
 
+def test_a_plan_is_bounded_whatever_the_size_of_a_range_is() -> None:
+    """As for bytes that were meant to be MiB: the driver's memory would be full of ranges of one entry."""
+    ledgers = [closed(1, 600_000), closed(2, 600_000)]
+    with pytest.raises(ConfigError, match=r"^option maxBytesPerPartition = 64 makes 1,200,000 tasks, .* 1,000,000"):
+        plan(ledgers, options(partition_bytes_max=64))
+    assert len(plan([closed(1, 999_999_999)], options(partition_bytes_max=1 << 30))) < 1000
+
+
 def test_the_largest_ranges_are_cut_for_more_partitions() -> None:
     ledgers = [closed(1, 1000), closed(2, 10)]
     assert spans(plan(ledgers, options(partitions_min=3))) == [(1, 0, 499), (1, 500, 999), (2, 0, 9)]
