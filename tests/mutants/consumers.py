@@ -13,6 +13,13 @@ _ACKNOWLEDGED = "tests/unit/log/test_acknowledged.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(
+        "a write of the list checks any number of idle consumers",
+        "the log grows, and the error speaks of a request that is too long for ZooKeeper",
+        "                self._logs.check_checks(name, checks, said)\n",
+        "",
+        (f"{_IDLE}::test_too_many_that_are_idle_for_one_write_of_the_list_are_an_error_that_says_so",),
+    ),
+    Mutant(
         "a commit doesn't check the lease",
         "a client whose session was lost commits beside its successor",
         "lease = [Check(self._lease_path(consumer), 0)] if leased else []",

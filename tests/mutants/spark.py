@@ -373,6 +373,13 @@ MUTANTS: list[Mutant] = [
         (ROWS + "test_a_sink_that_finds_no_room_leaves_the_logs_writer_alone",),
     ),
     Mutant(
+        "spark: a commit doesn't look how many ledgers it checks",
+        "a sink whose batches have too many tasks ends the log's working writer with each try",
+        '    logs.check_checks(options.log, checks, "write batches of fewer tasks, as after coalesce()")\n',
+        "",
+        (ROWS + "test_a_sink_with_too_many_tasks_leaves_the_logs_writer_alone",),
+    ),
+    Mutant(
         "spark: a first batch that is interrupted begins where its option says by now",
         "a query from `latest` skips what it has read of its first batch",
         '        if "begin" not in start:  # no batch',

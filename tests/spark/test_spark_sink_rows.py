@@ -19,9 +19,12 @@ import bkpy
 from bkpy.client.client import log_parts
 from bkpy.config.client import ClientSettings
 from bkpy.errors import ConfigError, FrameTooLargeError
+from bkpy.log.client import create_segment
 from bkpy.metadata.logs.maintenance import LogMaintenance
+from bkpy.protocol.log.log_sinks import BatchPart
 from bkpy.protocol.wire.records import STAMP_BYTES
 from bkpy.spark.sink import LogStreamWriter
+from bkpy.spark.sink_commit import commit_batch
 from bkpy.spark.sink_options import SinkOptions
 
 if TYPE_CHECKING:
@@ -102,6 +105,31 @@ def test_a_sink_that_finds_no_room_leaves_the_logs_writer_alone(log: Written) ->
             await writer.append(b"before")
             with pytest.raises(ConfigError, match="no room for another ledger"):
                 await asyncio.to_thread(sink.commit, parts, 0)
+            await writer.append(b"after")
+
+    asyncio.run(write_beside())
+    assert log.payloads() == [b"before", b"after"]
+
+
+@pytest.mark.filterwarnings("ignore:.*log_(write|page):DeprecationWarning")  # no batch here has 10,000 tasks
+def test_a_sink_with_too_many_tasks_leaves_the_logs_writer_alone(log: Written) -> None:
+    bound = {"log_write_bytes_max": 2500, "log_page_rows": 2}
+    options = SinkOptions(log.uri, log.name, "w", security=bound)  # type: ignore[arg-type]
+
+    async def written(client: bkpy.Client) -> BatchPart:
+        inner = log_parts(client)
+        log_list, _ = await inner.logs.read(log.name)
+        ledger = await create_segment(inner, log.name, log_list, b"")
+        await ledger.append(bytes(STAMP_BYTES))
+        await ledger.close()
+        return BatchPart(ledger.ledger_id, 1, STAMP_BYTES, 0)
+
+    async def write_beside() -> None:
+        async with bkpy.connect(log.uri) as client, await client.open_log(log.name) as writer:
+            await writer.append(b"before")
+            parts = await asyncio.gather(*(written(client) for _ in range(160)))
+            with pytest.raises(ConfigError, match=r"160 nodes.*: write batches of fewer tasks, as after coalesce\(\)"):
+                await commit_batch(options, 0, parts)
             await writer.append(b"after")
 
     asyncio.run(write_beside())

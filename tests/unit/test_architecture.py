@@ -355,6 +355,7 @@ CONSTANTS = {
     "metadata/logs/catalog.py": {
         "_TOKEN_BYTES": "is how unlike others a name is",
         "_PATH_BYTES": "is what a path and its framing take at most",
+        "_CHECK_BYTES": "is what a check takes beside its path at most",
         "_WARNED_PERCENT": "is a part of log_write_bytes_max",
     },
     "metadata/logs/maintenance.py": {"_STUCK_MAX": "keeps a stored list far below log_write_bytes_max"},

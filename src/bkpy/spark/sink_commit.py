@@ -223,8 +223,13 @@ async def _committed(
 def _check_room(
     client: Client, options: SinkOptions, batch: int, parts: Sequence[BatchPart], log_list: LogList
 ) -> None:
-    """Raise `ConfigError`, before anybody is fenced, if the list has no room for the batch and the next opener."""
+    """Raise `ConfigError`, before anybody is fenced, if the list has no room for the batch and the next opener.
+
+    Also if the batch has too many ledgers for one transaction.
+    """
     logs = log_parts(client).logs
+    checks = [logs.ledger_check(part.ledger_id, 0) for part in parts]
+    logs.check_checks(options.log, checks, "write batches of fewer tasks, as after coalesce()")
     now_ms = logs.now_ms()
     committed = with_batch(longest(log_list), options.writer_id, batch, parts, now_ms, logs.settings.log_producers_max)
     logs.check_fits(options.log, longest_opened(committed, now_ms))

@@ -9,7 +9,8 @@
 
 Invariants: a write replaces exactly the list that its caller has read, of this very log, together with the pages that
 it refers to first; a page is changed only while no list refers to it; no transaction has more than
-`log_write_bytes_max`; only the list decides who may write, and never the lease.
+`log_write_bytes_max` beside its caller's checks, see `check_checks`; only the list decides who may write, and never the
+lease.
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ _LEASE: Final = StoredRecord("a lease", version=1)
 _TOKEN_BYTES: Final = 16
 _WARNED_PERCENT: Final = 80
 _PATH_BYTES: Final = 512  # more than an operation has beside its value
+_CHECK_BYTES: Final = 20  # more than a check has beside its path
 _DEFAULTS = MetadataSettings()
 
 
@@ -333,6 +335,19 @@ class LogStore:
             raise ConfigError(
                 f"the list of log {name} has no room for another ledger: with it the list may need {size} bytes, more "
                 f"than the limit of {bound}: {_contents(log_list)}"
+            )
+
+    def check_checks(self, name: str, checks: Sequence[Check], hint: str) -> None:
+        """Raise `ConfigError`, which says what can be done, if so many checks may be too long for one write of a list.
+
+        The list and its pages take at most a quarter of what ZooKeeper takes in one request.
+        """
+        size = sum(len(check.path.encode()) + _CHECK_BYTES for check in checks)
+        bound = 3 * self.settings.log_write_bytes_max
+        if size > bound:
+            raise ConfigError(
+                f"a write of the list of log {name} depends on {len(checks)} nodes, whose checks take {size} bytes, "
+                f"more than the limit of {bound}: {hint}"
             )
 
     async def names(self) -> list[str]:

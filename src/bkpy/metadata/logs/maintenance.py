@@ -170,6 +170,8 @@ class LogMaintenance:
                 }
                 checks = [registered.check]
                 checks += [registered.checks[consumer] for consumer in sorted(gone)]
+                said = f"{len(gone)} consumers have been idle for too long: delete some"
+                self._logs.check_checks(name, checks, said)
             uid = log_list.uid
             # Behind that: reading all consumers may take longer than the log goes without rolling.
             log_list, version = await self._logs.read(name, fresh=True)

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.metadata.logs.log_world import LIST, NAME, UID, LogWorld
 from tests.unit.metadata.store.troubled import REPLY_LOST, REQUEST_LOST
 
-from bkpy.errors import MetadataUnavailableError
+from bkpy.errors import ConfigError, MetadataUnavailableError
 from bkpy.metadata.logs.consumers import LogConsumers
 from bkpy.metadata.store.store import Create, Put
 
@@ -70,6 +70,21 @@ async def test_one_that_is_idle_for_long_enough_holds_nothing_back(
     world.check()
     await world.maintenance.delete(NAME, world.fence)
     assert not [path for path in world.tree.paths if path.startswith(LIST)]
+
+
+async def test_too_many_that_are_idle_for_one_write_of_the_list_are_an_error_that_says_so(world: IdleWorld) -> None:
+    """The write checks each of them: that none has moved meanwhile."""
+    for n in range(20):
+        await world.of.register(f"consumer-{n}", 5)
+    maintenance = world.opened(log_write_bytes_max=600)
+    await world.passes(10, maintenance)
+    with pytest.raises(ConfigError, match=r"log orders depends on 22 nodes.*: 21 consumers have been idle .*: delete"):
+        await world.passes(1, maintenance)
+    assert world.kept
+    for n in range(5):
+        await world.of.delete(f"consumer-{n}")
+    await world.passes(1, maintenance)
+    assert not world.kept
 
 
 async def test_without_an_expiry_nothing_expires_and_nothing_is_stored() -> None:
