@@ -458,6 +458,13 @@ MUTANTS: list[Mutant] = [
         (_ARGUMENTS + "test_a_bad_id_is_refused_at_the_call",),
     ),
     Mutant(
+        "an iterator whose task was cancelled goes on behind what that was to fetch",
+        "a reader takes a part of a ledger or of a list for all of it",
+        'if task.cancelled():\n        raise ClientClosedError(f"the task',
+        'if False:\n        raise ClientClosedError(f"the task',
+        (_ITERATION + "test_a_consumer_whose_iterators_tasks_are_cancelled_takes_that_for_no_end",),
+    ),
+    Mutant(
         "infinity is a time",
         "a list of ledgers ends with an error that doesn't say which argument is wrong",
         "if not -sys.float_info.max <= seconds <= sys.float_info.max:",

@@ -5,7 +5,8 @@ consumer that goes on after the time-out then stops without an error. A `Resumab
 takes batches from a `BatchSource`, which keeps its place too; `Stepwise` makes one of a generator.
 
 Invariants: a cancelled `__anext__` loses nothing and repeats nothing; after an error every further call raises that
-error, so that no consumer takes it for the end; `aclose` ends everything that the iterator began.
+error, so that no consumer takes it for the end, and a task of the iterator that somebody else has cancelled is one;
+`aclose` ends everything that the iterator began.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from bkpy.errors import ClientClosedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -161,7 +164,7 @@ class Stepwise:
         assert self._step is not None
         await ended(self._step)
         step, self._step = self._step, None
-        if step is None or not (found := step.result()):
+        if step is None or not (found := result_of(step)):
             raise StopAsyncIteration
         return found[0]
 
@@ -197,6 +200,16 @@ async def ended(task: asyncio.Task[Any]) -> None:
     """Return when the task has ended, however; a cancellation of the caller leaves it running."""
     if not task.done():
         await asyncio.wait((task,))
+
+
+def result_of(task: asyncio.Task[T]) -> T:
+    """What the task, which has ended, returned or raised; `ClientClosedError` if somebody else has cancelled it.
+
+    The iterator that it belongs to could only go on without what it was to fetch.
+    """
+    if task.cancelled():
+        raise ClientClosedError(f"the task {task.get_name()!r} was cancelled, though its iterator was not closed")
+    return task.result()
 
 
 def cancel_dropped(task: asyncio.Task[Any]) -> None:

@@ -13,7 +13,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING
 
-from bkpy.client.iteration import cancel_dropped, ended, raised_where_awaited
+from bkpy.client.iteration import cancel_dropped, ended, raised_where_awaited, result_of
 from bkpy.log.entries import LogBlock
 from bkpy.log.segments import producer_of
 
@@ -109,7 +109,7 @@ class _Begun:
             await ended(self._first)
             if self._closed:
                 return None
-            block, self._producer, self._others = self._first.result()
+            block, self._producer, self._others = result_of(self._first)
             return self._placed(block)
         try:
             return self._placed(await anext(self._others))

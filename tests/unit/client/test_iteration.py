@@ -23,6 +23,7 @@ from bkpy.log.scan import SegmentScan
 from bkpy.metadata.logs.pages import LogPages, RangeWalk
 from bkpy.metadata.store.memory import MemoryStore
 from bkpy.protocol.log.log_list import LogList, Segment
+from bkpy.protocol.log.log_reading import SegmentRange
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -47,7 +48,10 @@ ITERATORS: dict[str, Callable[[Client, bkpy.LedgerReader, bkpy.LogReader], Async
     "log read_blocks": lambda _, ledger, log: log.read_blocks(),
     "log tail": lambda _, ledger, log: log.tail(),
     "log tail_blocks": lambda _, ledger, log: log.tail_blocks(),
+    "log list_ranges": lambda _, ledger, log: log.list_ranges(),
     "list_ledgers": lambda client, ledger, log: client.list_ledgers(),
+    "find_ledgers": lambda client, ledger, log: bkpy.AdminClient(client).find_ledgers(),
+    "log_segments": lambda client, ledger, log: bkpy.AdminClient(client).log_segments("orders"),
     "list_logs": lambda client, ledger, log: client.list_logs(),
 }
 
@@ -58,6 +62,12 @@ def ids_of(element: Any) -> list[Any]:
         return list(element.positions)
     if isinstance(element, bkpy.Block):
         return [entry.entry_id for entry in element]
+    if isinstance(element, SegmentRange):
+        return list(range(element.first_position, element.first_position + element.entries))
+    if isinstance(element, Segment):
+        return list(range(element.first_position, element.end_position))
+    if isinstance(element, bkpy.LedgerMetadata):
+        return [element.ledger_id]
     if isinstance(element, bkpy.LogEntry):
         return [element.position]
     return [element.entry_id if isinstance(element, bkpy.Entry) else element]
@@ -105,8 +115,10 @@ async def test_a_cancelled_call_loses_and_repeats_nothing(cluster: InProcess, na
         await writer.close()
         await log.close()
     whole = list(range(ENTRIES))
-    if name.startswith("list_"):
-        whole = [id async for id in client.list_ledgers()] if name == "list_ledgers" else ["orders"]
+    if name == "list_logs":
+        whole = ["orders"]
+    if name in ("list_ledgers", "find_ledgers"):
+        whole = [id async for id in client.list_ledgers()]
     for at in count():
         ledger, reader = await client.open_ledger(writer.ledger_id), await client.read_log("orders")
         async with ledger, reader, aclosing(ITERATORS[name](client, ledger, reader)) as elements:
@@ -277,6 +289,33 @@ async def test_a_consumer_that_is_cancelled_as_its_iterator_is_closed_is_cancell
     await other.aclose()
     with pytest.raises(StopAsyncIteration):
         await waiting
+
+
+@pytest.mark.parametrize("consumer_too", [False, True])
+@pytest.mark.parametrize("name", SOURCES)
+async def test_a_consumer_whose_iterators_tasks_are_cancelled_takes_that_for_no_end(
+    name: str, consumer_too: bool
+) -> None:
+    """As by a program that cancels all tasks at its end. What the task was to fetch would be left out."""
+
+    async def elements_of() -> AsyncGenerator[int, None]:
+        await asyncio.Event().wait()
+        yield 0
+
+    before = asyncio.all_tasks()
+    elements: ResumableIterator[int] = ResumableIterator(SOURCES[name](elements_of()), alone)
+    waiting = asyncio.create_task(anext(elements))  # type: ignore[arg-type]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    for task in asyncio.all_tasks() - before:
+        if consumer_too or task is not waiting:
+            task.cancel()
+    await asyncio.wait((waiting,))
+    assert waiting.cancelled() is consumer_too
+    for tried in (*(() if consumer_too else (waiting,)), anext(elements), anext(elements)):
+        with pytest.raises(ClientClosedError, match="was cancelled"):
+            await tried
+    await elements.aclose()
 
 
 async def test_two_close_an_iterator_at_once() -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from bkpy.client.iteration import ResumableIterator, alone, cancel_dropped, ended, raised_where_awaited
+from bkpy.client.iteration import ResumableIterator, alone, cancel_dropped, ended, raised_where_awaited, result_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -106,7 +106,7 @@ class RangeScan(Generic[T]):
             raise StopAsyncIteration  # closed meanwhile
         in_flight.popleft()
         try:
-            result, answered_to = task.result()
+            result, answered_to = result_of(task)
         except BaseException:
             await self.close()
             raise
