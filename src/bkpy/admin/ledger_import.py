@@ -9,11 +9,13 @@
 An import holds the *lock* of each original that it copies (`imports/` in the target's metadata), so several imports
 share the work. The lock of a process that was killed goes with its session.
 
-Invariants: an entry is copied only after its digest was verified, and keeps its id. A copy is closed only after all of
-it was read back and is what was read from the original: a CLOSED copy with the original's last entry is complete, and
-is never made twice. An unfinished copy is deleted only under the original's lock, at the version that was read: the
-import that made it has lost the lock, and can't close it any more. The original's length is not compared: a recovery by
-Java may have counted bytes of entries that it could not recover.
+Invariants: an entry is copied only after its digest was verified, and keeps its id. An import closes a copy only after
+all of it was read back and is what was read from the original. A CLOSED copy with the original's last entry is
+complete, and is never made twice: also one whose import was killed and that a recovery has closed, which keeps the
+entries that were acknowledged, with their checksums, and was not read back. An unfinished copy is deleted only under
+the original's lock, at the version that was read: the import that made it has lost the lock, and can't close it any
+more. The original's length is not compared: a recovery by Java may have counted bytes of entries that it could not
+recover.
 """
 
 from __future__ import annotations
