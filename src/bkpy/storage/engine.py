@@ -169,8 +169,9 @@ class LedgerStorage:
         try:
             shard = self.shards[info.shard]
             deleted = await self.ledgers.has_tombstone(ledger_id)
-            # A fence that is under way concerns the other key, and must not reach into this one's time.
-            while (pending := self._fencing.get(ledger_id)) is not None or await shard.catch_up(ledger_id):
+            # A fence or an explicit last add confirmed that is under way concerns the other key, and must not reach
+            # into this one's time: no checkpoint with entries of this one may have a mark before its record.
+            while (pending := self._under_way(ledger_id)) is not None or await shard.catch_up(ledger_id):
                 if pending is not None:
                     await self._durable(pending)
         finally:
@@ -188,6 +189,10 @@ class LedgerStorage:
         else:
             self._record(RecordKind.KEY, ledger_id, key)
         return Status.OK
+
+    def _under_way(self, ledger_id: int) -> asyncio.Future[None] | None:
+        """Done once a fence or an explicit last add confirmed of the ledger is durable; None if all are."""
+        return self._fencing.get(ledger_id) or self._publishing.get(ledger_id)
 
     def _journal(self, ledger_id: int) -> Journal:
         return self.journals[ledger_id % len(self.journals)]

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.hooks import journal_worker
 from tests.sim.disk import SimulatedCrash
 from tests.unit.storage.support import KEY, Batch, Host, add, read_all
 from tests.unit.storage.support import settings as bookie_settings
@@ -141,6 +142,43 @@ async def test_a_fence_that_is_still_being_written_concerns_the_old_key_alone(
     state = (await storage.states((LEDGER,)))[LEDGER]
     assert state is not None
     assert (state.key, state.fenced) == (KEY, True)
+
+
+async def test_an_explicit_lac_that_is_still_being_written_stays_with_the_old_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its record has no key: replayed over entries under the right one, it would be taken for one of theirs."""
+    host = Host()
+    storage = await host.boot()
+    await storage.states((LEDGER,))
+    storage.create(LEDGER, WRONG)
+    await storage.force(LEDGER)
+    worker = journal_worker(storage.journals[0])
+    submit, held = worker.submit, []
+    monkeypatch.setattr(worker, "submit", lambda *args: held.append(args))
+    wrong = asyncio.ensure_future(storage.set_explicit_lac(LEDGER, RecordCodec(LEDGER).explicit_lac(41, 4000)))
+    while not held:
+        await asyncio.sleep(0)
+
+    async def prove_and_add() -> None:
+        assert await storage.replace_key(LEDGER, KEY) is Status.OK
+        await add(storage, Batch(LEDGER, 0))
+
+    proved = asyncio.ensure_future(prove_and_add())
+    for _ in range(100):  # as far as it gets while the record isn't durable
+        await asyncio.sleep(0)
+    await storage.checkpoint()
+    monkeypatch.setattr(worker, "submit", submit)
+    submit(*held[0])
+    await wrong
+    await proved
+    for _ in range(2):
+        host.disk.power_cut()
+        storage = await host.boot()
+        state = (await storage.states((LEDGER,)))[LEDGER]
+        assert state is not None
+        assert (state.key, state.explicit_lac) == (KEY, b"")
+        assert (await read_all(storage, LEDGER, 0, 0))[0].keys() == {0}
 
 
 async def test_a_hidden_ledger_is_left_to_its_collector() -> None:
