@@ -946,11 +946,21 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a log that could not be read once is never compacted until the bookie starts again",
         "its space does not come back though it is readable, or its damaged block was copied anew",
-        "        if now >= major_at:\n            self.compactor.forget_damages()\n",
+        "            self.compactor.forget_damages()\n",
         "",
         (
             "tests/unit/storage/space/test_compaction.py::"
             "test_a_log_that_could_not_be_read_for_a_while_is_compacted_in_the_next_major_round",
+        ),
+    ),
+    Mutant(
+        "a log that could not be read once is never compacted while the disk stays full",
+        "its space does not come back though it is readable, when it is needed most",
+        "if now >= self._damages_from + settings.compaction_major_interval_s:",
+        "if now >= self._major_from + settings.compaction_major_interval_s:",
+        (
+            "tests/unit/storage/space/test_compaction.py::"
+            "test_a_log_that_could_not_be_read_for_a_while_is_compacted_though_the_disk_stays_full",
         ),
     ),
     Mutant(

@@ -47,7 +47,8 @@ class Reclaimer:
         self._observer = observer
         self._pauses = StoppablePauses()
         self.compactor = Compactor(shard, runtime, settings, observer, self._pauses)
-        self._minor_from = self._major_from = self._clock.monotonic()  # when the intervals began; settings may change
+        # When the intervals began; settings may change.
+        self._minor_from = self._major_from = self._damages_from = self._clock.monotonic()
         self._due = 0.0  # the living ratio of a compaction that failed, to be retried
         self._logs: dict[int, LogRow | None] = {}  # as of the last round
         self._dead: list[tuple[int, LogRow]] = []  # logs without a row whose files are not removed yet
@@ -140,10 +141,10 @@ class Reclaimer:
         """The living ratio below which logs are due for compaction, 0 for none. With little space it is due at once."""
         settings, now = self._settings, self._clock.monotonic()
         free = (await self._shard.on_index(self._files.space, self._shard.directory))[0]
-        major_at = self._major_from + settings.compaction_major_interval_s
-        if now >= major_at:
+        if now >= self._damages_from + settings.compaction_major_interval_s:  # also while there is little space
+            self._damages_from = now
             self.compactor.forget_damages()
-        if now >= major_at or free < settings.disk_free_bytes_resume:
+        if now >= self._major_from + settings.compaction_major_interval_s or free < settings.disk_free_bytes_resume:
             self._major_from = self._minor_from = now
             return settings.compaction_major_living_ratio
         if now >= self._minor_from + settings.compaction_minor_interval_s:

@@ -343,6 +343,29 @@ async def test_a_log_that_could_not_be_read_for_a_while_is_compacted_in_the_next
     check_living_bytes(storage)
 
 
+async def test_a_log_that_could_not_be_read_for_a_while_is_compacted_though_the_disk_stays_full() -> None:
+    """Compaction is due all the time then, and so no round is the next major one."""
+    host = Host(
+        settings=bookie_settings(block_bytes=3000, compaction_major_interval_s=1000, compaction_free_bytes_min=0)
+    )
+    storage = await host.boot()
+    await put(storage, *(Batch(i, k, payload=ENTRY) for k in range(10) for i in range(2)))
+    await storage.close()
+    storage = await host.boot()
+    await delete(storage, 0)
+    (log,) = logs(host)
+    path = f"/b/ledgers0/{log}"
+    host.disk.capacity_bytes = host.disk.used_bytes() + MIB
+    host.disk.unreadable.append((path, range(len(host.disk.contents(path)))))
+    for _ in range(30):
+        await reclaim(storage, await storage.reclaimers[0].ratio_due())
+        host.disk.unreadable.clear()
+        host.clock.now += 50
+    assert log not in logs(host)
+    assert len((await read_all(storage, 1, 0, 20))[0]) == 10
+    check_living_bytes(storage)
+
+
 async def test_a_log_that_is_gone_is_no_obstacle_to_the_others() -> None:
     host = await fragmented()
     storage = await host.boot()
