@@ -344,9 +344,16 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a BookKeeper bookie refuses certificates without a word",
         "operators look at the network, where a certificate has expired",
-        "with contextlib.suppress(OSError):\n    mine.send(last_words(error))",
-        "pass",
+        "            say_last(mine, last_words(error))\n",
+        "",
         (f"{_BOOKIE}/test_start_tls.py::test_a_refused_client_is_told_why",),
+    ),
+    Mutant(
+        "a BookKeeper bookie closes behind its alert",
+        "a client that has sent its first request by then meets a reset, and not the reason",
+        "await read_out(mine, settings.tls_handshake_timeout_s)",
+        "pass",
+        (f"{_BOOKIE}/test_start_tls.py::test_a_refused_client_that_goes_on_with_requests_is_told_why",),
     ),
     Mutant(
         "requests in the clear answered by a bookie with certificates",

@@ -54,6 +54,19 @@ def say_last(sock: Socket, words: bytes) -> None:
         sock.shutdown(socket.SHUT_WR)
 
 
+async def read_out(sock: Socket, timeout_s: float) -> None:
+    """Read until the other end closes, for `timeout_s` at most, so that it gets to `say_last`'s words.
+
+    A socket that is closed with bytes unread, or before the next ones come, answers with a reset: then the other end's
+    writes fail, or its kernel discards the words.
+    """
+    loop = asyncio.get_running_loop()
+    with contextlib.suppress(OSError, TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            while await loop.sock_recv(sock, 4096):
+                pass
+
+
 def taken_from(transport: asyncio.BaseTransport) -> Socket:
     """A handle of one's own for the transport's socket, whose connection outlives the transport. `OSError`."""
     taken: Socket = transport.get_extra_info("socket").dup()

@@ -11,7 +11,6 @@ the connection, as Java's does; with certificates, nothing but START_TLS and AUT
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING, Final
 
 from bkpy.bookie.bookkeeper.adds import EntryAdds
@@ -27,7 +26,7 @@ from bkpy.protocol.bookkeeper import messages as m
 from bkpy.protocol.bookkeeper import packets as p
 from bkpy.protocol.bookkeeper.statuses import PACKET_CODES, StatusCode
 from bkpy.protocol.wire.messages import Hello, Op, Status
-from bkpy.runtime.accepted import hang_up, taken_from
+from bkpy.runtime.accepted import hang_up, read_out, say_last, taken_from
 from bkpy.runtime.tls import Failure, explained, last_words
 
 if TYPE_CHECKING:
@@ -227,7 +226,12 @@ class BookKeeperConnection(ClientSocket):
             self.abort()
             return
         self._handshaking = False  # the loop hands over to TLS at once: no further byte comes in the clear
-        self.service.shaking_hands.begin(self, self.address, self.abort)
+
+        def drop() -> None:
+            self.abort()
+            hang_up(mine)
+
+        self.service.shaking_hands.begin(self, self.address, drop)
         try:
             secured = await asyncio.get_running_loop().start_tls(
                 transport,
@@ -241,16 +245,16 @@ class BookKeeperConnection(ClientSocket):
             failure, text = explained(error, "the client", certificates.files)
             self.service.refused_by_tls(failure, self.address, text)
             transport.abort()
-            with contextlib.suppress(OSError):
-                mine.send(last_words(error))
-            hang_up(mine)
-            secured = None
+            self._end()
+            say_last(mine, last_words(error))
+            if self in self.service.shaking_hands:  # else another client has its place
+                await read_out(mine, settings.tls_handshake_timeout_s)
+            return
         finally:
             self.service.shaking_hands.end(self)
             mine.close()
-        if secured is None or transport.is_closing():  # refused, or aborted meanwhile
-            if not self.lost:  # whether the loop says so differs from one to another
-                self.connection_lost(None)
+        if secured is None or transport.is_closing():  # aborted meanwhile
+            self._end()
             return
         self.service.metrics.handshake_done()
         self._transport = secured
@@ -261,6 +265,11 @@ class BookKeeperConnection(ClientSocket):
         if self._pauses:
             secured.pause_reading()
         self._take_all(map(memoryview, early or ()))
+
+    def _end(self) -> None:
+        """The connection is lost in its handshake. Whether the loop says so differs from one to another."""
+        if not self.lost:
+            self.connection_lost(None)
 
     def _take_packet(self, packet: p.AddPacket | p.ReadPacket | p.BatchReadPacket | p.AuthPacket) -> None:
         refused = PACKET_CODES[StatusCode.EUA]

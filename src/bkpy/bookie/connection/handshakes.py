@@ -8,13 +8,12 @@ budget, the bookie reads no request from it, and it has no place among the conne
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 from bkpy.protocol.wire import frame as wire
 from bkpy.protocol.wire import messages as m
 from bkpy.protocol.wire.messages import Status
-from bkpy.runtime.accepted import Accepted, Socket, hang_up, say_last, second_handle
+from bkpy.runtime.accepted import Accepted, Socket, hang_up, read_out, say_last, second_handle
 from bkpy.runtime.tls import Failure, explained, last_words
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ class Handshakes:
         except OSError as error:
             if mine in self._shaking_hands:
                 self._failed(error, mine, address)
-                await self._read_out(mine)
+                await read_out(mine, self._settings.tls_handshake_timeout_s)
         finally:
             self._shaking_hands.end(mine)
             mine.close()
@@ -91,14 +90,6 @@ class Handshakes:
         if failure is Failure.PLAIN:
             words = b"".join(wire.encode(wire.REPLY, 0, m.pack([int(Status.TLS_REQUIRED), _NO_TLS])))
         say_last(mine, words)
-
-    async def _read_out(self, mine: Socket) -> None:
-        """Let the client read the reason: if the bookie closed with bytes unread, the kernel would discard it."""
-        loop = asyncio.get_running_loop()
-        with contextlib.suppress(OSError, TimeoutError):
-            async with asyncio.timeout(self._settings.tls_handshake_timeout_s):
-                while await loop.sock_recv(mine, m.HELLO_BYTES_MAX):
-                    pass
 
 
 class _NewConnection(asyncio.Protocol):

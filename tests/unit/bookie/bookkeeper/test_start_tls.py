@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import socket
 import ssl
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -223,6 +225,36 @@ async def test_a_refused_client_is_told_why(secure: Secure, bad: str, reason: st
     with pytest.raises(BookieUnavailableError, match=message):
         async with asyncio.timeout(DEADLINE_S):
             await writer.append(b"x")
+
+
+@pytest.mark.thorough
+async def test_a_refused_client_that_goes_on_with_requests_is_told_why(secure: Secure) -> None:
+    """As far as it knows, a handshake of TLS 1.3 has succeeded. Writes to a closed socket fail before it reads."""
+    context = secure.context(with_certificate=False)
+    host, port = secure.cluster.node("a").address.rsplit(":", 1)
+    start, request = (b"".join(m.encode_request(of, 1)) for of in (m.StartTlsRequest(), m.ReadLacRequest(LEDGER)))
+
+    def shake_hands() -> ssl.SSLSocket:
+        raw = socket.create_connection((host, int(port)), DEADLINE_S)
+        raw.sendall(start)
+        assert raw.recv(1024)
+        return context.wrap_socket(raw, server_hostname=host)
+
+    def go_on(client: ssl.SSLSocket) -> str:
+        for _ in range(3):
+            client.sendall(request)
+            time.sleep(0.05)  # for a reset to arrive
+        with pytest.raises(ssl.SSLError) as caught:
+            client.recv(1)
+        return caught.value.reason or ""
+
+    client = await asyncio.to_thread(shake_hands)
+    try:
+        await eventually(lambda: secure.refused("no certificate") == 1)
+        assert (await asyncio.to_thread(go_on, client)).endswith("CERTIFICATE_REQUIRED")
+        assert not secure.cluster.connections("a"), "it takes no place meanwhile"
+    finally:
+        client.close()
 
 
 async def test_what_comes_in_the_clear_behind_start_tls_is_refused(secure: Secure) -> None:
