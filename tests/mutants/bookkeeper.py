@@ -356,6 +356,16 @@ MUTANTS: list[Mutant] = [
         (f"{_BOOKIE}/test_start_tls.py::test_a_refused_client_that_goes_on_with_requests_is_told_why",),
     ),
     Mutant(
+        "a client takes a bookie that hangs up behind the handshake for one that is down",
+        "operators look at the network, where a certificate is refused",
+        "        self._in_doubt = True\n",
+        "",
+        (
+            "tests/unit/client/bookkeeper/test_bookkeeper_tls.py::"
+            "test_a_bookie_that_hangs_up_behind_the_handshake_may_refuse_the_certificate",
+        ),
+    ),
+    Mutant(
         "requests in the clear answered by a bookie with certificates",
         "everybody who reaches the port reads and writes",
         "if not self._secure:\n    self._take_in_the_clear(frame)\n    return",

@@ -16,7 +16,7 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from bkpy.client.bookkeeper.translator import Translator
-from bkpy.errors import BookKeeperError, FrameTooLargeError, ProtocolError, TlsError
+from bkpy.errors import BookieUnavailableError, BookKeeperError, FrameTooLargeError, ProtocolError, TlsError
 from bkpy.protocol.bookkeeper import frames
 from bkpy.protocol.bookkeeper.messages import (
     AddEntryRequest,
@@ -27,6 +27,7 @@ from bkpy.protocol.bookkeeper.messages import (
     operation_of,
 )
 from bkpy.protocol.bookkeeper.statuses import StatusCode
+from bkpy.runtime.tls import is_tls_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,6 +108,7 @@ class TranslatingConnection(asyncio.Protocol):
         self._sent: dict[int, _Sent] = {}
         self._unsent: list[Bytes] = []
         self._reason: BookKeeperError | None = None
+        self._in_doubt = False  # whether the bookie has taken this side's certificate: it has answered nothing by TLS
 
     # --- connecting -------------------------------------------------------------------------------------------------
 
@@ -135,6 +137,7 @@ class TranslatingConnection(asyncio.Protocol):
         secured = await loop.start_tls(self._raw, self, context, server_hostname=host)
         if secured is None:
             raise ConnectionResetError("closed")
+        self._in_doubt = True
         self._begin(secured)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -205,6 +208,7 @@ class TranslatingConnection(asyncio.Protocol):
         if not frame or frames.is_packet(frame):
             raise ProtocolError("the bookie has answered by a packet of protocol v2", bookie=self._owner.bookie_id)
         response = decode_response(frame)
+        self._in_doubt = False
         sent = self._sent.pop(response.transaction_id, None)
         if sent is None:
             return
@@ -235,7 +239,14 @@ class TranslatingConnection(asyncio.Protocol):
         if not self.lost.done():
             self.lost.set_result(exc)
         self._sent.clear()
-        self._owner.connection_lost(self, exc or self._reason)
+        error = exc or self._reason
+        if self._in_doubt and not isinstance(error, BookKeeperError) and not is_tls_error(error):
+            # With TLS 1.3 the handshake has succeeded by then, and the alert is lost if a request came behind it.
+            error = BookieUnavailableError(
+                f"{error or 'closed'}, before any answer by TLS: the bookie may refuse this side's certificate, and "
+                "its log knows why"
+            )
+        self._owner.connection_lost(self, error)
 
     def abort(self, error: BookKeeperError) -> None:
         self._reason = error

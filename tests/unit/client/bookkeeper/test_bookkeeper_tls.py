@@ -10,7 +10,7 @@ from tests.certificates import Authority
 from tests.in_process import contents
 from tests.unit.client.bookkeeper.their_bookies import TheirCluster
 
-from bkpy.errors import TlsError
+from bkpy.errors import BookieUnavailableError, TlsError
 from bkpy.local.process import free_port
 from bkpy.protocol.bookkeeper.messages import StartTlsRequest
 
@@ -86,6 +86,19 @@ async def test_a_certificate_of_another_authority_is_refused(
     theirs.write(7, 5)
     client = await theirs.client(tls_ca_file=str(Authority(tmp_path).file), read_timeout_s=1)
     with pytest.raises(TlsError):
+        await contents(client, 7)
+
+
+async def test_a_bookie_that_hangs_up_behind_the_handshake_may_refuse_the_certificate(
+    theirs: TheirCluster, served: ssl.SSLContext, authority: Authority
+) -> None:
+    """Java's close right behind their alert, which is lost where the client has sent a request by then."""
+    served.verify_mode = ssl.CERT_REQUIRED
+    served.load_verify_locations(authority.file)
+    await theirs.start(ports=ports(), tls=served)
+    theirs.write(7, 5)
+    client = await theirs.client(tls_ca_file=str(authority.file), read_timeout_s=1)
+    with pytest.raises(BookieUnavailableError, match="may refuse this side's certificate"):
         await contents(client, 7)
 
 
