@@ -23,6 +23,13 @@ _DURABLE = ("tests/unit/runtime/test_runtime.py::test_a_durable_write_is_on_disk
 
 MUTANTS: list[Mutant] = [
     Mutant(
+        "an old journal file that was removed by hand can't be recycled",
+        "a bookie ends when it begins its next journal file, for a file that nobody needs",
+        "with contextlib.suppress(FileNotFoundError):  # somebody who wanted space has removed it",
+        "if True:",
+        (f"{_TESTS}/journal/test_journal.py::test_old_files_that_somebody_has_removed_are_no_obstacle",),
+    ),
+    Mutant(
         "later frames looked for in what is read at once alone",
         "damage in a long frame is cut off as a torn end: acknowledged entries are denied",
         "start += len(chunk)\nif len(chunk) < self._read_bytes:\n    break",

@@ -138,12 +138,13 @@ class JournalWriter:
         while self._old:
             file_id, own = self._old.popleft()
             self._settle_dropped()
-            if own:
-                self._uncaches = False  # what the page cache has of it is written to once more
-                # Its blocks are allocated and written: syncs of its frames change no metadata and are faster.
-                self._files.rename(self._path(file_id), path)
-                return self._files.open(path)
-            self._drop(file_id)
+            with contextlib.suppress(FileNotFoundError):  # somebody who wanted space has removed it
+                if own:
+                    # Its blocks are allocated and written: syncs of its frames change no metadata and are faster.
+                    self._files.rename(self._path(file_id), path)
+                    self._uncaches = False  # what the page cache has of it is written to once more
+                    return self._files.open(path)
+                self._drop(file_id)
         self._uncaches = True
         return self._files.open(path, create=True)
 

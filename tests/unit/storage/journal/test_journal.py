@@ -327,6 +327,23 @@ def test_recycling_keeps_backups_and_at_most_two_files_to_take() -> None:
     assert set(before[-2:]) <= set(journal.files), "the backup was not taken"
 
 
+def test_old_files_that_somebody_has_removed_are_no_obstacle() -> None:
+    """Nobody needs them, and whoever wants space may see that, too."""
+    journal = Journal(backups=0)
+    marks = journal.write(*BODIES)
+    journal.writer.retain(journal.writer.position.file_id)
+    old = journal.files[:-1]
+    assert len(old) == 2
+    journal.disk.unlink(old[0])
+    more = journal.write(b"eighth" * 3000, b"ninth" * 3000)
+    assert old[1] not in journal.files, "the other one was taken"
+    journal.disk.power_cut()
+    found = journal.replay(marks[-1])
+    assert found.bodies == [BODIES[-1], b"eighth" * 3000, b"ninth" * 3000]
+    assert (found.damages, found.torn) == ([], None)
+    assert len(more) == 2
+
+
 def test_large_writes_to_new_files_do_not_stay_in_the_page_cache() -> None:
     """The pages of a recycled file are written to once more: without them its writes are as slow as a new one's."""
     journal = Journal(file_bytes=64 * PAGE_BYTES, backups=0, recycled_max=1)
