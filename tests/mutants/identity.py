@@ -16,6 +16,13 @@ _LOSSES = "tests/unit/storage/test_losses.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(
+        "a bookie whose registration was overwritten blames another process",
+        "operators look for a process that isn't there, at None",
+        '                if "address" not in owner:',
+        "                if False:",
+        (f"{_TAKEN}::test_a_bookie_ends_for_what_somebody_has_written_into_its_registration_and_says_so",),
+    ),
+    Mutant(
         "an id is freed beside copies that are under way",
         "a swap names a bookie that has been emptied",
         "            if settles:\n                await scan.wait_for_movers()",

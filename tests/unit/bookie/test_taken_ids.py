@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.hooks import store_of
 from tests.in_process import ROOT, InProcess, contents
 
 from bkpy.bookie import node as nodes
@@ -96,3 +97,17 @@ async def test_none_is_rebuilt_beside_a_process_whose_registration_is_unreadable
     with pytest.raises(IdentityError, match="it is registered, so its process runs somewhere"):
         await second(cluster, rebuild=True).start()
     assert await read_cookie(session, ROOT, "a") == cookie
+
+
+async def test_a_bookie_ends_for_what_somebody_has_written_into_its_registration_and_says_so(tmp_path: Path) -> None:
+    """Clients don't find it any more. A process that takes the id is told of by its address, and here is none."""
+    cluster = InProcess(tmp_path)
+    await cluster.start("a")
+    path = paths.available(ROOT, "a", read_only=False)
+    await cluster.tree.session().put(path, b"\xff", 0)
+    with pytest.raises(IdentityError, match=f"can't be read: somebody wrote into {path}"):
+        await cluster.node("a").failed
+    await cluster.stop()
+    await store_of(cluster.node("a")).close()
+    await cluster.start_node("a")
+    await cluster.stop()

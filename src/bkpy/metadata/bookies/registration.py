@@ -287,8 +287,13 @@ class Registration:
                 # It is of an earlier session of this process, or of a dead predecessor.
                 await self._remove(path, found[1])
             elif not await self._gone(path, deadline):
+                if "address" not in owner:
+                    raise IdentityError(
+                        f"what is registered with the id of this bookie can't be read: somebody wrote into {path}",
+                        bookie=self.info.bookie_id,
+                    )
                 raise IdentityError(
-                    f"another process, at {owner.get('address')}, is registered with the id of this bookie",
+                    f"another process, at {owner['address']}, is registered with the id of this bookie",
                     bookie=self.info.bookie_id,
                 )
 
