@@ -12,6 +12,7 @@ _KEYS = "tests/unit/bookie/connection/test_keys_in_order.py"
 _WAITING = "tests/unit/bookie/connection/test_waiting_requests.py"
 _MEMORY = "tests/unit/bookie/test_memory_bounds.py"
 _BUDGET = "tests/unit/protocol/wire/test_receive_budget.py"
+_STOPPING = "tests/unit/bookie/test_stopping.py"
 _PHASES = "tests/unit/bookie/test_phases.py"
 _CLOSE = """\
 try:
@@ -23,6 +24,20 @@ self._phases.pop()"""
 _IDENTITY = "tests/unit/bookie/test_identity_commands.py"
 
 MUTANTS: list[Mutant] = [
+    Mutant(
+        "a bookie whose disk fails while it stops has stopped in order",
+        "its status is 0, and nobody looks at the disk",
+        "if error is None and self.failed.done() and not had_failed:",
+        "if False:",
+        (f"{_STOPPING}::test_a_stop_in_which_a_disk_fails_is_none_in_order[journal]",),
+    ),
+    Mutant(
+        "a failure while a bookie stops waits for somebody to take it",
+        "its log ends with a traceback beside the error that says the same",
+        "self.failed.add_done_callback(lambda done: done.cancelled() or done.exception())  # a stop has no waiter",
+        "pass",
+        (f"{_STOPPING}::test_a_stop_in_which_a_disk_fails_is_none_in_order[ledgers]",),
+    ),
     Mutant(
         "appends that wait charged for ever when their connection ends",
         "clients that come and go use up what a bookie receives into, and it takes nothing any more",

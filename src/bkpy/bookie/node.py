@@ -244,6 +244,7 @@ class BookieNode:
         self.settings = settings
         self._reloading = reloading or SettingsReload(settings)
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.failed.add_done_callback(lambda done: done.cancelled() or done.exception())  # a stop has no waiter
         self.address = ""
         self.metrics_port = -1
         self._store = store
@@ -271,10 +272,14 @@ class BookieNode:
     async def stop(self) -> None:
         """Stop accepting, answer what is in flight, checkpoint, deregister.
 
-        Raises the first error of these, after the others. A stop that was cancelled can be called again.
+        Raises the first error of these, after the others, or why the bookie has failed meanwhile. A stop that was
+        cancelled can be called again.
         """
         self._not_serving = "it stops"
-        error = await self._close()
+        had_failed = self.failed.done()
+        error: BaseException | None = await self._close()
+        if error is None and self.failed.done() and not had_failed:
+            error = self.failed.exception()
         if error is not None:
             raise error
         log.info("bookie %s stopped", self.settings.bookie_id)
