@@ -13,6 +13,16 @@ _ACCESS = "tests/unit/protocol/test_access.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(
+        "a bookie that allows a client nothing fails its creations",
+        "one file of rights that differs from the others ends writers that need another bookie",
+        "if isinstance(result, BookieUnavailableError | MetadataUnavailableError | UnauthorizedError):",
+        "if isinstance(result, BookieUnavailableError | MetadataUnavailableError):",
+        (
+            "tests/unit/client/bookies/test_choosing_bookies.py::"
+            "test_a_bookie_that_allows_the_client_nothing_is_passed_over",
+        ),
+    ),
+    Mutant(
         "ZooKeeper lists what a session has shown",
         "a certificate opens what was made with a password",
         "    if len(entries) < len(auth) or not entries:",

@@ -11,9 +11,15 @@ if there are too few others.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bkpy.errors import BookieUnavailableError, MetadataUnavailableError, NotEnoughBookiesError, TlsError
+from bkpy.errors import (
+    BookieUnavailableError,
+    MetadataUnavailableError,
+    NotEnoughBookiesError,
+    TlsError,
+    UnauthorizedError,
+)
 from bkpy.protocol.ledger.quorum import arranged, present_min
 
 if TYPE_CHECKING:
@@ -25,6 +31,9 @@ if TYPE_CHECKING:
     from bkpy.errors import BookKeeperError
     from bkpy.metadata.bookies.registration import AbsentBookie, BookieDirectory, BookieInfo
     from bkpy.runtime.interfaces import Runtime
+
+
+_REFUSALS: Final = (TlsError, UnauthorizedError)  # of bookies that are there, and won't have this client
 
 
 class NewEnsemble(NamedTuple):
@@ -84,7 +93,7 @@ class Ensembles:
         while True:
             here, avoid = self._without(unreachable), self.quarantined
             if shortage is not None:
-                refusing = {name for name, error in unreachable.items() if isinstance(error, TlsError)}
+                refusing = {name for name, error in unreachable.items() if isinstance(error, _REFUSALS)}
                 known = await self._directory.known({*here, *self._directory.read_only, *refusing, *not_known})
                 absent = {one.bookie_id: one for one in known}
                 avoid = frozenset(absent)
@@ -138,7 +147,8 @@ class Ensembles:
         )
         failed: dict[str, BookKeeperError] = {}
         for bookie_id, result in zip(bookie_ids, reached, strict=True):
-            if isinstance(result, BookieUnavailableError | MetadataUnavailableError):
+            # One that allows this client nothing says nothing of the others: their files of rights may differ.
+            if isinstance(result, BookieUnavailableError | MetadataUnavailableError | UnauthorizedError):
                 self.failed(bookie_id)
                 failed[bookie_id] = result
             elif result is not None:
@@ -146,13 +156,13 @@ class Ensembles:
         return failed
 
     def _explained(self, error: NotEnoughBookiesError, unreachable: dict[str, BookKeeperError]) -> BookKeeperError:
-        """The error with the registered bookies that can't be used; a `TlsError` if TLS is all that is wrong."""
+        """The error with the registered bookies that can't be used; their refusal if that is all that is wrong."""
         message = error.message
-        refusals = [failure for failure in unreachable.values() if isinstance(failure, TlsError)]
+        refusals = [failure for failure in unreachable.values() if isinstance(failure, _REFUSALS)]
         if refusals and len(refusals) == len(unreachable):
             return refusals[0]
         if unreachable:
-            reasons = {name: f" ({e.message})" if isinstance(e, TlsError) else "" for name, e in unreachable.items()}
+            reasons = {name: f" ({e.message})" if isinstance(e, _REFUSALS) else "" for name, e in unreachable.items()}
             message += f"; registered, but unreachable: {', '.join(n + reasons[n] for n in sorted(reasons))}"
         read_only = sorted(self._directory.read_only.values(), key=lambda info: info.bookie_id)
         if read_only:

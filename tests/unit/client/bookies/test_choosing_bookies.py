@@ -14,6 +14,7 @@ from bkpy.client.client import open_client, replication_context
 from bkpy.config.client import client_settings
 from bkpy.metadata.bookies.registration import BookieInfo
 from bkpy.metadata.store.store import SessionState
+from bkpy.protocol.wire.messages import Status
 
 
 class Alphabetical:
@@ -102,6 +103,43 @@ async def test_a_replacement_that_can_not_be_reached_is_passed_over(five: InProc
         assert await writer.append(b"1") == 1
     assert writer.ensemble == (spare[1], *first[1:])
     await writer.close()
+
+
+def refuses_the_client(cluster: InProcess, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a bookie does whose file of rights doesn't have the client's name."""
+    monkeypatch.setattr(cluster.server(name), "greet", lambda *_: (Status.FORBIDDEN, "this name may do nothing"))
+
+
+async def test_a_bookie_that_allows_the_client_nothing_is_passed_over(
+    five: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file of rights is another one than the others'."""
+    client = await open_client(five.tree.session(), ROOT, runtime_here(), client_settings(), placement=Alphabetical())
+    five.clients.append(client)
+    refuses_the_client(five, "a", monkeypatch)
+    refuses_the_client(five, "e", monkeypatch)
+    writer = await client.create_ledger(ack_quorum=3)
+    assert writer.ensemble == ("b", "c", "d")
+    await writer.append(b"0")
+    monkeypatch.undo()
+    refuses_the_client(five, "e", monkeypatch)
+    five.kill("c")
+    assert await writer.append(b"1") == 1
+    assert writer.ensemble == ("b", "a", "d")
+    await writer.close()
+
+
+async def test_a_client_that_too_few_bookies_allow_anything_hears_that(
+    five: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "abc":
+        refuses_the_client(five, name, monkeypatch)
+    client = await five.client()
+    with pytest.raises(bkpy.UnauthorizedError, match="this name may do nothing"):
+        await client.create_ledger()
+    five.kill("d")
+    with pytest.raises(bkpy.NotEnoughBookiesError, match=r"b \(this name may do nothing\)"):
+        await client.create_ledger(allow_absent_bookies=False)
 
 
 async def test_an_ack_quorum_of_one_is_warned_of(cluster: InProcess) -> None:
