@@ -16,6 +16,13 @@ _SHARES = "tests/unit/replication/worker/test_shares.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(
+        "an absence begins by the auditor's clock alone",
+        "where that is ahead, what was closed without a bookie counts as whole when it returns",
+        "        dated = with_stored(record, begun, await self._records.written_ms()) if begun else record\n",
+        "        dated = record\n",
+        (f"{_AUDITOR}::test_an_auditors_clock_that_is_ahead_ends_no_record_too_early",),
+    ),
+    Mutant(
         "all registrations read again for each bookie that comes or goes",
         "the start of a thousand bookies, or the loss of a rack, keeps ZooKeeper busy for minutes",
         "await self.refresh(whole=False)",

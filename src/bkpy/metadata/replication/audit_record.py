@@ -47,6 +47,10 @@ class AuditRecords:
         """
         await self._value.write(_encode(record))
 
+    async def written_ms(self) -> int:
+        """When it was written, by the metadata store's clock. Raises `MetadataConflictError` if it is gone."""
+        return await self._value.written_ms()
+
 
 def _encode(record: AuditRecord) -> bytes:
     fields = {

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, assert_never
 from bkpy.errors import MetadataConflictError
 from bkpy.metadata.store.outcome import Changed, Done, Exists, Missing, NotDone, Superseded, Unknown, to_error
 from bkpy.metadata.store.resolve import create_certainly, put_certainly, read_certainly
-from bkpy.metadata.store.store import Check, Create, MetadataStore
+from bkpy.metadata.store.store import Check, Create, MetadataStore, NoNode
 
 if TYPE_CHECKING:
     from bkpy.metadata.store.outcome import CreateOutcome, PutOutcome
@@ -47,10 +47,19 @@ class TermValue:
             case Done():
                 self._version = outcome.version
             case Missing() | Exists() | Changed() | Superseded():
-                raise MetadataConflictError(
-                    "there is another auditor", outcome_unknown=isinstance(outcome, Superseded), retriable=False
-                )
+                raise _over(outcome_unknown=isinstance(outcome, Superseded))
             case NotDone() | Unknown():
                 raise to_error(outcome)
             case _:
                 assert_never(outcome)
+
+    async def written_ms(self) -> int:
+        """When it was written, by the metadata store's clock. Raises `MetadataConflictError` if it is gone."""
+        try:
+            return await self._store.written_ms(self._path)
+        except NoNode:
+            raise _over(outcome_unknown=False) from None
+
+
+def _over(*, outcome_unknown: bool) -> MetadataConflictError:
+    return MetadataConflictError("there is another auditor", outcome_unknown=outcome_unknown, retriable=False)

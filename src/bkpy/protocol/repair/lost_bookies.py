@@ -53,8 +53,8 @@ class BookieStatus:
 class Absence:
     """A bookie without its storage `instance` since `since_ms`. `replaced`: it has another storage now.
 
-    `began_ms`: when it began, if `since_ms` has begun again since, for the time that it may take. Ledgers may have been
-    written without the bookie ever since it began.
+    `began_ms`: when it began, if `since_ms` has begun again since, for the time that it may take, or is ahead of the
+    metadata store's clock. Ledgers may have been written without the bookie ever since it began.
 
     `begun`: its ledgers get under-replication records, some may have one. `marked`: all of them have or had. And
     `worked_off`: no record is left, or none of the ledgers with one can be repaired. Then its loss makes no other one
@@ -272,6 +272,24 @@ def _due_at(absences: Mapping[str, Absence], removed: Collection[str], settle_ms
             others.remove(own)
             found[bookie] = min(alone, max(own, others[0]))
     return found
+
+
+def begun_since(before: AuditRecord, record: AuditRecord) -> frozenset[str]:
+    """The bookies with an absence in `record` that began after `before`."""
+    return frozenset(
+        bookie
+        for bookie, absence in record.absences.items()
+        if (was := before.absences.get(bookie)) is None or was.missing_since_ms != absence.missing_since_ms
+    )
+
+
+def with_stored(record: AuditRecord, bookies: Collection[str], stored_ms: int) -> AuditRecord:
+    """The audit record, in which absences of these bookies were stored then, by the metadata store's clock.
+
+    They began no later. That clock tells what was written since, and the auditor's may be ahead of it.
+    """
+    later = {bookie for bookie in bookies if record.absences[bookie].missing_since_ms > stored_ms}
+    return _changed(record, later, lambda absence: dataclasses.replace(absence, began_ms=stored_ms))
 
 
 def with_begun(record: AuditRecord, bookies: Collection[str]) -> AuditRecord:

@@ -27,8 +27,10 @@ from bkpy.metadata.replication.underreplication import LossReason, LostBookie, U
 from bkpy.protocol.repair.lost_bookies import (
     Presence,
     audit,
+    begun_since,
     with_begun,
     with_marked,
+    with_stored,
     with_worked_off,
     without_gone,
 )
@@ -204,9 +206,14 @@ class _Term:
         return record, found.look_at_ms
 
     async def _store_record(self, before: AuditRecord, record: AuditRecord) -> AuditRecord:
-        if record != before:
-            await self._records.write(record)
-        return record
+        if record == before:
+            return record
+        await self._records.write(record)
+        begun = begun_since(before, record)
+        dated = with_stored(record, begun, await self._records.written_ms()) if begun else record
+        if dated != record:
+            await self._records.write(dated)
+        return dated
 
     async def _record_lost(self, record: AuditRecord, found: Findings, seen: Mapping[str, BookieStatus]) -> AuditRecord:
         """Record the ledgers of due bookies, and the ones that name a bookie of an earlier round only since then."""

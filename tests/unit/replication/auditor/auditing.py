@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tests.unit.metadata.store.troubled import OpeningStep
 
     from bkpy.runtime.interfaces import Runtime
+    from bkpy.runtime.system import SystemRuntime
 
 ROOT = "/ledgers"
 SETTLE_S, DELAY_S = 30.0, 300.0
@@ -47,6 +48,20 @@ class Clock:
 
     def time(self) -> float:
         return self.now
+
+
+class Ahead:
+    """Another machine's clock, which is ahead."""
+
+    def __init__(self, clock: Clock, ahead_s: float) -> None:
+        self._clock = clock
+        self._ahead_s = ahead_s
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
+    def time(self) -> float:
+        return self._clock.time() + self._ahead_s
 
 
 def settings(**given: Any) -> RecoverySettings:
@@ -66,7 +81,7 @@ def settings(**given: Any) -> RecoverySettings:
 class Auditing:
     """The cluster, and what is done to it. Changes are made behind everybody's back, at once."""
 
-    def __init__(self, tree: MemoryStore, cluster: Cluster, runtime: Runtime, clock: Clock) -> None:
+    def __init__(self, tree: MemoryStore, cluster: Cluster, runtime: SystemRuntime, clock: Clock) -> None:
         self.tree = tree
         self.cluster = cluster
         self.runtime = runtime
@@ -163,11 +178,13 @@ class Auditing:
         return found
 
     async def auditor(
-        self, script: Iterable[str | OpeningStep | None] = (), name: str = "a", **given: Any
+        self, script: Iterable[str | OpeningStep | None] = (), name: str = "a", ahead_s: float = 0.0, **given: Any
     ) -> Candidate:
+        """One whose clock is ahead of that of the metadata store by so much."""
         store = Watched(self.tree)
         cluster = await open_cluster(store, ROOT)
-        candidate = Candidate(store, cluster, self.runtime, settings(**given), name, script)
+        runtime = dataclasses.replace(self.runtime, clock=Ahead(self.clock, ahead_s)) if ahead_s else self.runtime
+        candidate = Candidate(store, cluster, runtime, settings(**given), name, script)
         self.candidates.append(candidate)
         return candidate
 

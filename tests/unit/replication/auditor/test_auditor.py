@@ -11,12 +11,15 @@ from tests.examples import stride
 from tests.unit.metadata.store.troubled import AWAY, REPLY_LOST, REQUEST_LOST
 from tests.unit.replication.auditor.auditing import DELAY_S, ROOT, SETTLE_S, Auditing, auditing
 
+from bkpy.errors import MetadataConflictError
 from bkpy.metadata.bookies.draining import Drains
+from bkpy.metadata.replication.audit_record import AuditRecords
 from bkpy.metadata.replication.manual import manual_moves
 from bkpy.metadata.replication.underreplication import LossReason, LostBookie, UnderreplicationQueue
 from bkpy.metadata.store.outcome import Done, Gone
 from bkpy.metadata.store.store import Create, Delete, Put
 from bkpy.protocol.ledger.ledger_metadata import LedgerState
+from bkpy.protocol.repair.lost_bookies import AuditRecord
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -225,6 +228,41 @@ async def test_what_was_not_closed_when_a_bookie_was_lost_is_verified_when_it_re
     cluster.bookie("a")
     await cluster.until(lambda: not cluster.absent())
     assert await cluster.marked() == {written: {"a"}, opened: {"a"}}
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+async def test_an_auditors_clock_that_is_ahead_ends_no_record_too_early(cluster: Auditing, enabled: bool) -> None:
+    """What was closed while the bookie was away is older than its absence by the auditor's clock alone."""
+    before, written = [await cluster.ledger("a b") for _ in range(2)]
+    await cluster.auditor(ahead_s=3600.0)
+    if not enabled:
+        await cluster.marks.set_enabled(False)
+        await cluster.rounds()
+    cluster.leave("a")
+    await cluster.until(lambda: "a" in cluster.absent())
+    await cluster.rounds()
+    await cluster.marks.set_enabled(True)
+    cluster.clock.now += 1
+    await cluster.rewrite(written, "a b")
+    cluster.clock.now += DELAY_S - 2
+    await cluster.rounds()
+    assert await cluster.marked() == {}  # it has the whole delay all the same
+    cluster.clock.now += 1
+    await until_marked(cluster, "a")
+    assert (await cluster.marked()).keys() == {before, written}
+    cluster.bookie("a")
+    await cluster.until(lambda: not cluster.absent())
+    assert await cluster.marked() == {written: {"a"}}
+
+
+async def test_who_finds_no_audit_record_where_it_wrote_one_is_no_auditor_any_more(cluster: Auditing) -> None:
+    cluster.tree.apply(Create(f"{ROOT}/underreplication", b""), 0)
+    records = AuditRecords(cluster.tree.session(), ROOT, guard=f"{ROOT}/cookies/a")
+    assert await records.read() == AuditRecord()
+    await records.write(AuditRecord())
+    cluster.tree.apply(Delete(f"{ROOT}/underreplication/audit"), 0)
+    with pytest.raises(MetadataConflictError, match="another auditor"):
+        await records.written_ms()
 
 
 @pytest.mark.parametrize("comes_back", [False, True])
