@@ -23,6 +23,15 @@ _REMOVED: Final = "tests/unit/bookie/test_removed_directories.py::"
 
 MUTANTS: list[Mutant] = [
     Mutant(
+        "a worker takes a refusal of ZooKeeper's for a defect of its own",
+        "its operator is asked to report it, again and again",
+        "            except ClientClosedError:\n                return\n"
+        "            except BookKeeperError as error:\n                level",
+        "            except BookKeeperError as error:\n                if not error.retriable:\n"
+        "                    return\n                level",
+        ("tests/unit/replication/worker/test_worker_edges.py::test_a_switch_that_may_not_be_read_is_no_defect",),
+    ),
+    Mutant(
         "a bookie whose directory was removed goes on",
         "it acknowledges what it writes into a file that nobody can open again",
         'if not self._files.exists(f"{directory}/{COOKIE_NAME}") and self._has_gone(directory):',

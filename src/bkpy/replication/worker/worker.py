@@ -197,10 +197,11 @@ class ReplicationWorker:
                     async for self._enabled in switched:
                         self._filled.set()
                 return
+            except ClientClosedError:
+                return
             except BookKeeperError as error:
-                if not error.retriable:
-                    return
-                log.info("failed to read whether re-replication is enabled, retrying: %s", error)
+                level = logging.INFO if error.retriable else logging.WARNING  # somebody must allow it
+                log.log(level, "failed to read whether re-replication is enabled, retrying: %s", error)
                 await asyncio.sleep(self._settings.repair_pause_min_s)
 
     # --- the scan of records ----------------------------------------------------------------------------------------

@@ -438,6 +438,32 @@ async def test_a_session_that_ends_with_a_failure_of_the_look_is_no_defect(
     assert "ended though the worker runs" not in caplog.text
 
 
+async def test_a_switch_that_may_not_be_read_is_no_defect(
+    four: InProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = await four.client()
+    writer = await closed(client, 3)
+    enabled, refused = UnderreplicationQueue.enabled, 0
+
+    async def refuse(records: UnderreplicationQueue) -> bool:
+        nonlocal refused
+        refused += 1
+        if refused <= 3:
+            raise UnauthorizedError("ZooKeeper refuses the credentials")
+        return await enabled(records)
+
+    monkeypatch.setattr(UnderreplicationQueue, "enabled", refuse)
+    async with healer(four) as one:
+        await one.mark(writer.ledger_id, writer.ensemble[0], reason=LossReason.CHECK)
+        one.start()
+        await eventually(lambda: one.worker.ledgers_done == 1)
+        assert one.worker.replaced_tasks == 0
+    assert refused > 3
+    assert "ended though the worker runs" not in caplog.text
+    refusals = [record for record in caplog.records if "whether re-replication is enabled" in record.message]
+    assert [record.levelname for record in refusals] == ["WARNING"] * 3
+
+
 @pytest.mark.parametrize("whole_worker", [False, True])
 @pytest.mark.parametrize("at", ["read", "copy", "remove_with"])
 async def test_the_lock_of_a_cancelled_hand_is_released_in_the_same_session(
