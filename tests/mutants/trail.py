@@ -10,6 +10,13 @@ _TRAIL: Final = "tests/unit/admin/test_audit_trail.py::"
 
 MUTANTS = [
     Mutant(
+        "a deletion that can't be recorded says that there is no such ledger",
+        "an operator takes the ledger for deleted",
+        '        case Missing() if outcome.index:\n            raise MetadataConflictError(f"nothing was deleted',
+        '        case Missing() if outcome.index < 0:\n            raise MetadataConflictError(f"nothing was deleted',
+        (_TRAIL + "test_a_ledger_is_not_said_to_be_missing_because_its_act_cannot_be_recorded",),
+    ),
+    Mutant(
         "a draining is begun without its record",
         "nobody can find out who drains a bookie",
         'nodes = Create(path, token.encode()), Create(f"{path}/{token}", value), *audit',

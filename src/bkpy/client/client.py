@@ -664,6 +664,8 @@ def _check_deleted(ledger_id: int, outcome: DeleteOutcome) -> None:
     match outcome:
         case Gone():
             return
+        case Missing() if outcome.index:
+            raise MetadataConflictError(f"nothing was deleted: there is no {outcome.node}", ledger_id=ledger_id)
         case Missing():
             raise NoSuchLedgerError("there is no such ledger", ledger_id=ledger_id)
         case Changed() | Superseded():

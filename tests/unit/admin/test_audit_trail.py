@@ -44,6 +44,22 @@ async def acts(admin: bkpy.AdminClient) -> list[tuple[str, str, bool]]:
     return [(record.act, record.subject, record.done) for record in await admin.audit_trail()]
 
 
+async def test_a_ledger_is_not_said_to_be_missing_because_its_act_cannot_be_recorded(five: InProcess) -> None:
+    """Somebody has removed the trail with other means."""
+    admin = await admin_of(five)
+    client = admin.client
+    first, ledger = [(await closed(client, 3)).ledger_id for _ in range(2)]
+    await client.delete_ledger(first)
+    session = five.tree.session()
+    for name in await session.children(TRAIL):
+        await session.delete(f"{TRAIL}/{name}")
+    await session.delete(TRAIL)
+    with pytest.raises(bkpy.MetadataConflictError, match="audit") as caught:
+        await client.delete_ledger(ledger)
+    assert not caught.value.outcome_unknown
+    assert (await client.ledger_metadata(ledger)).last_entry == 2
+
+
 async def test_each_act_is_recorded_with_who_did_it(five: InProcess, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "bkpy.audit")
     admin = await admin_of(five)
