@@ -19,6 +19,34 @@ _ABSENT: Final = (_RESTORE + "test_an_absent_bookie_keeps_the_restore_unconfirme
 
 MUTANTS = [
     Mutant(
+        "a bookie in limbo names no damage",
+        "a ledger of a restored cluster is closed before an acknowledged entry whose copies are damaged",
+        "            unknown = [(first, done.examined_to), *unknown]\n",
+        "            unknown = [(first, done.examined_to)]\n",
+        (
+            "tests/unit/storage/reads/test_reading.py::"
+            "test_of_a_ledger_in_limbo_what_is_damaged_is_named_beside_the_rest",
+            "tests/unit/admin/test_restore.py::test_an_entry_of_which_the_last_copy_is_damaged_keeps_the_ledger_open",
+        ),
+    ),
+    Mutant(
+        "a damaged row of the index is no damage",
+        "as above, where the index is damaged",
+        "            done = done._replace(unknown=[(first, done.examined_to)])\n",
+        "            pass\n",
+        (
+            "tests/unit/storage/reads/test_reading.py::"
+            "test_of_a_ledger_in_limbo_what_is_damaged_is_named_beside_the_rest",
+        ),
+    ),
+    Mutant(
+        "what bookies of a restored cluster can't tell is missing",
+        "as above, by a recovery that doesn't listen",
+        "            del unknown[0]  #",
+        "            unknown.clear()  #",
+        ("tests/unit/admin/test_restore.py::test_an_entry_of_which_the_last_copy_is_damaged_keeps_the_ledger_open",),
+    ),
+    Mutant(
         "a bookie collects before the restore is confirmed",
         "ledgers and copies that the old metadata don't name are deleted",
         "        elif not is_confirmed(self._restore):\n",

@@ -83,9 +83,9 @@ class GivingUp(NamedTuple):
 class Everywhere(NamedTuple):
     """Metadata that were restored from a backup: copies may be on any of `bookies`, all of which have to answer.
 
-    Without a copy on any of them an entry is missing, even if they can't tell: all of them are in limbo. A recovery's
-    error is `retriable` unless it follows from the answers of all. `leaves_gap`: the ledger's log may have had later
-    ledgers, so it gets the record of an accepted loss.
+    Without a copy on any of them an entry is missing, even if they can't tell: all of them are in limbo. It isn't where
+    one has a damaged copy. A recovery's error is `retriable` unless it follows from the answers of all. `leaves_gap`:
+    the ledger's log may have had later ledgers, so it gets the record of an accepted loss.
     """
 
     bookies: tuple[str, ...]
@@ -487,7 +487,9 @@ class LedgerRecovery:
         if answer.examined_to < first:
             raise CorruptDataError("the bookie has examined nothing", ledger_id=self._ledger_id, bookie=bookie_id)
         found: dict[int, RecoveredEntry] = {}
-        unknown = list(answer.unknown) if self._everywhere is None else []
+        unknown = list(answer.unknown)
+        if self._everywhere is not None and unknown[:1] == [(first, answer.examined_to)]:
+            del unknown[0]  # as any bookie in limbo says; what it says beside that was stored there, and is damaged
         view = reply.body
         try:
             for header in walk(view):

@@ -48,7 +48,8 @@ class ReadResult(NamedTuple):
 
     `segments` are entry records in ascending id order, none outside the range. An id up to `examined_to` that is
     neither in them nor in `unknown` was never acknowledged here. A range in `unknown` may cover ids that are in the
-    segments; those are known all the same. `lac` is the highest last add confirmed that entries here carry.
+    segments; those are known all the same. Of a ledger in limbo the first range is all that was examined, and others
+    follow of what was stored here and is damaged. `lac` is the highest last add confirmed that entries here carry.
     """
 
     segments: list[Bytes]

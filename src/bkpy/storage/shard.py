@@ -393,12 +393,15 @@ class Shard:
             info.verified = await self._verify(ledger_id)
             if not info.verified and not info.gone:
                 self.distrust(info, "rows of its blocks are missing or are not the stored ones")
+        if found.damaged:
+            done = done._replace(unknown=[(first, done.examined_to)])
         return self._result(info, first, done, max(lac, row.lac if row is not None else -1))
 
     def _result(self, info: LedgerInfo, first: int, done: Assembled, lac: int) -> RangeRead:
         unknown = done.unknown
-        if info.limbo and done.gap:
-            unknown = [(first, done.examined_to)]  # covers ids that are in the segments too; those are known
+        if info.limbo and (done.gap or unknown):
+            # Covers ids that are in the segments too; those are known. What is damaged stays beside it: that was here.
+            unknown = [(first, done.examined_to), *unknown]
         return RangeRead(done.segments, done.examined_to, unknown, lac)
 
     def distrust(self, info: LedgerInfo, why: str) -> None:

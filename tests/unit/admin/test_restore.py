@@ -886,6 +886,29 @@ async def test_an_acknowledged_entry_that_is_nowhere_keeps_the_ledger_open(lost:
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("given_up", [False, True])
+async def test_an_entry_of_which_the_last_copy_is_damaged_keeps_the_ledger_open(lost: Lost, given_up: bool) -> None:
+    """A bookie in limbo denies nothing either. But it says that it had this entry."""
+    writer = await opened(lost.former, (2, 2, 2))
+    await writer.append_batch(payloads(0, 10))
+    await lost.back_up()
+    first, second = writer.ensemble
+    for name in (first, second):
+        await storage_of(lost.node(name)).checkpoint()
+    await lost.lose_metadata()
+    for name in (first,) if given_up else (first, second):
+        assert lost.rewrite_disks(name, payloads(0, 10)[9], b"?" * len(payloads(0, 10)[9]))
+    await lost.restore()
+    await lost.join(absent=second if given_up else "")
+    without = [second] if given_up else []
+    with pytest.raises(LedgerRecoveryError, match="too few bookies can tell whether the entry exists"):
+        await lost.confirm(without=without)
+    metadata, _ = await cluster_of(await lost.client()).catalog.read(writer.ledger_id)
+    assert metadata.state is LedgerState.IN_RECOVERY
+    assert (await lost.confirm(without=without, accept_loss=True)).state is RestoreState.CONFIRMED
+
+
+@pytest.mark.thorough
 async def test_no_ledger_is_closed_without_a_bookie_that_joins_meanwhile(lost: Lost) -> None:
     """One that came after the backup: its entries of the ledgers that are still open would be cut off."""
     writers = [await opened(lost.former, (2, 2, 2)) for _ in range(2)]

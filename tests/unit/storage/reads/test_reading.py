@@ -307,6 +307,27 @@ async def test_a_damaged_block_row_puts_the_ledger_in_limbo_and_that_lasts() -> 
         storage = await host.boot()
 
 
+async def test_of_a_ledger_in_limbo_what_is_damaged_is_named_beside_the_rest() -> None:
+    host = Host(settings=bookie_settings(block_bytes=1000))
+    storage = await host.boot()
+    await add(storage, *(Batch(1, i, 5) for i in range(0, 100, 5)))
+    await storage.close()
+    host.disk.flip(f"{host.settings.ledger_directories[0]}/{log_name(1)}", 64 + 600)
+    storage = await host.boot()
+    info = (await storage.states([1]))[1]
+    assert info is not None
+    info.limbo = True
+    assert (await storage.read(1, 0, 24, 1 << 20)).unknown == [(0, 24), (0, 24)]
+    assert (await storage.read(1, 0, 120, 1 << 20)).unknown == [(0, 120), (0, 24)]
+    assert (await storage.read(1, 30, 99, 1 << 20)).unknown == []
+    assert (await storage.read(1, 30, 120, 1 << 20)).unknown == [(30, 120)]
+    await storage.close()
+    await corrupt_row(host, b"b" + (1).to_bytes(8, "big") + (25).to_bytes(8, "big"))
+    storage = await host.boot()
+    assert (await storage.read(1, 30, 49, 1 << 20)).unknown == [(30, 49), (30, 49)]
+    await storage.close()
+
+
 async def test_a_block_row_that_vanished_is_noticed_before_the_first_negative() -> None:
     host = Host(settings=bookie_settings(block_bytes=1000))
     storage = await host.boot()
