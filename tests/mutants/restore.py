@@ -19,6 +19,13 @@ _ABSENT: Final = (_RESTORE + "test_an_absent_bookie_keeps_the_restore_unconfirme
 
 MUTANTS = [
     Mutant(
+        "a refusal by the file of rights counts as a loss",
+        "an operator who accepts losses gives up ledgers because of a missing name",
+        "                unanswered = error.retriable or isinstance(error, UnauthorizedError)\n",
+        "                unanswered = error.retriable\n",
+        (_RESTORE + "test_a_ledger_is_not_given_up_because_bookies_do_not_allow_the_operator_to_fence_it",),
+    ),
+    Mutant(
         "a bookie in limbo names no damage",
         "a ledger of a restored cluster is closed before an acknowledged entry whose copies are damaged",
         "            unknown = [(first, done.examined_to), *unknown]\n",

@@ -22,6 +22,7 @@ from bkpy.errors import (
     MetadataConflictError,
     MetadataUnavailableError,
     NoSuchLedgerError,
+    UnauthorizedError,
 )
 from bkpy.metadata import paths
 from bkpy.metadata.audit_trail import ActKind, recorded
@@ -189,7 +190,9 @@ class RestoreConfirmation:
             except (MetadataUnavailableError, ClientClosedError):
                 raise  # of that, nothing follows for the ledger: it would be given up though its entries are there
             except BookKeeperError as error:
-                _note(done.unanswered if error.retriable else done.not_closed, metadata.ledger_id, str(error))
+                # Bookies that don't allow this client to fence have said nothing of what they have.
+                unanswered = error.retriable or isinstance(error, UnauthorizedError)
+                _note(done.unanswered if unanswered else done.not_closed, metadata.ledger_id, str(error))
             progress(done)
 
         async for some in batched_async(self._open_ledgers(done), self._settings.integrity_flush_ledgers):
@@ -306,10 +309,11 @@ def _note(failed: dict[int, str], ledger_id: int, why: str) -> None:
 
 def _unanswered(failed: dict[int, str]) -> LedgerRecoveryError:
     return LedgerRecoveryError(
-        f"{len(failed)} ledgers can't be closed now: bookies gave no answer, or took no entries back:\n  "
+        f"{len(failed)} ledgers can't be closed now: bookies gave no answer, refused this client, or took no entries "
+        "back:\n  "
         + _named(failed)
-        + "\nRun this again once the bookies are well, or without one that never comes back (--without). This is no "
-        "loss that can be accepted (--accept-loss): the entries may all be there"
+        + "\nRun this again once the bookies are well and let this client write, or without one that never comes back "
+        "(--without). This is no loss that can be accepted (--accept-loss): the entries may all be there"
     )
 
 

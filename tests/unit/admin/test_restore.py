@@ -52,6 +52,7 @@ from bkpy.metadata.store.resolve import children_if_there
 from bkpy.metadata.store.store import NodeExists
 from bkpy.protocol.ledger.ledger_metadata import LedgerState
 from bkpy.protocol.restore.restoring import RestoreState
+from bkpy.protocol.wire.messages import Status
 from bkpy.storage.identity import read_cookie, write_cookie
 from bkpy.storage.losses import Losses
 
@@ -1007,6 +1008,28 @@ async def test_a_ledger_is_not_given_up_because_a_bookie_gives_no_answer(lost: L
         await confirming.run(accept_loss=True)
     assert await _state(lost) is RestoreState.RESTORED
     await lost.start_node("b", mending=True)
+    await lost.confirm(accept_loss=True)
+    client = await lost.client()
+    assert await contents(client, writer.ledger_id) == payloads(0, 10)
+
+
+@pytest.mark.parametrize("names", ["b", "abcd"])
+async def test_a_ledger_is_not_given_up_because_bookies_do_not_allow_the_operator_to_fence_it(
+    lost: Lost, names: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose name may administer, and is not among those that may write."""
+    writer = await opened(lost.former)
+    await writer.append_batch(payloads(0, 10))
+    await lost.back_up()
+    await lost.lose_metadata()
+    await lost.restore()
+    await lost.join()
+    for name in names:
+        monkeypatch.setattr(lost.server(name), "greet", lambda *_: (Status.FORBIDDEN, "this name may do nothing"))
+    with pytest.raises(LedgerRecoveryError, match=r"this name may do nothing(.|\n)*no loss that can be accepted"):
+        await lost.confirm(accept_loss=True)
+    assert await _state(lost) is RestoreState.RESTORED
+    monkeypatch.undo()
     await lost.confirm(accept_loss=True)
     client = await lost.client()
     assert await contents(client, writer.ledger_id) == payloads(0, 10)
