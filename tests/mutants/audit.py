@@ -16,6 +16,16 @@ _SHARES = "tests/unit/replication/worker/test_shares.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(
+        "what bookies miss of a closed ledger is dated by the client's clock",
+        "where that is ahead, a bookie that is lost and returns counts as whole",
+        "        since_ms = min(closed_ms, int(self._runtime.clock.time() * 1000))\n",
+        "        since_ms = int(self._runtime.clock.time() * 1000)\n",
+        (
+            "tests/unit/client/write/test_closing_lingers.py::"
+            "test_what_a_bookie_misses_is_dated_no_later_than_the_end_of_the_ledger",
+        ),
+    ),
+    Mutant(
         "an absence begins by the auditor's clock alone",
         "where that is ahead, what was closed without a bookie counts as whole when it returns",
         "        dated = with_stored(record, begun, await self._records.written_ms()) if begun else record\n",

@@ -125,10 +125,13 @@ class Stragglers:
             return
         records = self._catalog.marks()
         try:
-            outcome = await records.add(ledger_id, records.returned_now(bookie_ids))
+            closed_ms = await self._catalog.written_ms(ledger_id)
+            outcome = await records.add(ledger_id, records.returned(bookie_ids, closed_ms))
             if isinstance(outcome, NotDone | Unknown):
                 raise to_error(outcome)
             await records.announce()
+        except NoSuchLedgerError:
+            return  # deleted meanwhile: nobody misses anything
         except (BookKeeperError, UnsupportedVersionError) as error:
             log.warning("ledger %d: failed to mark it under-replicated on %s: %s", ledger_id, sorted(bookie_ids), error)
 

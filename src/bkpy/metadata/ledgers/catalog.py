@@ -263,6 +263,15 @@ class LedgerCatalog:
             raise NoSuchLedgerError("there is no such ledger", ledger_id=ledger_id)
         return self._codec.decode(ledger_id, found[0]), found[1]
 
+    async def written_ms(self, ledger_id: int) -> int:
+        """When the metadata were last written, by the clock of the metadata store. Raises `NoSuchLedgerError`."""
+        path = self.path_of(ledger_id)
+        await self._store.sync(path)
+        try:
+            return await self._store.written_ms(path)
+        except NoNode:
+            raise NoSuchLedgerError("there is no such ledger", ledger_id=ledger_id) from None
+
     async def closed_before(self, ledger_id: int, ms: int) -> bool:
         """Whether the ledger was CLOSED at that time and is unchanged since, or is gone.
 

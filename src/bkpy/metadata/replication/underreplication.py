@@ -189,10 +189,14 @@ class UnderreplicationQueue:
         """Whether that was not done because the guard's node is gone."""
         return isinstance(outcome, Missing) and outcome.node == self._guard
 
-    def returned_now(self, bookie_ids: Collection[str]) -> dict[str, LostBookie]:
-        """What to add for bookies that are here, and of which a ledger may have been written without them until now."""
-        now_ms = int(self._runtime.clock.time() * 1000)
-        return {bookie_id: LostBookie(now_ms, LossReason.RETURNED.value) for bookie_id in bookie_ids}
+    def returned(self, bookie_ids: Collection[str], closed_ms: int) -> dict[str, LostBookie]:
+        """What to add for bookies that are here, and without which a ledger may have been written until it was closed.
+
+        That was at `closed_ms` by the metadata store's clock, and this client's may be ahead. Were it later, a loss and
+        a return of the bookie would drop it: the ledger was CLOSED before.
+        """
+        since_ms = min(closed_ms, int(self._runtime.clock.time() * 1000))
+        return {bookie_id: LostBookie(since_ms, LossReason.RETURNED.value) for bookie_id in bookie_ids}
 
     def absent_now(self, instances: Mapping[str, str]) -> dict[str, LostBookie]:
         """The record of a ledger that is created without these bookies, each with the storage that it has."""

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.hooks import cluster_of
 from tests.in_process import runtime_here
 from tests.stepping import run_to
 from tests.unit.replication.repairing import held, whole
@@ -90,6 +91,29 @@ async def test_a_client_that_is_closed_meanwhile_records_what_bookies_miss(clust
     await client.close()
     assert await recorded(other, writer.ledger_id) == {"b": LossReason.RETURNED}
     await closing
+
+
+async def test_what_a_bookie_misses_is_dated_no_later_than_the_end_of_the_ledger(cluster: InProcess) -> None:
+    """Else a bookie that is lost and returns would be taken for whole: the ledger was CLOSED long before."""
+    client = await cluster.client(close_linger_s=120.0, add_timeout_s=240.0)
+    writer, closing = await closed_without_b(cluster, client)
+    await closing
+    catalog, ledger_id = cluster_of(client).catalog, writer.ledger_id
+    record = await catalog.marks().read(ledger_id)
+    assert record is not None
+    assert not await catalog.closed_before(ledger_id, record.lost["b"].since_ms)
+
+
+async def test_nothing_is_recorded_of_a_ledger_that_is_deleted_meanwhile(
+    cluster: InProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = await cluster.client(close_linger_s=60.0, add_timeout_s=120.0)
+    other = await cluster.client()
+    writer, closing = await closed_without_b(cluster, client)
+    await other.delete_ledger(writer.ledger_id)
+    await closing
+    assert await recorded(other, writer.ledger_id) == {}
+    assert "failed to mark" not in caplog.text
 
 
 async def test_a_client_whose_store_is_away_ends_in_time(
