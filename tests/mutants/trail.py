@@ -10,6 +10,13 @@ _TRAIL: Final = "tests/unit/admin/test_audit_trail.py::"
 
 MUTANTS = [
     Mutant(
+        "the oldest acts are those with the lowest times in their names",
+        "a machine whose clock was ahead keeps later acts out of the trail",
+        "        return [name for _, name in sorted(zip(written, names, strict=True))]\n",
+        "        return sorted(names)\n",
+        (_TRAIL + "test_acts_of_a_machine_whose_clock_was_ahead_displace_no_later_ones",),
+    ),
+    Mutant(
         "a deletion that can't be recorded says that there is no such ledger",
         "an operator takes the ledger for deleted",
         '        case Missing() if outcome.index:\n            raise MetadataConflictError(f"nothing was deleted',

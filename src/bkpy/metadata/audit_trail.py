@@ -30,7 +30,7 @@ from bkpy.metadata.store.resolve import (
     put_certainly,
     read_if_there,
 )
-from bkpy.metadata.store.store import Create
+from bkpy.metadata.store.store import Create, NoNode
 from bkpy.metadata.stored_record import StoredRecord, take
 from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 from bkpy.runtime.process import this_user
@@ -194,8 +194,22 @@ class AuditTrail:
         for name in sorted(await children_if_there(self._store, self._folder)):
             by_act[_act_of(name)].append(name)
         for names in by_act.values():
-            for name in names[: max(0, len(names) - self._settings.audit_acts_max)]:
+            over = len(names) - self._settings.audit_acts_max
+            for name in (await self._oldest_first(names))[:over] if over > 0 else ():
                 await delete_certainly(self._store, f"{self._folder}/{name}", attempts_max=1)
+
+    async def _oldest_first(self, names: Sequence[str]) -> list[str]:
+        """By the metadata store's clock: a name has that of the machine of the act, which may be years ahead."""
+        written: list[int] = []
+        for start in range(0, len(names), _READS_AT_ONCE):
+            written += await asyncio.gather(*(self._written_ms(name) for name in names[start : start + _READS_AT_ONCE]))
+        return [name for _, name in sorted(zip(written, names, strict=True))]
+
+    async def _written_ms(self, name: str) -> int:
+        try:
+            return await self._store.written_ms(f"{self._folder}/{name}")
+        except NoNode:
+            return 0  # somebody else has deleted it
 
     # --- reading ------------------------------------------------------------------------------------------------------
 

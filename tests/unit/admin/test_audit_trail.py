@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import logging
@@ -124,6 +125,34 @@ async def test_of_each_kind_the_newest_are_kept(five: InProcess) -> None:
     newer = await admin_of(five, audit_acts_max=1)
     await newer.set_auto_recovery(False)
     assert sorted(await acts(newer))[-2:] == [("re-replication", "disable", True), ("re-replication", "enable", True)]
+
+
+async def test_acts_of_a_machine_whose_clock_was_ahead_displace_no_later_ones(five: InProcess) -> None:
+    here = runtime_here()
+
+    class Ahead:
+        """A day."""
+
+        monotonic = here.clock.monotonic
+
+        def time(self) -> float:
+            return here.clock.time() + 86400
+
+    settings = client_settings(audit_acts_max=2)
+    ahead = dataclasses.replace(here, clock=Ahead())
+    client = await open_client(five.tree.session(), ROOT, ahead, settings, actor=ALICE)
+    five.clients.append(client)
+    wrong = bkpy.AdminClient(client)
+    for enabled in (True, True, False):
+        await wrong.set_auto_recovery(enabled)
+        await asyncio.sleep(1)
+    for enabled in (True, False, True):
+        await (await admin_of(five, audit_acts_max=2)).set_auto_recovery(enabled)
+        await asyncio.sleep(1)
+    found = await bkpy.AdminClient(client).audit_trail()
+    right = [record for record in found if record.time_ms < (here.clock.time() + 3600) * 1000]
+    assert [record.subject for record in right] == ["enable", "disable", "enable"]
+    assert len(found) == 3  # the last act has tidied before it
 
 
 async def test_an_act_that_can_not_be_recorded_does_not_begin(five: InProcess) -> None:
