@@ -17,7 +17,7 @@ from bkpy.admin.rebalance import Rebalancer
 from bkpy.bookie.identity import BookieIdentity
 from bkpy.cli.bookie.identity import open_peers
 from bkpy.client.client import replication_context
-from bkpy.errors import BookKeeperError, LedgerClosedError
+from bkpy.errors import BookKeeperError, IdentityError, LedgerClosedError
 from bkpy.metadata.bookies.cookies import delete_cookie
 from bkpy.metadata.replication.locks import LedgerLocks
 from bkpy.metadata.replication.manual import manual_moves
@@ -27,9 +27,10 @@ from bkpy.protocol.ledger.ledger_metadata import LedgerState
 
 from .cluster import ROOT
 from .users import TRANSIENT
+from .world import HostDied
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
     from random import Random
 
     from bkpy.client.client import Client
@@ -120,6 +121,40 @@ async def format_stopped(bookie: Bookie, agree: Callable[[], None] = lambda: Non
         done = False
     host.crash()
     return done
+
+
+async def change_journals(bookie: Bookie, directories: Sequence[str], dies_at: int | None) -> bool:
+    """Give the bookie, which has stopped in order, these journal directories; whether it may have them.
+
+    `dies_at`: the process dies at that operation of its disk, and the command is run again. Its process ends then.
+    """
+    host, former = bookie.host, bookie.settings
+    bookie.settings = former.model_copy(update={"journal_directories": list(directories)})
+    while True:
+        host.boot()
+        for path in directories:
+            host.disk.make_dirs(path)
+        if dies_at is not None:
+            host.disk.crash_at(dies_at)
+        session, runtime = host.session(), host.runtime
+        peers = functools.partial(open_peers, session, ROOT, runtime, bookie.settings)
+        identity = BookieIdentity(bookie.settings, session, ROOT, runtime, peers)
+        try:
+            await host.start(identity.update(lambda plan: None), name="cookie update")
+        except HostDied:
+            dies_at = None
+            continue
+        except IdentityError:  # it was registered a moment ago, or has something to replay
+            bookie.settings = former
+            host.crash()
+            return False
+        except BookKeeperError:
+            host.crash()
+            await asyncio.sleep(TRY_AGAIN_S)
+            continue
+        host.crash()
+        host.disk.heal()
+        return True
 
 
 async def recover(client: Client, ledger_id: int, password: bytes) -> None:

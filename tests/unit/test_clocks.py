@@ -118,6 +118,7 @@ ALLOWED = {
     ("spark/test_spark_kills.py", "test_what_is_read_is_exactly_the_log"): "the pace of a load",
     ("spark/test_spark_moved_ledgers.py", "digests"): "in a process of Spark, which has no module of the tests",
     ("spark/test_spark_stream.py", "stop_and_start"): "the pace of a load",
+    ("unit/bookie/bookkeeper/test_start_tls.py", "go_on"): "a reset of the kernel's, which nobody can wait for",
     (
         "unit/bookie/test_files.py",
         "test_it_is_said_when_no_file_can_be_opened_any_more",

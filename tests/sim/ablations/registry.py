@@ -232,7 +232,7 @@ PROTOCOL: Final = (
     changed(
         "45",
         "the right key is refused after a stranger's",
-        "proven = info.proven_key or await self._key_in_metadata(ledger_id)",
+        "status = await self._prove(info, key)",
         "return Status.UNAUTHORIZED",
         ("failover", "standard", "everything"),
     ),

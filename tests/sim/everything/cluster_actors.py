@@ -14,6 +14,7 @@ from tests.sim.coverage_marks import (
     DRAIN_CANCELLED,
     FORMAT_REFUSED,
     FORMATTED_ANEW,
+    JOURNALS_CHANGED,
     REBALANCED,
     RECOVERED_BY_HAND,
     RETIRED,
@@ -44,6 +45,24 @@ async def restart(stage: Stage, actor: Actor) -> None:
 async def upgrade(stage: Stage, actor: Actor) -> None:
     """End the bookie's process of the earlier version, and start it with today's code."""
     await stage.take_over(stage.bookie(actor.options["bookie"]), actor.options["how"])
+
+
+async def change_journals(stage: Stage, actor: Actor) -> None:
+    """Give the bookie more or fewer journals, or others, each time that it has stopped in order."""
+    bookie, rng = stage.bookie(actor.options["bookie"]), stage.schedule.stream(actor.key)
+    for _ in range(actor.options["times"]):
+        await asyncio.sleep(rng.random())
+        async with stage.busy[bookie.host.name]:
+            if not bookie.host.up or bookie.code is not None or stage.is_gone(bookie):
+                continue
+            with contextlib.suppress(HostDied):  # it may give up on its own meanwhile
+                await bookie.stop()
+            if bookie.stopped:
+                wanted = rng.sample([f"/data/journal/{n}" for n in range(4)], rng.choice((1, 2, 3)))
+                dies_at = rng.choice((None, 1, 2, 3, 5, 8, 13, 20))
+                changed = await operators.change_journals(bookie, wanted, dies_at)
+                stage.world.marks[JOURNALS_CHANGED] += changed
+            await stage.start(bookie)
 
 
 async def drain(stage: Stage, actor: Actor) -> None:

@@ -471,6 +471,13 @@ def _restored_from_a_backup(drawing: Drawing) -> None:
     drawing.shape["lost_in_the_storm"] = rng.random() < 0.5
 
 
+@feature("journals changed", 0.15)
+def _journals_changed(drawing: Drawing) -> None:
+    """Of a bookie that was stopped in order, by `bkpy bookie cookie`."""
+    rng = drawing.stream("journals changed")
+    drawing.add_actor("journals", rng, {"bookie": drawing.bookie(rng), "times": rng.choice((1, 2, 4))})
+
+
 def _add_special_writer(drawing: Drawing, rng: Random, **more: JSON) -> Actor:
     """With the company that other writers have."""
     writer = _add_writer(drawing, rng, rng.randrange(20, 600 if drawing.long else 80), **more)

@@ -218,8 +218,9 @@ class RestoredCluster:
         confirmation = RestoreConfirmation(replication_context(client), stage.settings, None)
         for tries in itertools.count():
             without = [name for name in oracle.gone if await cluster.store.exists(f"{ROOT}/{paths.COOKIES}/{name}")]
-            # The last ledger of a log is not deleted again, though all of it was truncated.
-            accept_loss = bool(oracle.gone and oracle.may_lose) or (tries > DELETES_AGAIN and bool(stage.logs))
+            accept_loss = bool(oracle.gone and oracle.may_lose) or (
+                tries > DELETES_AGAIN and self._may_lack_something()
+            )
             try:
                 await confirmation.run(without=without, accept_loss=accept_loss)
             except BookKeeperError as error:
@@ -228,6 +229,11 @@ class RestoredCluster:
                 await asyncio.sleep(0.5)
             else:
                 return
+
+    def _may_lack_something(self) -> bool:
+        """The last ledger of a truncated log is not deleted again, and damaged entries may be the last copies."""
+        logs = {"log writer", "doomed log"}
+        return bool(self.stage.oracle.rotten) or any(actor.kind in logs for actor in self.stage.schedule.actors)
 
     async def _delete_again(self, client: Client) -> None:
         """What was deleted, or truncated, since the backup."""
@@ -303,7 +309,11 @@ class RestoredCluster:
         oracle, found = self.stage.oracle, []
         for story in self.stage.stories.by_id.values():
             assert isinstance(story, LedgerStory)
-            may_lack = story.stored.accepted_loss is not None or (oracle.gone and story.ledger_id in oracle.may_lose)
+            may_lack = (
+                story.stored.accepted_loss is not None
+                or (oracle.gone and story.ledger_id in oracle.may_lose)
+                or any(entries.get(story.ledger_id) for entries in oracle.rot.values())
+            )
             if story.ledger_id in self.as_backed_up and not self._is_deleted(story.ledger_id) and not may_lack:
                 found.append(story)
         return found

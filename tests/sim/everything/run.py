@@ -60,6 +60,7 @@ ACTORS: Mapping[str, Any] = {
     "doomed log": log_actors.doom_log,
     "restart": cluster_actors.restart,
     "upgrade": cluster_actors.upgrade,
+    "journals": cluster_actors.change_journals,
     "drain": cluster_actors.drain,
     "growth": cluster_actors.grow,
     "format": cluster_actors.make_anew,

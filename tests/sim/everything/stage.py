@@ -63,6 +63,8 @@ CALM_WORKER: Mapping[str, Any] = {
     "decommission_patience_s": 5.0,
     "replicas_check_interval_s": 5.0,
     "log_retention_interval_s": 0.5,
+    "log_orphan_interval_s": 3.0,
+    "log_orphan_grace_s": 60.0,
 }
 EARLIER = "0.2.0"  # the version whose code some bookies begin with
 ALL_CANCELLED = "calls of all kinds cancelled"
