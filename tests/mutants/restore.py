@@ -201,6 +201,24 @@ MUTANTS = [
         _ABSENT,
     ),
     Mutant(
+        "a restored log names a ledger that was deleted during its backup",
+        "the log can't be opened any more",
+        "            log_list = without_deleted(log_list, self._deleted)\n",
+        "",
+        (_RESTORE + "test_a_log_whose_open_ledger_is_deleted_during_a_backup_can_be_opened_behind_the_restore",),
+    ),
+    Mutant(
+        "an open ledger behind one that was deleted stays in a restored list",
+        "its entries have positions that others have had",
+        "            return dataclasses.replace(log_list, segments=log_list.segments[:number])\n",
+        "            kept = log_list.segments[:number] + log_list.segments[number + 1 :]\n"
+        "            return dataclasses.replace(log_list, segments=kept)\n",
+        (
+            "tests/unit/protocol/log/test_log_opening.py"
+            "::test_a_list_whose_open_ledgers_were_deleted_ends_before_the_first_of_them",
+        ),
+    ),
+    Mutant(
         "nobody takes the places of bookies that are gone",
         "the copies of bookies that nothing names are collected, and were the last ones",
         "                metadata = metadata.replace_bookie(number, place, free.pop())\n",

@@ -93,6 +93,7 @@ SECOND_LIFE = "a ledger that was deleted was copied here again"
 THREE_FAULTS = "a quick run had three faults"
 DIRECTORIES_CHECKED = "the directories of a bookie were checked in the end"
 WENT_BACK = "a bookie noticed that the metadata store is older"
+ALL_MOVED = "all copies of a ledger were moved"
 JOURNALS_CHANGED = "a bookie got other journal directories"
 RESTORED = "the metadata were restored from a backup"
 RESTORED_BEYOND_BACKUP = "a restored ledger was closed behind the end that the backup knew"
@@ -208,6 +209,7 @@ EXPECTED: Mapping[str, tuple[str, ...]] = {
             READ_BEFORE_CONFIRMED,
             KEPT_FOR_LATER,
             JOURNALS_CHANGED,
+            ALL_MOVED,
             DIRECTORIES_CHECKED,
         ),
         *(LOG_TAKEN, LOG_FENCED, LOG_ROLLED, LOG_TRUNCATED, REBUILT, RETIRED, DRAIN_CANCELLED, REBALANCED),

@@ -19,6 +19,7 @@ from bkpy.replication.worker.ledger_repair import LedgerRepair, Repaired, Repair
 from bkpy.replication.worker.pacing import CopyRate
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from random import Random
 
     from bkpy.client.client import Client
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 SETTINGS = RecoverySettings(copy_window_bytes=4096)
 
 
-async def move(client: Client, ledger_id: int, rng: Random) -> bool:
-    """Move the copies of one bookie to others; whether that was done."""
+async def move(client: Client, ledger_id: int, rng: Random, *, of: Collection[str] = ()) -> bool:
+    """Move the copies of one bookie, one of these if there are any, to others; whether that was done."""
     context = replication_context(client)
     cluster, runtime = context.cluster, context.parts.runtime
     locks = LedgerLocks(cluster.store, cluster.root, "mover", runtime)
@@ -47,7 +48,8 @@ async def move(client: Client, ledger_id: int, rng: Random) -> bool:
             metadata = await ledger.metadata()
             if metadata is None:
                 return False  # it was deleted meanwhile
-            source = rng.choice(sorted({name for fragment in metadata.fragments for name in fragment.bookies}))
+            named = sorted({name for fragment in metadata.fragments for name in fragment.bookies})
+            source = rng.choice([name for name in named if name in of] or named)
             ended = await ledger.repair(RepairScope(frozenset({source})))
     except BookKeeperError:
         return False

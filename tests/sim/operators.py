@@ -148,8 +148,9 @@ async def change_journals(bookie: Bookie, directories: Sequence[str], dies_at: i
             bookie.settings = former
             host.crash()
             return False
-        except BookKeeperError:
+        except (BookKeeperError, OSError):  # the disk may fail to read
             host.crash()
+            host.disk.heal()
             await asyncio.sleep(TRY_AGAIN_S)
             continue
         host.crash()

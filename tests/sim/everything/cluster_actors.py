@@ -48,17 +48,21 @@ async def upgrade(stage: Stage, actor: Actor) -> None:
 
 
 async def change_journals(stage: Stage, actor: Actor) -> None:
-    """Give the bookie more or fewer journals, or others, each time that it has stopped in order."""
+    """Give the bookie more or fewer journals, each time that it has stopped in order."""
     bookie, rng = stage.bookie(actor.options["bookie"]), stage.schedule.stream(actor.key)
     for _ in range(actor.options["times"]):
         await asyncio.sleep(rng.random())
         async with stage.busy[bookie.host.name]:
+            if stage.ended.is_set():
+                return
             if not bookie.host.up or bookie.code is not None or stage.is_gone(bookie):
                 continue
             with contextlib.suppress(HostDied):  # it may give up on its own meanwhile
                 await bookie.stop()
             if bookie.stopped:
-                wanted = rng.sample([f"/data/journal/{n}" for n in range(4)], rng.choice((1, 2, 3)))
+                left = bookie.settings.journal_directories[: rng.choice((1, 2))]
+                others = [path for n in range(4) if (path := f"/data/journal/{n}") not in left]
+                wanted = [*left, *others[: rng.choice((0, 1, 2))]]
                 dies_at = rng.choice((None, 1, 2, 3, 5, 8, 13, 20))
                 changed = await operators.change_journals(bookie, wanted, dies_at)
                 stage.world.marks[JOURNALS_CHANGED] += changed

@@ -467,8 +467,17 @@ def _restored_from_a_backup(drawing: Drawing) -> None:
     if drawing.features & {"older copy of the metadata", "BookKeeper's protocol", "earlier version"}:
         return
     rng = drawing.stream("restored from a backup")
-    drawing.add_fault("backup", "backup made", rng)
+    at_s = round(rng.random() ** 2 * drawing.storm_s * 0.6, 4)
+    drawing.faults.append(Fault("backup", "backup made", at_s, 0.0, {}))
     drawing.shape["lost_in_the_storm"] = rng.random() < 0.5
+    # What the backup then has wrong.
+    for n in range(2):
+        some = drawing.stream(f"moved-{n}")
+        writer = _add_writer(drawing, some, some.randrange(5, 40), sizes=[2, 2, 2], pause_s=0.01, end="close")
+        drawing.add_actor("move", some, {"host": drawing.client(some), "of": writer.key, "moves_all": True})
+    dies_s = round(at_s + rng.random() * 1.5, 4)
+    death = Fault("death-after-backup", "crash", dies_s, round(rng.random() * 2, 4), {"bookie": drawing.bookie(rng)})
+    drawing.put_fault(death)
 
 
 @feature("journals changed", 0.15)

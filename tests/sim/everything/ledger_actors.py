@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from bkpy.client.client import replication_context
 from bkpy.errors import BookKeeperError, ClientClosedError, NoSuchEntryError, NotEnoughBookiesError
 from bkpy.metadata.replication.manual import manual_moves
+from bkpy.protocol.ledger.ledger_metadata import LedgerState
 from tests.faults.oracle import number_of
-from tests.sim.coverage_marks import CLOSED_IN_BETWEEN, MOVED_COPY
+from tests.sim.coverage_marks import ALL_MOVED, CLOSED_IN_BETWEEN, MOVED_COPY
 from tests.sim.mover import move
 from tests.sim.stories import PASSWORD
 from tests.sim.users import TRANSIENT
@@ -239,11 +240,28 @@ async def move_copies(stage: Stage, actor: Actor) -> None:
         store, root, runtime = context.cluster.store, context.cluster.root, context.parts.runtime
         with contextlib.suppress(*TRANSIENT):  # the auditor can't be told now
             async with manual_moves(store, root, actor.key, runtime, stage.settings):
+                if "moves_all" in actor.options:
+                    await _move_all(stage, client, story.ledger_id, rng)
+                    return
                 for _ in range(rng.choice((1, 2, 4))):
                     stage.world.marks[MOVED_COPY] += await move(client, story.ledger_id, rng)
                     await asyncio.sleep(rng.random())
 
     await stage.on(actor.options["host"], act)
+
+
+async def _move_all(stage: Stage, client: Client, ledger_id: int, rng: Random) -> None:
+    """Once it is closed, until no bookie has a copy that had one before, if that can be."""
+    before: frozenset[str] = frozenset()
+    for _ in range(20):
+        metadata = await client.ledger_metadata(ledger_id)
+        if metadata.state is LedgerState.CLOSED:
+            before = before or metadata.needed_bookies
+            stage.world.marks[MOVED_COPY] += await move(client, ledger_id, rng, of=before)
+        if before and not (await client.ledger_metadata(ledger_id)).needed_bookies & before:
+            stage.world.marks[ALL_MOVED] += 1
+            return
+        await asyncio.sleep(rng.random() * 0.3)
 
 
 async def delete(stage: Stage, actor: Actor) -> None:

@@ -83,6 +83,7 @@ class RestoredCluster:
         self.tree = Tree(ROOT, self.former.layout, self.former.codec)
         self.rng = stage.schedule.stream("restored")
         self.as_backed_up: dict[int, LedgerMetadata] = {}
+        self.accepted_loss = False  # by the confirmation
 
     async def play(self) -> None:
         stage = self.stage
@@ -103,6 +104,7 @@ class RestoredCluster:
         probing.cancel()
         await self._on_operator(self._check, copies=True)
         await stage.within("bookies take entries", self._on_operator(self._write_anew))
+        await stage.within("logs open", self._on_operator(self._append_to_logs))
         for host in stage.workers:
             stage.boot(host)
         await asyncio.sleep(COLLECTS_WITHIN_S)
@@ -190,8 +192,9 @@ class RestoredCluster:
             bookie.settings = bookie.settings.model_copy(update={"metadata_uri": uri})
             bookie.mends = True
             bookie.rebuilds |= not _has_begun(bookie)
+        late_s = self.rng.choice((0.0, 0.0, 8.0))
         for bookie in bookies:
-            await asyncio.sleep(self.rng.random() ** 3 * 3)
+            await asyncio.sleep(self.rng.random() ** 3 * 3 + (late_s if bookie is bookies[-1] else 0.0))
             async with stage.busy[bookie.host.name]:
                 if not bookie.host.up:
                     await stage.start(bookie)
@@ -214,6 +217,7 @@ class RestoredCluster:
     async def _confirm(self, client: Client) -> None:
         """Until it is done. What was deleted since is deleted again; losses are accepted where there may be some."""
         stage, oracle = self.stage, self.stage.oracle
+        await asyncio.sleep(self.rng.choice((0.0, 2.0, 6.0)))  # for whoever does too early what has to wait
         cluster = cluster_of(client)
         confirmation = RestoreConfirmation(replication_context(client), stage.settings, None)
         for tries in itertools.count():
@@ -228,6 +232,7 @@ class RestoredCluster:
                 await self._delete_again(client)
                 await asyncio.sleep(0.5)
             else:
+                self.accepted_loss = accept_loss
                 return
 
     def _may_lack_something(self) -> bool:
@@ -276,6 +281,26 @@ class RestoredCluster:
         if writer.ledger_id in self.as_backed_up or writer.ledger_id in self.stage.oracle.created:
             self._violated("I2", f"the id {writer.ledger_id} was given out twice")
 
+    async def _append_to_logs(self, client: Client) -> None:
+        """No position is given out twice."""
+        if self.accepted_loss:
+            return  # the ledgers at the end of a log may be among those that have to be given up one by one
+        for name, users in self.stage.logs.items():
+            if self.stage.oracle.data(f"{ROOT}/{paths.LOGS}/{name}") is None:
+                continue  # it is younger than the backup
+            while True:
+                try:
+                    async with await client.open_log(name, password=PASSWORD) as log:
+                        position = await log.append(b"after")
+                except BookKeeperError as error:
+                    self.stage.world.record("operator", "did not append to a log", f"{name} {error}")
+                    await asyncio.sleep(0.2)
+                else:
+                    break
+            given = {at for tale in users.account.tales for at in tale.acknowledged.values()}
+            if position <= max(given, default=-1):
+                self._violated("logs dense", f"position {position} of {name} was given out before")
+
     # --- what is read -------------------------------------------------------------------------------------------------
 
     async def _probe(self, client: Client) -> None:
@@ -283,6 +308,8 @@ class RestoredCluster:
         rng = self.stage.schedule.stream("restored probe")
         while True:
             await asyncio.sleep(rng.random())
+            if rng.random() < 0.2:
+                await self._try_to_write(client)
             stories = self._stories()
             if not stories:
                 return
@@ -303,6 +330,17 @@ class RestoredCluster:
                     self._violated("I9", f"ledger {story.ledger_id}: {error}")
             except BookKeeperError:
                 pass
+
+    async def _try_to_write(self, client: Client) -> None:
+        """Nothing is taken before the confirmation."""
+        try:
+            writer = await client.create_ledger(ensemble_size=2, write_quorum=2, ack_quorum=2, password=PASSWORD)
+            await writer.append(b"too early")
+        except BookKeeperError:
+            return
+        data = self.stage.oracle.data(f"{ROOT}/{paths.RESTORE}")
+        if data is not None and b'"confirmed"' not in data:
+            self._violated("I1", f"ledger {writer.ledger_id} was written before the restore was confirmed")
 
     def _stories(self) -> list[LedgerStory]:
         """Of ledgers that are in the backup, were not deleted, and can't have lost anything."""

@@ -159,6 +159,9 @@ class Play:
     async def _leave_all_as_it_is(self) -> None:
         """Nobody acts any more, and nothing goes wrong."""
         self._calm_down()
+        for host in (*self.stage.clients, *self.stage.workers, self.stage.operating):
+            if host.up:
+                self.stage.dies(host, power=False)
         left = [*self.acting.values(), *self.supervising]
         for task in left:
             task.cancel()

@@ -1128,6 +1128,35 @@ async def test_ledgers_that_exist_before_a_backup_are_in_it_whatever_is_created_
     assert len(positions) >= 6
 
 
+@pytest.mark.parametrize("before", [0, 3])
+async def test_a_log_whose_open_ledger_is_deleted_during_a_backup_can_be_opened_behind_the_restore(
+    lost: Lost, monkeypatch: pytest.MonkeyPatch, before: int
+) -> None:
+    """It was empty, and the next writer has another one. Lists are read first."""
+    async with await lost.former.open_log("orders", create=True) as log:
+        for number in range(before):
+            await log.append(b"%d" % number)
+    first = await lost.former.open_log("orders")  # whose ledger stays empty
+    given: list[int] = []
+
+    async def taken_over(store: MetadataStore, path: str) -> Any:
+        if path.endswith("logs/orders") and not given:
+            second = await lost.former.open_log("orders")
+            given.append(await second.append(b"during the backup"))
+        return await children_if_there(store, path)
+
+    monkeypatch.setattr(backup, "children_if_there", taken_over)
+    await lost.back_up()
+    assert given == [before]
+    with pytest.raises(BookKeeperError):
+        await first.append(b"late")
+    client = await lost.again()
+    async with await client.open_log("orders") as log:
+        assert await log.append(b"after") > before
+    reader = await client.read_log("orders")
+    assert [entry.data async for entry in reader.read()] == [*(b"%d" % number for number in range(before)), b"after"]
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("where", ["list", "uid"])
 @pytest.mark.parametrize("begun", [False, True], ids=["whole", "deletion begun"])

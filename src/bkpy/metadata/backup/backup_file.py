@@ -293,11 +293,16 @@ def _opened(files: Files, path: str) -> File:
     return files.open(path, read_only=True)
 
 
-async def verify(reader: BackupReader, read: Callable[[int], None] = lambda count: None) -> BackupEnd:
-    """Read all of a backup, and see that it is sound."""
+async def verify(
+    reader: BackupReader,
+    read: Callable[[int], None] = lambda count: None,
+    look: Callable[[BackupNode], None] = lambda node: None,
+) -> BackupEnd:
+    """Read all of a backup, let `look` see each node, and see that it is sound."""
     count = 0
     async with contextlib.aclosing(reader.nodes()) as nodes:
-        async for _ in nodes:
+        async for node in nodes:
+            look(node)
             count += 1
             read(count)
     assert reader.end is not None

@@ -5,8 +5,8 @@
 A restore that was interrupted goes on with the same file: nodes that are there already must be as the file has them.
 
 Invariants: nothing is written before the whole file was found sound; what is under the root is this backup's, or
-refused; there is a cluster only when all of it is there; its instance id was never another cluster's, and its ids go on
-behind all that the former cluster may have drawn.
+refused; a log names no open ledger that isn't there; there is a cluster only when all of it is there; its instance id
+was never another cluster's, and its ids go on behind all that the former cluster may have drawn.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from bkpy.metadata.store.resolve import children_if_there, create_certainly, ens
 from bkpy.metadata.store.store import Create, parent_of
 from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata, UnsupportedVersionError
 from bkpy.protocol.log.log_list import LogList
-from bkpy.protocol.log.log_opening import with_lost_end
+from bkpy.protocol.log.log_opening import with_lost_end, without_deleted
 from bkpy.protocol.restore.restoring import Restore, RestoreState, ids_after, with_later_loss
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from bkpy.metadata.audit_trail import AuditTrail
     from bkpy.metadata.restore_record import StoredRestore
@@ -83,7 +83,8 @@ async def restore_backup(
                 f"the backup is of a cluster under {root}: clients of before may still write to nodes there, at "
                 "versions that the new ones have too. Restore it under another root, and give bookies and clients that"
             )
-        end = await verify(reader, verified)
+        ends = _LogEnds()
+        end = await verify(reader, verified, ends.look)
         found = await _begun(store, root, end.checksum, path)
         if found is not None and found.restore.state is not RestoreState.WRITING:
             return Restored(found.restore, end.nodes, end.ledgers, True, True)
@@ -105,7 +106,7 @@ async def restore_backup(
             await _begin(store, root, new, settings)
             found = await _begun(store, root, end.checksum, path)
             assert found is not None
-        writer = _Writer(store, root, header.time_ms, settings, wrote)
+        writer = _Writer(store, root, header.time_ms, settings, wrote, ends.deleted)
         was_disabled = False
         async with contextlib.aclosing(reader.nodes()) as nodes:
             async for node in nodes:
@@ -168,7 +169,7 @@ async def _finish(
     restore = found.restore
     high = (restore.kept_to + 1) >> 31
     ids = LONG_HIERARCHICAL.id_nodes[0]
-    writer = _Writer(store, root, 0, settings, lambda count: None)  # of no ledgers
+    writer = _Writer(store, root, 0, settings, lambda count: None, set())  # of no ledgers
     for name in (paths.AVAILABLE, paths.READ_ONLY, paths.COOKIES, ids, f"{ids}/HOB-{high:010d}"):
         await writer.add(BackupNode(name, b""))
     if not was_disabled:
@@ -194,6 +195,35 @@ async def _finish(
     )
 
 
+class _LogEnds:
+    """Ledgers that lists of logs name as open, two of each log at most, and that the backup hasn't.
+
+    The backup reads lists first. A ledger that is missing was deleted meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self.deleted: set[int] = set()
+
+    def look(self, node: BackupNode) -> None:
+        """Of all nodes, in the order of the file."""
+        log_list = _list_of(node)
+        if log_list is not None:
+            self.deleted.update(segment.ledger_id for segment in log_list.open_segments)
+        elif self.deleted and (ledger_id := LONG_HIERARCHICAL.id_of(node.path)) is not None:
+            self.deleted.discard(ledger_id)
+
+
+def _list_of(node: BackupNode) -> LogList | None:
+    """The list of a log; None if it is another node, or unreadable."""
+    parts = node.path.split("/")
+    if parts[0] != paths.LOGS or len(parts) != 2:
+        return None
+    try:
+        return LogList.decode(parts[1], node.data)
+    except (CorruptDataError, UnsupportedVersionError):
+        return None
+
+
 class _Writer:
     """Makes nodes below `root`, several in a transaction, of a backup of the time `time_ms`.
 
@@ -201,7 +231,13 @@ class _Writer:
     """
 
     def __init__(
-        self, store: MetadataStore, root: str, time_ms: int, settings: MetadataSettings, wrote: Callable[[int], None]
+        self,
+        store: MetadataStore,
+        root: str,
+        time_ms: int,
+        settings: MetadataSettings,
+        wrote: Callable[[int], None],
+        deleted: Collection[int],
     ) -> None:
         self._store = store
         self._root = root
@@ -209,6 +245,7 @@ class _Writer:
         self._attempts_max = settings.metadata_write_attempts_max
         self._nodes_max = settings.restore_nodes_max
         self._wrote = wrote
+        self._deleted = deleted  # see `_LogEnds`
         self._waiting: list[Create] = []
         self._bytes = 0
         self._above = {root}
@@ -273,18 +310,15 @@ class _Writer:
 
     def _restored_value(self, node: BackupNode) -> bytes:
         """The value as it is restored: a log goes on behind all positions that it may have given out since."""
-        parts = node.path.split("/")
-        try:
-            if parts[0] == paths.LOGS and len(parts) == 2:
-                log_list = LogList.decode(parts[1], node.data)
-                self._log_ends.update(
-                    LONG_HIERARCHICAL.path_of("", segment.ledger_id)[1:] for segment in log_list.open_segments
-                )
-                return with_lost_end(log_list).encode()
-            ledger_id = LONG_HIERARCHICAL.id_of(node.path) if node.path in self._log_ends else None
-            if ledger_id is not None:
+        if (log_list := _list_of(node)) is not None:
+            log_list = without_deleted(log_list, self._deleted)
+            self._log_ends.update(
+                LONG_HIERARCHICAL.path_of("", segment.ledger_id)[1:] for segment in log_list.open_segments
+            )
+            return with_lost_end(log_list).encode()
+        ledger_id = LONG_HIERARCHICAL.id_of(node.path) if node.path in self._log_ends else None
+        if ledger_id is not None:
+            with contextlib.suppress(CorruptDataError, UnsupportedVersionError):
                 metadata = LedgerMetadata.decode(ledger_id, node.data)
                 return with_later_loss(metadata, self._time_ms).encode()
-        except (CorruptDataError, UnsupportedVersionError):
-            pass
         return node.data

@@ -26,7 +26,7 @@ from bkpy.protocol.log.log_producers import RUNS_MAX
 from bkpy.protocol.wire.records import NUMBERED, PLAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from bkpy.protocol.log.log_producers import Numbering, Producers
 
@@ -115,6 +115,17 @@ def settled(log_list: LogList, ends: Mapping[int, SegmentEnd], runs_max: int = R
         first_position=first,
         producers=producers,
     )
+
+
+def without_deleted(log_list: LogList, deleted: Collection[int]) -> LogList:
+    """The list of a backup without its open segments from the first one on whose ledger was deleted since it was read.
+
+    That segment was empty, or was truncated once it was sealed. Where later ones begin is not known then.
+    """
+    for number, segment in enumerate(log_list.segments):
+        if not segment.sealed and segment.ledger_id in deleted:
+            return dataclasses.replace(log_list, segments=log_list.segments[:number])
+    return log_list
 
 
 def with_lost_end(log_list: LogList) -> LogList:

@@ -30,6 +30,7 @@ from bkpy.protocol.log.log_opening import (
     longest_opened,
     sealed,
     settled,
+    without_deleted,
 )
 from bkpy.protocol.log.log_producers import SEQUENCE_MAX, Numbering, NumberRun, Producer, Producers
 from bkpy.protocol.log.log_reading import ranges_of, segment_for
@@ -415,3 +416,14 @@ def test_a_ledger_is_used_again_only_if_no_list_has_named_it(told: ListWrite, sa
     act = AFTER_OPENING[told, says]
     assert (act is OpeningStep.AGAIN) == (told is ListWrite.CHANGED)
     assert act not in (OpeningStep.BACK, OpeningStep.WAIT, OpeningStep.FENCED)  # those are for who rolls
+
+
+@pytest.mark.parametrize(
+    ("deleted", "left"), [((), [1, 2, 3]), ((3,), [1, 2]), ((2,), [1]), ((2, 3), [1]), ((1,), [1, 2, 3])]
+)
+def test_a_list_whose_open_ledgers_were_deleted_ends_before_the_first_of_them(
+    deleted: tuple[int, ...], left: list[int]
+) -> None:
+    """Nobody knows where the second one begins without the first."""
+    found = without_deleted(log_list(SEALED, Segment(2, 10, 2000), Segment(3, 10, 2000)), deleted)
+    assert [segment.ledger_id for segment in found.segments] == left
