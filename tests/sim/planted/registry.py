@@ -219,6 +219,16 @@ PLANTED = (
         "force overtakes appends that a bookie has not answered",
         needs="deferred syncs",
     ),
+    Planted(
+        "Restored log named a ledger that was deleted during its backup, and could never be opened",
+        "a restored log names a ledger that was deleted during its backup",
+        needs="logs + restored from a backup",
+    ),
+    Planted(
+        "Restored ledger could never be closed where one bookie had lost its key",
+        "a bookie that has lost a ledger's key counts as not fenced",
+        needs="rot in journals + restored from a backup",
+    ),
 )
 
 IMAGINED = (
@@ -252,5 +262,30 @@ IMAGINED = (
         "Deferred sync counts as done what was lost with a connection",
         "what is lost with a connection counts as synced",
         needs="deferred syncs",
+    ),
+    Planted(
+        "Restored metadata are taken at their word where a ledger is closed",
+        "a recovery of a restored ledger asks only the bookies that the metadata name",
+        needs="restored from a backup",
+    ),
+    Planted(
+        "Restored metadata are taken at their word where copies are",
+        "bookies copy for a restored cluster only from those that the metadata name",
+        needs="restored from a backup",
+    ),
+    Planted(
+        "Bookie joins a restored cluster without limbo",
+        "a bookie joins a restored cluster without limbo",
+        needs="restored from a backup",
+    ),
+    Planted(
+        "Ledgers created after a backup are collected",
+        "a bookie collects ledgers that were created after the backup",
+        needs="restored from a backup",
+    ),
+    Planted(
+        "Restored cluster gives out ids again",
+        "ids go on where they were in the backup",
+        needs="restored from a backup",
     ),
 )
