@@ -87,7 +87,11 @@ class GoneBack:
                 if bookie.host.up:
                     bookie.host.crash()
                 await stage.start(bookie)
-        return held
+        # One without a journal has lost by that what it had in memory.
+        return {
+            bookie: Held(before.ledgers, [ledger_id for ledger_id in before.with_entries if bookie.promises[ledger_id]])
+            for bookie, before in held.items()
+        }
 
     def _forget_what_is_newer(self) -> None:
         """Nothing is promised of a ledger that was written, or closed, since: a bookie in doubt may recover it."""
