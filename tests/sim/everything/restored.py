@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import functools
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bkpy.admin.client import AdminClient
 from bkpy.admin.restore_confirmation import RestoreConfirmation
@@ -48,12 +48,11 @@ COLLECTS_WITHIN_S = 10.0  # several rounds of every bookie's collection
 _WHEN = "after the metadata were restored, "
 
 
-class Backup:
+class Backup(NamedTuple):
     """A backup in a file of the operator's host, and what there certainly was all the time that it took."""
 
-    def __init__(self, path: str, ledgers: frozenset[int]) -> None:
-        self.path = path
-        self.ledgers = ledgers
+    path: str
+    ledgers: frozenset[int]
 
 
 async def make_backup(stage: Stage, path: str) -> Backup | None:
@@ -101,7 +100,7 @@ class RestoredCluster:
                 stage.boot(host)
         probing = asyncio.create_task(stage.on(stage.clients[0].name, self._probe))
         await stage.within("restore confirmed", self._on_operator(self._confirm))
-        probing.cancel()
+        _end(probing)
         await self._on_operator(self._check, copies=True)
         await stage.within("bookies take entries", self._on_operator(self._write_anew))
         await stage.within("logs open", self._on_operator(self._append_to_logs))
@@ -118,7 +117,7 @@ class RestoredCluster:
                     "I2", f"{bookie.host.name} has collected {sorted(lost)}, which may have been created since"
                 )
         for one in supervising:
-            one.cancel()
+            _end(one)
 
     def _bookies(self) -> list[Bookie]:
         """Those that the former cluster had. One that was about to join it, or had just been formatted, is new."""
@@ -161,10 +160,11 @@ class RestoredCluster:
             await asyncio.wait([restoring], timeout=self.rng.random() ** 3 if unlucky else None)
             host.faults.chances = {}
             unlucky = max(0, unlucky - 1)
-            done = restoring.done() and restoring.exception() is None
+            done = restoring.done()
             host.crash()
             if done:
-                return restoring.result()
+                with contextlib.suppress(BookKeeperError):  # a reply was lost; whatever else is a defect
+                    return restoring.result()
 
     def _ledgers(self) -> Iterable[LedgerMetadata]:
         """Of the restored cluster, as they are stored."""
@@ -413,6 +413,13 @@ class RestoredCluster:
 
     def _violated(self, invariant: str, what: str) -> None:
         self.stage.oracle.violate(invariant, f"{_WHEN}{what}")
+
+
+def _end(task: asyncio.Task[Any]) -> None:
+    """Raise what ended it too early."""
+    if task.done():
+        task.result()
+    task.cancel()
 
 
 def _has_begun(bookie: Bookie) -> bool:
