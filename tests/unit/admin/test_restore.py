@@ -112,6 +112,13 @@ class Lost(InProcess):
                 self.lose_disks(name)
             await self.start_node(name, mending=mending, rebuild=name in lost)
 
+    async def lose_and_restore(self) -> None:
+        """Behind a backup of now; all bookies have joined then, and nothing is confirmed."""
+        await self.back_up()
+        await self.lose_metadata()
+        await self.restore()
+        await self.join()
+
     async def confirm(self, **options: Any) -> Restore:
         client = await self.client()
         return await confirmation(client).run(**options)
@@ -397,10 +404,7 @@ async def test_a_ledger_that_its_log_does_not_name_in_the_backup_is_no_orphan(lo
     ledger_id = await closed(lost.former)
     custom = {LOG_NAME: b"orders", LOG_UID: uid.encode()}  # it was added to the list behind the reading of that
     await rewrite(lost.former, ledger_id, custom_metadata=custom)
-    await lost.back_up()
-    await lost.lose_metadata()
-    await lost.restore()
-    await lost.join()
+    await lost.lose_and_restore()
     deleted: list[bool] = []
     for collect_later in (None, False, True):
         if collect_later is not None:
@@ -502,10 +506,7 @@ async def test_a_bookie_that_has_lost_a_ledgers_key_keeps_nobody_from_closing_it
     writer = await opened(lost.former, (4, 4, 3))
     await writer.append_batch(payloads(0, 10))
     name = writer.metadata.fragments[-1].bookies[0]
-    await lost.back_up()
-    await lost.lose_metadata()
-    await lost.restore()
-    await lost.join()
+    await lost.lose_and_restore()
     state = (await lost.storage(name).states((writer.ledger_id,)))[writer.ledger_id]
     assert state is not None
     state.key = b""  # as behind a damaged journal
@@ -947,10 +948,7 @@ async def test_a_ledger_that_is_deleted_while_ledgers_are_closed_is_no_obstacle(
     writers = [await opened(lost.former) for _ in range(2)]
     for writer in writers:
         await writer.append_batch(payloads(0, 10))
-    await lost.back_up()
-    await lost.lose_metadata()
-    await lost.restore()
-    await lost.join()
+    await lost.lose_and_restore()
     client = await lost.client()
     context = replication_context(client)
 
@@ -970,10 +968,7 @@ async def test_a_ledger_is_not_given_up_because_the_metadata_store_is_away(lost:
     """Though losses are accepted: its entries are there, and the next call closes it."""
     writer = await opened(lost.former)
     await writer.append_batch(payloads(0, 10))
-    await lost.back_up()
-    await lost.lose_metadata()
-    await lost.restore()
-    await lost.join()
+    await lost.lose_and_restore()
     context = replication_context(await lost.client())
 
     async def away(ledger_id: int, everywhere: Everywhere) -> LedgerMetadata:
@@ -993,10 +988,7 @@ async def test_a_ledger_is_not_given_up_because_a_bookie_gives_no_answer(lost: L
     """Though losses are accepted: what that bookie has is no loss, and the next call closes the ledger."""
     writer = await opened(lost.former)
     await writer.append_batch(payloads(0, 10))
-    await lost.back_up()
-    await lost.lose_metadata()
-    await lost.restore()
-    await lost.join()
+    await lost.lose_and_restore()
     context = replication_context(await lost.client())
 
     async def without_one(ledger_id: int, everywhere: Everywhere) -> LedgerMetadata:
@@ -1020,10 +1012,7 @@ async def test_a_ledger_is_not_given_up_because_bookies_do_not_allow_the_operato
     """Whose name may administer, and is not among those that may write."""
     writer = await opened(lost.former)
     await writer.append_batch(payloads(0, 10))
-    await lost.back_up()
-    await lost.lose_metadata()
-    await lost.restore()
-    await lost.join()
+    await lost.lose_and_restore()
     for name in names:
         monkeypatch.setattr(lost.server(name), "greet", lambda *_: (Status.FORBIDDEN, "this name may do nothing"))
     with pytest.raises(LedgerRecoveryError, match=r"this name may do nothing(.|\n)*no loss that can be accepted"):

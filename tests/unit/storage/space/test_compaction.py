@@ -303,15 +303,20 @@ def spoil(storage: LedgerStorage, key: bytes) -> bytes:
     return value
 
 
-async def test_of_a_log_without_a_block_that_can_be_read_no_copy_is_made() -> None:
-    host = Host(settings=bookie_settings(block_bytes=3000))
+async def half_deleted(host: Host) -> tuple[LedgerStorage, str, str]:
+    """One entry log with two ledgers, of which one was deleted; its name and its path."""
     storage = await host.boot()
     await put(storage, *(Batch(i, k, payload=ENTRY) for k in range(10) for i in range(2)))
     await storage.close()
     storage = await host.boot()
     await delete(storage, 0)
     (log,) = logs(host)
-    path = f"/b/ledgers0/{log}"
+    return storage, log, f"/b/ledgers0/{log}"
+
+
+async def test_of_a_log_without_a_block_that_can_be_read_no_copy_is_made() -> None:
+    host = Host(settings=bookie_settings(block_bytes=3000))
+    storage, log, path = await half_deleted(host)
     host.disk.unreadable.append((path, range(len(host.disk.contents(path)))))
     await reclaim(storage, 0.8)
     assert logs(host) == [log]
@@ -324,13 +329,7 @@ async def test_of_a_log_without_a_block_that_can_be_read_no_copy_is_made() -> No
 
 async def test_a_log_that_could_not_be_read_for_a_while_is_compacted_in_the_next_major_round() -> None:
     host = Host(settings=bookie_settings(block_bytes=3000))
-    storage = await host.boot()
-    await put(storage, *(Batch(i, k, payload=ENTRY) for k in range(10) for i in range(2)))
-    await storage.close()
-    storage = await host.boot()
-    await delete(storage, 0)
-    (log,) = logs(host)
-    path = f"/b/ledgers0/{log}"
+    storage, log, path = await half_deleted(host)
     host.disk.unreadable.append((path, range(len(host.disk.contents(path)))))
     await reclaim(storage, 0.8)
     host.disk.unreadable.clear()
@@ -348,13 +347,7 @@ async def test_a_log_that_could_not_be_read_for_a_while_is_compacted_though_the_
     host = Host(
         settings=bookie_settings(block_bytes=3000, compaction_major_interval_s=1000, compaction_free_bytes_min=0)
     )
-    storage = await host.boot()
-    await put(storage, *(Batch(i, k, payload=ENTRY) for k in range(10) for i in range(2)))
-    await storage.close()
-    storage = await host.boot()
-    await delete(storage, 0)
-    (log,) = logs(host)
-    path = f"/b/ledgers0/{log}"
+    storage, log, path = await half_deleted(host)
     host.disk.capacity_bytes = host.disk.used_bytes() + MIB
     host.disk.unreadable.append((path, range(len(host.disk.contents(path)))))
     for _ in range(30):
