@@ -194,6 +194,9 @@ class JavaCluster:
         )
         for bookie in self.bookies:
             await bookie.start(self.uri, self.group_wait_ms)
+        await self._start_client()
+
+    async def _start_client(self) -> None:
         self.client = Client(self._directory / "client.log")
         await self.client.start(client_command(self._class_path, self.uri))
 
@@ -207,6 +210,14 @@ class JavaCluster:
             await bookie.stop()
         for bookie in self.bookies:
             await bookie.start(self.uri, group_wait_ms)
+
+    async def start_anew(self) -> None:
+        """Kill the bookies and the client, which may answer no more, and start them again with what is on disk."""
+        assert self.client is not None
+        await asyncio.gather(self.client.kill(), *(bookie.kill() for bookie in self.bookies))
+        for bookie in self.bookies:
+            await self.start_again(bookie)
+        await self._start_client()
 
     @contextlib.asynccontextmanager
     async def metadata(self) -> AsyncIterator[tuple[MetadataStore, str]]:

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from disk import settle
-from peer import PeerError
+from peer import PeerError, RoundFailedError
 from plan import COLD_S, IDLE_S, PEER_IDLE_S, fits
 from processes import cpu_s
 from rows import DRIVES, READ_MODES
@@ -62,7 +62,10 @@ class Rounds:
         return ways, found
 
     async def java(self, cluster: Driven, row: Row, way: str, refill: bool) -> dict[str, Any]:
-        """Java's client, in one of its ways. `refill`: what is read is written before, and so in memory."""
+        """Java's client, in one of its ways. `refill`: what is read is written before, and so in memory.
+
+        `RoundFailedError` if it doesn't bring the round to its end.
+        """
         if row.workload == "read":
             if refill and not row.restart:
                 await fill(cluster, row)
@@ -76,7 +79,10 @@ class Rounds:
         pids = cluster.bookie_pids()
         before = cpu_s(pids)
         async with watched(lambda: [client.pid], cluster.bookie_pids) as (own, bookies):
-            answer = await cluster.command(*words)
+            try:
+                answer = await cluster.command(*words)
+            except PeerError as e:
+                raise RoundFailedError(str(e)) from None
         answered = answer["all_entries"] * (len(pids) if row.workload == "append" else 1)  # a read asks one of them
         used = {"bookie_cpu_us": round((cpu_s(pids) - before) / answered * 1e6, 2)}
         self._idle_s = cluster.rest_s

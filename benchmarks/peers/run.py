@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from bookkeeper import JavaCluster, fetch
 from further import Further, further_header, further_peers, peer_names
-from peer import Peer, PeerError
+from peer import Peer, PeerError, RoundFailedError
 from plan import FULL, QUICK, Plan
 from report import comparisons, further_table, summary, tables
 from rich.console import Console
@@ -48,7 +48,13 @@ class Comparison:
 
     async def row(self, row: Row) -> dict[str, Any]:
         """The figures of one row: for each call of ours, and each of theirs, medians and rounds."""
-        modes, warm_ups = await self._prepare(row)
+        failure = None
+        modes: tuple[str, ...] = ()
+        warm_ups: dict[str, list[dict[str, Any]]] = {}
+        try:
+            modes, warm_ups = await self._prepare(row)
+        except RoundFailedError as e:
+            failure = await self._start_anew(e)
         await self._further.prepare(row)
         ours: dict[str, list[dict[str, Any]]] = {api: [] for api, _ in row.apis}
         theirs: dict[str, list[dict[str, Any]]] = {mode: [] for mode in modes}
@@ -57,10 +63,14 @@ class Comparison:
             ceiling = self._plan.ceiling_each_round or i == count - 1
             for api, entries in row.apis:
                 ours[api].append(await self._rounds.ours(row, api, entries, ceiling=ceiling))
-            for mode in modes:
-                theirs[mode].append(await self._rounds.java(self._theirs, row, mode, refill=True))
+            try:
+                for mode in modes if failure is None else ():
+                    theirs[mode].append(await self._rounds.java(self._theirs, row, mode, refill=True))
+            except RoundFailedError as e:
+                failure = await self._start_anew(e)
             await self._further.round(row)
-        await self._theirs.command("close")
+        if failure is None:
+            await self._theirs.command("close")
         further = await self._further.close(row)
         result = {
             "name": row.name,
@@ -71,11 +81,18 @@ class Comparison:
             "journalMaxGroupWaitMSec": row.group_wait_ms,
             "restarted": row.restart,
             "ours": {api: summary(rounds) for api, rounds in ours.items()},
-            "theirs": {mode: summary(rounds) for mode, rounds in theirs.items()},
+            "theirs": {mode: summary(rounds) for mode, rounds in theirs.items() if rounds},
             "their_warm_up": warm_ups,
+            **({"their_failure": failure} if failure is not None else {}),
             **({"further": further} if further else {}),
         }
         return {**result, "comparisons": list(comparisons(result))}
+
+    async def _start_anew(self, error: RoundFailedError) -> str:
+        """Go on with fresh servers; what the row says of the error."""
+        await self._theirs.start_anew()
+        self._cold = True
+        return str(error)
 
     async def _prepare(self, row: Row) -> tuple[tuple[str, ...], dict[str, list[dict[str, Any]]]]:
         """Bring the peer's servers into the row's state and warm them up; which of its ways of calling to measure."""
@@ -170,6 +187,9 @@ def show(found: dict[str, Any]) -> None:
         console.width = 165
     for table in tables(found["rows"]) if found["rows"] else ():
         console.print(table)
+    for row in found["rows"]:
+        if "their_failure" in row:
+            console.print(f"{row['name']}: BookKeeper failed: {row['their_failure']}")
     if "further" in found and found["rows"]:
         console.print(further_table(found["rows"], found["further"]))
 

@@ -99,6 +99,10 @@ RESTORED = "the metadata were restored from a backup"
 RESTORED_BEYOND_BACKUP = "a restored ledger was closed behind the end that the backup knew"
 READ_BEFORE_CONFIRMED = "an entry was read before a restore was confirmed"
 KEPT_FOR_LATER = "a bookie kept a ledger that the backup does not have"
+COLLECTED_LATER = "ledgers that are younger than a backup were collected"
+GIVEN_UP_IN_RESTORE = "a restore was confirmed without a bookie that was lost meanwhile"
+CONFIRMED_BY_TWO = "two operators confirmed a restore"
+IMPORTED = "a ledger of BookKeeper was imported"
 CREATED_WITHOUT = "a ledger was created without a bookie"
 TAKEN_IN = "a writer took in a bookie that was absent"
 WHOLE_AGAIN = "the integrity check came to its end"
@@ -208,6 +212,10 @@ EXPECTED: Mapping[str, tuple[str, ...]] = {
             RESTORED_BEYOND_BACKUP,
             READ_BEFORE_CONFIRMED,
             KEPT_FOR_LATER,
+            COLLECTED_LATER,
+            GIVEN_UP_IN_RESTORE,
+            CONFIRMED_BY_TWO,
+            IMPORTED,
             JOURNALS_CHANGED,
             ALL_MOVED,
             DIRECTORIES_CHECKED,

@@ -470,6 +470,8 @@ def _restored_from_a_backup(drawing: Drawing) -> None:
     at_s = round(rng.random() ** 2 * drawing.storm_s * 0.6, 4)
     drawing.faults.append(Fault("backup", "backup made", at_s, 0.0, {}))
     drawing.shape["lost_in_the_storm"] = rng.random() < 0.5
+    if drawing.stream("one that may be lost for ever").random() < 0.5:
+        drawing.shape["bookies"] = int(drawing.shape["bookies"]) + 1  # type: ignore[arg-type]
     # What the backup then has wrong.
     for n in range(2):
         some = drawing.stream(f"moved-{n}")
@@ -485,6 +487,14 @@ def _journals_changed(drawing: Drawing) -> None:
     """Of a bookie that was stopped in order, by `bkpy bookie cookie`."""
     rng = drawing.stream("journals changed")
     drawing.add_actor("journals", rng, {"bookie": drawing.bookie(rng), "times": rng.choice((1, 2, 4))})
+
+
+@feature("imports", 0.5, "BookKeeper's protocol")
+def _imports(drawing: Drawing) -> None:
+    """Of the second cluster's ledgers into the first one."""
+    rng = drawing.stream("imports")
+    for _ in range(rng.choice((1, 2, 2)) if "second_cluster" in drawing.shape else 0):
+        drawing.add_actor("import", rng, {"host": drawing.client(rng)}, early=0.5)
 
 
 def _add_special_writer(drawing: Drawing, rng: Random, **more: JSON) -> Actor:

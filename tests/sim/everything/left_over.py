@@ -66,6 +66,8 @@ class Nodes:
             allowed += [f"{paths.LOGS}/{name}{_BELOW_LOGS}" for name in doomed]
         if stage.logs or doomed:
             allowed.append(f"{paths.LOGS_DELETED}/[^/]+")  # kept while ledgers of a deleted log may turn up
+        if any(actor.kind == "import" for actor in stage.schedule.actors):
+            allowed.append(f"{paths.IMPORTS}(/[^/]+)?")  # the locks are below
         allowed += [f"{paths.WORKERS}/[^/]+", f"{paths.ELECTION}/[^/]+"]
         # Levels above marks stay; marks themselves do where nobody works them off.
         allowed.append(f"{paths.MARKS}/[^L]*" if stage.workers else f"{paths.MARKS}/.*")

@@ -1,9 +1,10 @@
 """The end of a run whose metadata are lost, and restored from a backup that was made in mid-run.
 
-Bookies join the restored cluster in any order, and die now and then; an operator restores, confirms, and tries again
-what failed. What was ever acknowledged in a ledger of the backup is read with equal bytes, and is on every bookie that
-the restored metadata name; nobody is told before that it isn't there; bookies keep what was written to ledgers that the
-backup doesn't have.
+Bookies join the restored cluster in any order, and die now and then, one of them for ever; an operator restores,
+confirms, and tries again what failed, and now and then another one confirms as well. What was ever acknowledged in a
+ledger of the backup is read with equal bytes, and is on every bookie that the restored metadata name; nobody is told
+before that it isn't there; bookies keep what was written to ledgers that the backup doesn't have, until an operator
+lets it go.
 """
 
 from __future__ import annotations
@@ -22,12 +23,21 @@ from bkpy.errors import BookKeeperError, NoSuchEntryError, NoSuchLedgerError
 from bkpy.metadata import paths
 from bkpy.metadata.backup.backup import back_up
 from bkpy.metadata.backup.restore import restore_backup
+from bkpy.metadata.bookies.cookies import list_cookies
 from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from bkpy.protocol.log.log_list import LogList
 from bkpy.protocol.repair.holdings import holdings
 from tests.hooks import cluster_of
 from tests.sim.cluster import Tree, held_by
-from tests.sim.coverage_marks import KEPT_FOR_LATER, READ_BEFORE_CONFIRMED, RESTORED, RESTORED_BEYOND_BACKUP
+from tests.sim.coverage_marks import (
+    COLLECTED_LATER,
+    CONFIRMED_BY_TWO,
+    GIVEN_UP_IN_RESTORE,
+    KEPT_FOR_LATER,
+    READ_BEFORE_CONFIRMED,
+    RESTORED,
+    RESTORED_BEYOND_BACKUP,
+)
 from tests.sim.stories import PASSWORD
 from tests.sim.world import HostDied
 
@@ -38,6 +48,7 @@ if TYPE_CHECKING:
 
     from bkpy.client.client import Client
     from bkpy.metadata.backup.restore import Restored
+    from bkpy.metadata.store.store import MetadataStore
     from tests.sim.cluster import Bookie
 
     from .stage import Stage
@@ -83,6 +94,7 @@ class RestoredCluster:
         self.rng = stage.schedule.stream("restored")
         self.as_backed_up: dict[int, LedgerMetadata] = {}
         self.accepted_loss = False  # by the confirmation
+        self.lost = False  # a bookie for ever, since
 
     async def play(self) -> None:
         stage = self.stage
@@ -95,12 +107,16 @@ class RestoredCluster:
         stage.world.marks[RESTORED] += 1
         stage.cluster.tree = self.tree
         supervising = [asyncio.create_task(self._join()), asyncio.create_task(self._deaths())]
+        losing = asyncio.create_task(self._lose_one())
         for host in (*stage.clients, stage.operating):
             if not host.up:
                 stage.boot(host)
         probing = asyncio.create_task(stage.on(stage.clients[0].name, self._probe))
+        rival = asyncio.create_task(stage.on(stage.clients[-1].name, self._confirm_as_well))
         await stage.within("restore confirmed", self._on_operator(self._confirm))
+        losing.cancel()
         _end(probing)
+        _end(rival)
         await self._on_operator(self._check, copies=True)
         await stage.within("bookies take entries", self._on_operator(self._write_anew))
         await stage.within("logs open", self._on_operator(self._append_to_logs))
@@ -116,8 +132,30 @@ class RestoredCluster:
                 self._violated(
                     "I2", f"{bookie.host.name} has collected {sorted(lost)}, which may have been created since"
                 )
+        await self._collect_later(held, later)
         for one in supervising:
             _end(one)
+
+    async def _collect_later(self, held: dict[Bookie, set[int]], later: range) -> None:
+        """An operator lets go what was created after the backup; then no bookie keeps any of it."""
+        if self.stage.schedule.stream("later ledgers").random() < 0.5:
+            return
+
+        async def collected(client: Client) -> None:
+            await self._confirmation(client).run(collect_later=True)
+            for bookie, ledgers in held.items():
+                newer = {i for i in ledgers if i in later and i not in self.as_backed_up}
+                while newer and not self.stage.is_gone(bookie) and await self._may_hold(bookie, newer):
+                    await asyncio.sleep(0.2)
+                self.stage.world.marks[COLLECTED_LATER] += bool(newer)
+
+        await self.stage.within("ledgers that are younger than the backup are collected", self._on_operator(collected))
+
+    async def _may_hold(self, bookie: Bookie, ledgers: set[int]) -> bool:
+        if bookie.host.up and not self.stage.busy[bookie.host.name].locked():
+            with contextlib.suppress(HostDied):
+                return not ledgers.isdisjoint(await bookie.held())
+        return True
 
     def _bookies(self) -> list[Bookie]:
         """Those that the former cluster had. One that was about to join it, or had just been formatted, is new."""
@@ -197,8 +235,27 @@ class RestoredCluster:
             await asyncio.sleep(self.rng.random() ** 3 * 3 + (late_s if bookie is bookies[-1] else 0.0))
             async with stage.busy[bookie.host.name]:
                 if not bookie.host.up:
-                    await stage.start(bookie)
+                    await stage.start(bookie)  # unless it is lost
         await stage.keep_up()
+
+    async def _lose_one(self) -> None:
+        """One that never comes back, where the others have all that an ack quorum of two has acknowledged."""
+        oracle, bookies, rng = self.stage.oracle, self._bookies(), self.stage.schedule.stream("lost for ever")
+        short = oracle.gone | oracle.rotten | oracle.in_doubt | oracle.formatted
+        for by_bookie in (oracle.rot, oracle.forgotten):
+            short |= {name for name, by_ledger in by_bookie.items() if any(by_ledger.values())}
+        largest = max((metadata.ensemble_size for metadata in self.as_backed_up.values()), default=3)
+        keep = all(bookie.settings.journal_write_data for bookie in bookies)
+        if short or not keep or len(bookies) <= largest or rng.random() < 0.5:
+            return
+        lost = rng.choice(bookies)
+        await asyncio.sleep(rng.choice((0.0, 5.0, 20.0)) * rng.random())
+        async with self.stage.busy[lost.host.name]:
+            self.stage.world.record("event", "a bookie is lost for ever", lost.host.name)
+            oracle.gone.add(lost.settings.bookie_id)
+            self.lost = True
+            if lost.host.up:
+                lost.host.crash()
 
     async def _deaths(self) -> None:
         for _ in range(self.rng.choice((0, 1, 3))):
@@ -219,9 +276,9 @@ class RestoredCluster:
         stage, oracle = self.stage, self.stage.oracle
         await asyncio.sleep(self.rng.choice((0.0, 2.0, 6.0)))  # for whoever does too early what has to wait
         cluster = cluster_of(client)
-        confirmation = RestoreConfirmation(replication_context(client), stage.settings, None)
+        confirmation = self._confirmation(client)
         for tries in itertools.count():
-            without = [name for name in oracle.gone if await cluster.store.exists(f"{ROOT}/{paths.COOKIES}/{name}")]
+            without = await self._given_up(cluster.store)
             accept_loss = bool(oracle.gone and oracle.may_lose) or (
                 tries > DELETES_AGAIN and self._may_lack_something()
             )
@@ -232,7 +289,32 @@ class RestoredCluster:
                 await self._delete_again(client)
                 await asyncio.sleep(0.5)
             else:
-                self.accepted_loss = accept_loss
+                self.accepted_loss = accept_loss or bool(oracle.gone and oracle.may_lose)
+                stage.world.marks[GIVEN_UP_IN_RESTORE] += self.lost
+                return
+
+    def _confirmation(self, client: Client) -> RestoreConfirmation:
+        return RestoreConfirmation(replication_context(client), self.stage.settings, None)
+
+    async def _given_up(self, store: MetadataStore) -> list[str]:
+        """The bookies that never come back, as far as the restored cluster knows them."""
+        known = await list_cookies(store, ROOT)
+        return [name for name in sorted(self.stage.oracle.gone) if name in known]
+
+    async def _confirm_as_well(self, client: Client) -> None:
+        """Another operator, who knows nothing of the first one, accepts no losses, and may miss that one is lost."""
+        rng = self.stage.schedule.stream("another operator")
+        if rng.random() < 0.6:
+            return
+        store, confirmation = cluster_of(client).store, self._confirmation(client)
+        while True:
+            await asyncio.sleep(rng.random() ** 2 * 4)
+            try:
+                await confirmation.run(without=await self._given_up(store) if rng.random() < 0.7 else ())
+            except BookKeeperError as error:
+                self.stage.world.record("operator", "another one did not confirm the restore", str(error))
+            else:
+                self.stage.world.marks[CONFIRMED_BY_TWO] += 1
                 return
 
     def _may_lack_something(self) -> bool:

@@ -17,7 +17,7 @@ from tests.sim.coverage_marks import LOSS_ACCEPTED, acted
 from tests.sim.log_users import noting_fences, noting_pages
 from tests.sim.stories import PASSWORD
 
-from . import cluster_actors, ledger_actors, log_actors
+from . import cluster_actors, imports, ledger_actors, log_actors
 from .bookkeeper_part import BookKeeperOracle, bookkeeper_part
 from .drawing import LINKS, STORE
 from .faults import strike
@@ -68,6 +68,7 @@ ACTORS: Mapping[str, Any] = {
     "switch": cluster_actors.switch,
     "recovery by hand": cluster_actors.recover_by_hand,
     "check by hand": cluster_actors.check_by_hand,
+    "import": imports.import_ledgers,
 }
 
 
@@ -208,6 +209,9 @@ class Play:
         if not {fault.kind for fault in self.plan.faults} & _KEEPS_CREATIONS:
             for part in stage.parts:
                 await part.within("cancelled creations leave no ledger", self._taken_back(part), _TAKEN_BACK_WITHIN_S)
+
+        if any(actor.kind == "import" for actor in self.plan.actors):
+            await stage.within("imported", _on_operator(stage, functools.partial(imports.settle, stage)))
 
     async def _taken_back(self, stage: Stage) -> None:
         """No ledger is left of a creation that was cancelled."""

@@ -1,0 +1,110 @@
+"""A row in which Apache BookKeeper stops to answer costs that row alone, and says so."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+PEERS = Path(__file__).parents[3] / "benchmarks" / "peers"
+FIGURES = {"entries_per_s": 1000.0, "p50_ms": 1.0, "p99_ms": 2.0}
+
+
+@pytest.fixture
+def peers(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The modules of benchmarks/peers/, which is no package, by name."""
+    monkeypatch.syspath_prepend(str(PEERS))
+
+    def script(name: str) -> ModuleType:
+        return __import__(name)
+
+    return script
+
+
+class Theirs:
+    """Servers of the peer that only count how often they were started anew."""
+
+    def __init__(self, group_wait_ms: int) -> None:
+        self.group_wait_ms = group_wait_ms
+        self.anew = 0
+        self.commands: list[str] = []
+
+    async def start_anew(self) -> None:
+        self.anew += 1
+
+    async def command(self, word: str) -> dict[str, Any]:
+        self.commands.append(word)
+        return {}
+
+
+class NoFurther:
+    async def prepare(self, row: Any) -> None: ...
+
+    async def round(self, row: Any) -> None: ...
+
+    async def close(self, row: Any) -> dict[str, Any]:
+        return {}
+
+
+def measured(monkeypatch: pytest.MonkeyPatch, peers: Any, fails_at: int) -> tuple[dict[str, Any], Theirs]:
+    """A row of three rounds whose peer fails at that call: 0 is its warm-up."""
+    run, plan, error = peers("run"), peers("plan"), peers("peer").RoundFailedError("nothing was answered")
+    calls = 0
+
+    class Rounds:
+        def __init__(self, directory: str, plan: Any) -> None: ...
+
+        async def warm_up(self, cluster: Theirs, row: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
+            await self.java(cluster, row, "chain", refill=False)
+            return ("chain",), {"chain": [FIGURES]}
+
+        async def java(self, cluster: Theirs, row: Any, way: str, *, refill: bool) -> dict[str, Any]:
+            nonlocal calls
+            calls += 1
+            if calls == fails_at + 1:
+                raise error
+            return FIGURES
+
+        async def ours(self, row: Any, api: str, entries: int, *, ceiling: bool) -> dict[str, Any]:
+            return FIGURES
+
+    async def warm(cluster: Theirs, plan: Any, *, reads: bool) -> None: ...
+
+    monkeypatch.setattr(run, "Rounds", Rounds)
+    monkeypatch.setattr(run, "warm_up_cold", warm)
+    row = next(row for row in peers("rows").ROWS if row.name == "10 KB, 200 outstanding")
+    theirs = Theirs(row.group_wait_ms)
+    comparison = run.Comparison(dataclasses.replace(plan.QUICK, rounds=3), theirs, NoFurther(), "nowhere")
+    return asyncio.run(comparison.row(row)), theirs
+
+
+@pytest.mark.parametrize(("fails_at", "rounds"), [(0, 0), (1, 0), (3, 2)])
+def test_a_row_keeps_what_was_measured_before_the_peer_failed(
+    monkeypatch: pytest.MonkeyPatch, peers: Any, fails_at: int, rounds: int
+) -> None:
+    row, theirs = measured(monkeypatch, peers, fails_at)
+    assert row["their_failure"] == "nothing was answered"
+    assert len(row["ours"]["append"]["rounds"]) == 3
+    assert [len(one["rounds"]) for one in row["theirs"].values()] == ([rounds] if rounds else [])
+    assert [one["times"] for one in row["comparisons"]] == ([1.0] if rounds else [])
+    assert (theirs.anew, theirs.commands) == (1, [])
+    shown = io.StringIO()
+    Console(file=shown, width=165).print(peers("report").tables([row])[0])
+    lines = [line.split() for line in shown.getvalue().splitlines() if "append" in line]
+    assert [line[4:7] for line in lines][:1] == [["append", ":", "failed"]]
+    assert len(lines) == 1 + bool(rounds)
+
+
+def test_a_row_without_a_failure_has_none(monkeypatch: pytest.MonkeyPatch, peers: Any) -> None:
+    row, theirs = measured(monkeypatch, peers, 10)
+    assert "their_failure" not in row
+    assert (theirs.anew, theirs.commands) == (0, ["close"])
+    assert [len(one["rounds"]) for one in row["theirs"].values()] == [3]
