@@ -1,7 +1,7 @@
 """Ledgers of the second cluster are imported into the first one, by processes that die, are cancelled, and race.
 
 In the end each ledger that is left there has a complete copy, with equal entries under equal ids, and none that is
-unfinished; and no copy has ever had anything else.
+unfinished; no import makes what another has made; and no copy has anything else.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ async def settle(stage: Stage, target: Client) -> None:
     source = await part.connect(stage.operating)
     while (failed := await _import_all(stage, source, target)) and not failed <= part.oracle.may_lose:
         await asyncio.sleep(0.3)
+    if twice := [ledger_id for ledger_id, times in stage.imported.items() if times > 1]:
+        stage.oracle.violate("I2", f"imported: ledgers {twice} more than once")
     originals = {metadata.ledger_id: metadata for metadata in part.oracle.ledgers()}
     copies: defaultdict[int, list[LedgerMetadata]] = defaultdict(list)
     for metadata in stage.oracle.ledgers():
@@ -91,6 +93,7 @@ async def _import_all(stage: Stage, source: Client, target: Client) -> set[int]:
                 try:
                     copied = await importing.copy(ledger_id, lambda some, of_all: None)
                     stage.world.marks[IMPORTED] += copied.new
+                    stage.imported[ledger_id] += copied.new
                 except NoSuchLedgerError:
                     pass  # it was deleted meanwhile
                 except BookKeeperError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from prometheus_client import CollectorRegistry
@@ -96,6 +96,7 @@ class Stage(Users):
         self.logs: dict[str, LogUsers] = {}
         self.calls: defaultdict[str, dict[asyncio.Future[None], None]] = defaultdict(dict)  # by host, may be cancelled
         self.cancelled_creations: set[bytes] = set()
+        self.imported: Counter[int] = Counter()  # by ledger of the second cluster, how often a copy was made
         self.older: Mapping[str, Any] | None = None  # a copy of the metadata to which the store goes back in the end
         self.backup: Backup | None = None  # from which the metadata are restored in the end
         self.refusals: defaultdict[str, str] = defaultdict(str)  # by bookie, why its last start has failed
