@@ -1,4 +1,5 @@
-"""Ledgers of the second cluster are imported into the first one, by processes that die, are cancelled, and race.
+"""Ledgers of the second cluster are imported into the first one, by processes that die, are cancelled, and race, while
+somebody recovers copies.
 
 In the end each ledger that is left there has a complete copy, with equal entries under equal ids, and none that is
 unfinished; no import makes what another has made; and no copy has anything else.
@@ -20,12 +21,16 @@ from tests.sim.coverage_marks import IMPORTED
 from tests.sim.stories import PASSWORD
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from random import Random
+
     from bkpy.client.client import Client
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
 
     from .plan import Actor
     from .stage import Stage
 
+MARK = "bookkeeper.ledger"  # names the original in the custom metadata of a copy
 QUORUMS = (2, 2, 2)  # of copies: there are always as many bookies
 
 
@@ -41,6 +46,8 @@ async def import_ledgers(stage: Stage, actor: Actor) -> None:
                 async with asyncio.timeout(patience_s):
                     await _import_all(stage, source, target)
             await asyncio.sleep(rng.random() * 0.5)
+            if rng.random() < 0.3:
+                await _recover_one(stage, target, rng)
         await source.close()
 
     while not stage.ended.is_set():
@@ -57,9 +64,8 @@ async def settle(stage: Stage, target: Client) -> None:
         stage.oracle.violate("I2", f"imported: ledgers {twice} more than once")
     originals = {metadata.ledger_id: metadata for metadata in part.oracle.ledgers()}
     copies: defaultdict[int, list[LedgerMetadata]] = defaultdict(list)
-    for metadata in stage.oracle.ledgers():
-        if (of := metadata.custom_metadata.get("bookkeeper.ledger")) is not None:
-            copies[int(of.rpartition(b"/")[2])].append(metadata)
+    for metadata in _copies(stage):
+        copies[int(metadata.custom_metadata[MARK].rpartition(b"/")[2])].append(metadata)
     for ledger_id in originals.keys() - failed:
         ends = [copy.last_entry if copy.state is LedgerState.CLOSED else None for copy in copies[ledger_id]]
         if not ends or set(ends) != {originals[ledger_id].last_entry}:
@@ -76,6 +82,18 @@ async def settle(stage: Stage, target: Client) -> None:
                     what = f"entry {entry_id} of ledger {copy.ledger_id} is not that of ledger {ledger_id}"
                     stage.oracle.violate("I2", f"imported: {what}")
     await source.close()
+
+
+async def _recover_one(stage: Stage, client: Client, rng: Random) -> None:
+    """Somebody recovers a copy that isn't finished: what there is of it gets closed, under its import or behind it."""
+    unfinished = [metadata.ledger_id for metadata in _copies(stage) if metadata.state is not LedgerState.CLOSED]
+    if unfinished:
+        with contextlib.suppress(BookKeeperError):
+            await client.recover_ledger(rng.choice(unfinished), password=PASSWORD)
+
+
+def _copies(stage: Stage) -> Iterator[LedgerMetadata]:
+    return (metadata for metadata in stage.oracle.ledgers() if MARK in metadata.custom_metadata)
 
 
 def _source_of(stage: Stage) -> Stage:
