@@ -19,6 +19,16 @@ _ABSENT: Final = (_RESTORE + "test_an_absent_bookie_keeps_the_restore_unconfirme
 
 MUTANTS = [
     Mutant(
+        "a row without a key stays without one",
+        "a bookie takes no copies of a ledger of which it only has a row of an ended life",
+        "        elif not info.key:\n            await self._storage.replace_key(",
+        "        elif False:\n            await self._storage.replace_key(",
+        (
+            "tests/unit/storage/test_losses.py::"
+            "test_a_row_without_a_key_gets_that_of_the_metadata_unless_it_has_entries",
+        ),
+    ),
+    Mutant(
         "a refusal by the file of rights counts as a loss",
         "an operator who accepts losses gives up ledgers because of a missing name",
         "                unanswered = error.retriable or isinstance(error, UnauthorizedError)\n",

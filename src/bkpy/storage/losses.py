@@ -109,10 +109,17 @@ class Losses:
         await self._storage.checkpoint()
 
     async def make_known(self, metadata: LedgerMetadata) -> None:
-        """Make a row for a ledger that will be copied here, in limbo if it is in doubt, so that this is remembered."""
-        states = await self._storage.states((metadata.ledger_id,))
-        if states[metadata.ledger_id] is None:
-            self._storage.create(metadata.ledger_id, metadata.ledger_key)
+        """Make a row for a ledger that will be copied here, in limbo if it is in doubt, so that this is remembered.
+
+        A row without a key, as a replay makes of an earlier life whose key it doesn't know, gets that of the metadata,
+        unless there are entries: without a key nothing can be copied here.
+        """
+        ledger_id, key = metadata.ledger_id, metadata.ledger_key
+        info = (await self._storage.states((ledger_id,)))[ledger_id]
+        if info is None:
+            self._storage.create(ledger_id, key)
+        elif not info.key:
+            await self._storage.replace_key(ledger_id, key)
 
     async def missing_ranges(self, metadata: LedgerMetadata) -> list[MissingRange]:
         """The entries that this bookie should hold by the ledger's metadata, and that are missing or damaged.

@@ -486,3 +486,26 @@ def test_a_fence_of_before_the_loss_is_no_fence_of_limbo() -> None:
         assert found == [(True, True, False), (True, True, True)]
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("entries", [0, 3])
+def test_a_row_without_a_key_gets_that_of_the_metadata_unless_it_has_entries(entries: int) -> None:
+    """A replay makes it of an ended life, whose key it doesn't know: nothing could ever be copied here."""
+    host = lost_host()
+
+    async def main() -> None:
+        storage = await host.boot(rebuild=True)
+        assert (await storage.states((LEDGER,)))[LEDGER] is None
+        storage.create(LEDGER, b"")
+        if entries:
+            await stored(storage, Batch(LEDGER, 10, entries))
+        await losses_of(storage, host).make_known(metadata())
+        for _ in range(2):
+            info = (await storage.states((LEDGER,)))[LEDGER]
+            assert info is not None
+            assert (info.key, info.limbo, info.fenced) == (b"" if entries else KEY, True, True)
+            await storage.close()
+            storage = await host.boot()
+        storage.release()
+
+    asyncio.run(main())
