@@ -19,6 +19,16 @@ _ABSENT: Final = (_RESTORE + "test_an_absent_bookie_keeps_the_restore_unconfirme
 
 MUTANTS = [
     Mutant(
+        "a replay makes a row without a key of an ended life",
+        "where all is in limbo, no recovery's entry and no copy is taken for the ledger, which stays open",
+        "if self._ledgers.untrusted and sequence <",
+        "if False and sequence <",
+        (
+            "tests/unit/storage/space/test_deletion.py::"
+            "test_an_ended_life_leaves_no_row_without_a_key_where_all_is_in_limbo",
+        ),
+    ),
+    Mutant(
         "a row without a key stays without one",
         "a bookie takes no copies of a ledger of which it only has a row of an ended life",
         "        elif not info.key:\n            await self._storage.replace_key(",

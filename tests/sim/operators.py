@@ -31,6 +31,7 @@ from .world import HostDied
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
     from random import Random
 
     from bkpy.client.client import Client
@@ -81,8 +82,17 @@ async def drain(client: Client, bookie_id: str, settings: RecoverySettings, canc
     return False
 
 
-async def decommission(client: Client, bookie_id: str, settings: RecoverySettings, gone: Callable[[], None]) -> None:
-    """Take it out of the cluster. `gone` is called when nothing is in the way, before it is done."""
+async def decommission(
+    client: Client,
+    bookie_id: str,
+    settings: RecoverySettings,
+    gone: Callable[[], None],
+    alone: AbstractAsyncContextManager[None] | None = None,
+) -> None:
+    """Take it out of the cluster. `gone` is called as soon as it is done.
+
+    Each try is made within `alone`: who changes a bookie's directories at that moment brings it back.
+    """
     done = False
 
     async def run() -> None:
@@ -93,9 +103,13 @@ async def decommission(client: Client, bookie_id: str, settings: RecoverySetting
         done = looked.scan.clear
 
     while not done:
-        await again(run)
+        async with alone or contextlib.nullcontext():
+            with contextlib.suppress(BookKeeperError):
+                await run()
+            if done:
+                gone()
+                return
         await asyncio.sleep(TRY_AGAIN_S)
-    gone()
 
 
 async def forget(client: Client, bookie_id: str) -> None:

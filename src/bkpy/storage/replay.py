@@ -183,7 +183,10 @@ class Replay:
         """
         if self._was_deleted(ledger_id):
             return False
-        self._introduce_lost(ledger_id, self._home(number, sequence, ledger_id))
+        home = self._home(number, sequence, ledger_id)
+        if self._ledgers.untrusted and sequence < self._ledgers.shards[home].row.marks[number].sequence:
+            return False  # nothing of it is stored from here, and unseen ledgers are in doubt as it would be
+        self._introduce_lost(ledger_id, home)
         return True
 
     def _introduce_lost(self, ledger_id: int, shard: int) -> None:

@@ -78,8 +78,9 @@ async def drain(stage: Stage, actor: Actor) -> None:
         if not await operators.drain(client, name, stage.settings, options["cancelled_after_s"]):
             stage.world.marks[DRAIN_CANCELLED] += 1
         elif options["leaves"]:
-            await operators.decommission(client, name, stage.settings, lambda: stage.oracle.gone.add(name))
-            async with stage.busy[bookie.host.name]:
+            lock = stage.busy[bookie.host.name]
+            await operators.decommission(client, name, stage.settings, lambda: stage.oracle.gone.add(name), lock)
+            async with lock:
                 if bookie.host.up:
                     bookie.host.crash()
             stage.oracle.retired.add(name)

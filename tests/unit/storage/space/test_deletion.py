@@ -31,6 +31,7 @@ from bkpy.storage.index.index import (
     ledger_rows,
     log_key,
     log_rows,
+    put_all_in_limbo,
     trash_rows,
 )
 from bkpy.storage.index.tombstones import add_tombstone, has_tombstone, tombstone_key
@@ -352,6 +353,33 @@ async def test_a_deletion_that_one_directory_has_behind_it_is_not_undone_by_anot
         assert storage.create(ledger_id, KEY).fenced
     assert (await read_all(storage, 3, 0, 9))[0] == {0: OTHER, 1: OTHER}
     assert (await read_all(storage, 5, 0, 9))[0] == {0: OTHER}
+    await storage.close()
+
+
+async def test_an_ended_life_leaves_no_row_without_a_key_where_all_is_in_limbo() -> None:
+    """A recovery's entries and copies are taken for a ledger that was never seen, but not for one without a key."""
+    host = Host(settings=bookie_settings(ledgers=2))
+    storage = await host.boot()
+    await put(storage, Batch(2, 0, payload=OLD), Batch(3, 0, payload=OTHER))
+    await storage.close()
+    storage = await host.boot()
+    await put(storage, Batch(2, 1, payload=OLD), Batch(3, 1, payload=OTHER))
+    await delete(storage, 2)
+    await reclaim(storage)
+    await storage.checkpoint_shard(storage.shards[0])
+    for shard in storage.shards:  # as when the directories join a restored cluster
+        put_all_in_limbo(shard.store, shard.row)
+    host.disk.power_cut()
+    storage = await host.boot()
+    assert host.reports.replayed_frames
+    assert storage.untrusted
+    assert not await known(storage, 2)
+    assert (await read_all(storage, 2, 0, 9)) == ({}, set(range(10)))
+    state = storage.create(2, KEY)
+    assert (state.key, state.limbo, state.fenced) == (KEY, True, True)
+    await add(storage, Batch(2, 1, payload=NEW))
+    assert (await read_all(storage, 2, 0, 1)) == ({1: NEW}, {0})
+    assert (await read_all(storage, 3, 0, 1))[0] == {0: OTHER, 1: OTHER}
     await storage.close()
 
 
