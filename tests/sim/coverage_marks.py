@@ -95,6 +95,7 @@ DIRECTORIES_CHECKED = "the directories of a bookie were checked in the end"
 WENT_BACK = "a bookie noticed that the metadata store is older"
 ALL_MOVED = "all copies of a ledger were moved"
 JOURNALS_CHANGED = "a bookie got other journal directories"
+DIRECTORIES_MOVED = "directories of a bookie were moved"
 RESTORED = "the metadata were restored from a backup"
 RESTORED_BEYOND_BACKUP = "a restored ledger was closed behind the end that the backup knew"
 READ_BEFORE_CONFIRMED = "an entry was read before a restore was confirmed"
@@ -217,6 +218,7 @@ EXPECTED: Mapping[str, tuple[str, ...]] = {
             CONFIRMED_BY_TWO,
             IMPORTED,
             JOURNALS_CHANGED,
+            DIRECTORIES_MOVED,
             ALL_MOVED,
             DIRECTORIES_CHECKED,
         ),

@@ -139,6 +139,13 @@ class SimDisk:
         """Put an empty disk in the place of this one. No process may use it meanwhile."""
         self.directories = {"/": Directory()}
 
+    def move_directory(self, path: str, place: str) -> None:
+        """Move a directory with all that is in it, durably, as people do while nobody uses it."""
+        self.make_dirs(posixpath.dirname(place))
+        for at in [at for at in self.directories if at == path or at.startswith(f"{path}/")]:
+            self.directories[place + at.removeprefix(path)] = self.directories.pop(at)
+        self._exchanges = [pair for pair in self._exchanges if not pair[0].startswith(f"{path}/")]
+
     def flip(self, path: str, offset: int, mask: int = 1) -> None:
         """Flip the bits of `mask` in one stored byte: rot that no checksum of the disk has noticed."""
         inode = self.inode(path)

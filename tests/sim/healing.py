@@ -274,7 +274,9 @@ class Healing:
             self.living.remove(bookie)
             while bookie in self.dying:
                 await asyncio.sleep(0.1)
-            await operators.decommission(client, name, self.settings, lambda: self.oracle.gone.add(name))
+            while name not in self.oracle.gone:
+                await operators.decommission(client, name, self.settings, lambda: self.oracle.gone.add(name))
+                await asyncio.sleep(operators.TRY_AGAIN_S)
             bookie.host.crash()
             self.world.marks[RETIRED] += 1
 

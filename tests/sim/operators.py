@@ -30,8 +30,7 @@ from .users import TRANSIENT
 from .world import HostDied
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-    from contextlib import AbstractAsyncContextManager
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from random import Random
 
     from bkpy.client.client import Client
@@ -82,34 +81,14 @@ async def drain(client: Client, bookie_id: str, settings: RecoverySettings, canc
     return False
 
 
-async def decommission(
-    client: Client,
-    bookie_id: str,
-    settings: RecoverySettings,
-    gone: Callable[[], None],
-    alone: AbstractAsyncContextManager[None] | None = None,
-) -> None:
-    """Take it out of the cluster. `gone` is called as soon as it is done.
-
-    Each try is made within `alone`: who changes a bookie's directories at that moment brings it back.
-    """
-    done = False
-
-    async def run() -> None:
-        nonlocal done
+async def decommission(client: Client, bookie_id: str, settings: RecoverySettings, gone: Callable[[], None]) -> None:
+    """Try once to take it out of the cluster. `gone` is called as soon as it is done."""
+    with contextlib.suppress(BookKeeperError):
         looked = await Decommission(replication_context(client), bookie_id, settings, lost=False).run(
             lambda looked: None
         )
-        done = looked.scan.clear
-
-    while not done:
-        async with alone or contextlib.nullcontext():
-            with contextlib.suppress(BookKeeperError):
-                await run()
-            if done:
-                gone()
-                return
-        await asyncio.sleep(TRY_AGAIN_S)
+        if looked.scan.clear:
+            gone()
 
 
 async def forget(client: Client, bookie_id: str) -> None:
@@ -142,11 +121,38 @@ async def change_journals(bookie: Bookie, directories: Sequence[str], dies_at: i
 
     `dies_at`: the process dies at that operation of its disk, and the command is run again. Its process ends then.
     """
-    host, former = bookie.host, bookie.settings
+    former = bookie.settings
     bookie.settings = former.model_copy(update={"journal_directories": list(directories)})
+    changed = await _update_cookies(bookie, dies_at)
+    if not changed:  # it was registered a moment ago, or has something to replay
+        bookie.settings = former
+    return changed
+
+
+async def move_directories(bookie: Bookie, places: Mapping[str, str], *, by_command: bool, dies_at: int | None) -> None:
+    """Move directories of the bookie, which is down, to other places, by their former ones.
+
+    `by_command`: its cookies are updated at once, else by its next start; see `change_journals`.
+    """
+    disk, settings = bookie.host.disk, bookie.settings
+    for path, place in places.items():
+        disk.move_directory(path, place)
+    bookie.settings = settings.model_copy(
+        update={
+            "journal_directories": [places.get(path, path) for path in settings.journal_directories],
+            "ledger_directories": [places.get(path, path) for path in settings.ledger_directories],
+        }
+    )
+    while by_command and not await _update_cookies(bookie, dies_at):
+        await asyncio.sleep(TRY_AGAIN_S)  # it is registered until its session is over
+
+
+async def _update_cookies(bookie: Bookie, dies_at: int | None) -> bool:
+    """Run `bkpy bookie cookie update` until it is done, or refused."""
+    host = bookie.host
     while True:
         host.boot()
-        for path in directories:
+        for path in (*bookie.settings.journal_directories, *bookie.settings.ledger_directories):
             host.disk.make_dirs(path)
         if dies_at is not None:
             host.disk.crash_at(dies_at)
@@ -155,21 +161,17 @@ async def change_journals(bookie: Bookie, directories: Sequence[str], dies_at: i
         identity = BookieIdentity(bookie.settings, session, ROOT, runtime, peers)
         try:
             await host.start(identity.update(lambda plan: None), name="cookie update")
+            return True
         except HostDied:
             dies_at = None
-            continue
-        except IdentityError:  # it was registered a moment ago, or has something to replay
-            bookie.settings = former
-            host.crash()
+        except IdentityError:
             return False
         except (BookKeeperError, OSError):  # the disk may fail to read
-            host.crash()
-            host.disk.heal()
             await asyncio.sleep(TRY_AGAIN_S)
-            continue
-        host.crash()
-        host.disk.heal()
-        return True
+        finally:
+            if host.up:
+                host.crash()
+            host.disk.heal()
 
 
 async def recover(client: Client, ledger_id: int, password: bytes) -> None:

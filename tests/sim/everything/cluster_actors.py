@@ -7,10 +7,12 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from bkpy.errors import BookKeeperError
+from bkpy.storage.identity import COOKIE_NAME
 from tests.hooks import has_mender, mender_of
 from tests.sim import operators
 from tests.sim.coverage_marks import (
     CHECKED_BY_HAND,
+    DIRECTORIES_MOVED,
     DRAIN_CANCELLED,
     FORMAT_REFUSED,
     FORMATTED_ANEW,
@@ -69,24 +71,61 @@ async def change_journals(stage: Stage, actor: Actor) -> None:
             await stage.start(bookie)
 
 
+async def move_directories(stage: Stage, actor: Actor) -> None:
+    """Move some of the bookie's directories to other disks, each time that it is down, however it ended."""
+    bookie, rng = stage.bookie(actor.options["bookie"]), stage.schedule.stream(actor.key)
+    bookie.grows = 0.0  # directories that are moved and others that join need two starts
+    for turn in range(actor.options["times"]):
+        await asyncio.sleep(rng.random())
+        async with stage.busy[bookie.host.name]:
+            if stage.ended.is_set():
+                return
+            if not bookie.host.up or bookie.code is not None or stage.is_gone(bookie):
+                continue
+            how = rng.choice(("stop", "crash", "power cut"))
+            if how == "stop":
+                with contextlib.suppress(HostDied):  # it may give up on its own meanwhile
+                    await bookie.stop()
+            elif how == "crash":
+                bookie.host.crash()
+            else:
+                bookie.host.power_cut()
+            paths = [*bookie.settings.journal_directories, *bookie.settings.ledger_directories]
+            known = [path for path in paths if bookie.host.disk.exists(f"{path}/{COOKIE_NAME}")]
+            moved = rng.sample(known, rng.randint(0, len(known)))
+            places = {path: f"/disk-{turn}/{number}" for number, path in enumerate(moved)}
+            dies_at = rng.choice((None, 1, 2, 3, 5, 8, 13, 20))
+            by_command = rng.random() < 0.4 or known != paths
+            await operators.move_directories(bookie, places, by_command=by_command, dies_at=dies_at)
+            stage.world.marks[DIRECTORIES_MOVED] += bool(places)
+            await stage.start(bookie)
+
+
 async def drain(stage: Stage, actor: Actor) -> None:
     """Drain the bookie, and take it out of the cluster, or let it stay after all."""
     bookie, options = stage.bookie(actor.options["bookie"]), actor.options
-    name = bookie.settings.bookie_id
+    name, left = bookie.settings.bookie_id, False
 
-    async def act(client: Client) -> None:
-        if not await operators.drain(client, name, stage.settings, options["cancelled_after_s"]):
-            stage.world.marks[DRAIN_CANCELLED] += 1
-        elif options["leaves"]:
-            lock = stage.busy[bookie.host.name]
-            await operators.decommission(client, name, stage.settings, lambda: stage.oracle.gone.add(name), lock)
-            async with lock:
+    async def empty(client: Client) -> None:
+        nonlocal left
+        left = await operators.drain(client, name, stage.settings, options["cancelled_after_s"])
+        stage.world.marks[DRAIN_CANCELLED] += not left
+
+    async def take_out(client: Client) -> None:
+        await operators.decommission(client, name, stage.settings, lambda: stage.oracle.gone.add(name))
+
+    await stage.on(stage.operating.name, empty)
+    while left and options["leaves"] and stage.operating.up:
+        # Who changes its directories at this moment brings it back.
+        async with stage.busy[bookie.host.name]:
+            await stage.on(stage.operating.name, take_out)
+            if stage.is_gone(bookie):
                 if bookie.host.up:
                     bookie.host.crash()
-            stage.oracle.retired.add(name)
-            stage.world.marks[RETIRED] += 1
-
-    await stage.on(stage.operating.name, act)
+                stage.oracle.retired.add(name)
+                stage.world.marks[RETIRED] += 1
+                return
+        await asyncio.sleep(operators.TRY_AGAIN_S)
 
 
 async def grow(stage: Stage, actor: Actor) -> None:

@@ -61,6 +61,7 @@ ACTORS: Mapping[str, Any] = {
     "restart": cluster_actors.restart,
     "upgrade": cluster_actors.upgrade,
     "journals": cluster_actors.change_journals,
+    "directories": cluster_actors.move_directories,
     "drain": cluster_actors.drain,
     "growth": cluster_actors.grow,
     "format": cluster_actors.make_anew,

@@ -11,7 +11,7 @@ from tests.examples import stride
 from tests.sim.disk import SimDisk, SimulatedCrash
 from tests.unit.storage.support import Batch, SteppingClock, add, read_all, sim_runtime
 from tests.unit.storage.support import settings as bookie_settings
-from tests.unit.storage.test_moving import copy, move
+from tests.unit.storage.test_moving import copy
 
 from bkpy.bookie.cookie import encode_cookie, storage_part
 from bkpy.bookie.identity import BookieIdentity, FormatPlan
@@ -441,7 +441,7 @@ def disagree(site: Site) -> None:
 
 
 def move_and_add(site: Site) -> None:
-    move(site.disk, "/b/ledgers0", "/large/l0")
+    site.disk.move_directory("/b/ledgers0", "/large/l0")
     site.set(ledger_directories=["/large/l0", "/b/ledgers1", "/b/ledgers2"])
     site.disk.make_dirs("/b/ledgers2")
 
@@ -691,9 +691,9 @@ async def test_an_index_without_a_cookie_is_emptied_by_force() -> None:
 async def test_a_journal_that_is_given_up_must_be_there_to_be_looked_at() -> None:
     site = await Site.used(journals=2)
     site.settings = with_journals(site, 1)
-    move(site.disk, "/b/journal1", "/away")
+    site.disk.move_directory("/b/journal1", "/away")
     await site.update_refused("is to be given up, and isn't there: mount it")
-    move(site.disk, "/away", "/b/journal1")
+    site.disk.move_directory("/away", "/b/journal1")
     await site.update()
     await site.check()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import posixpath
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,13 +15,6 @@ from bkpy.errors import IdentityError, StorageFailedError
 
 if TYPE_CHECKING:
     from bkpy.config.bookie import BookieSettings
-
-
-def move(disk: SimDisk, old: str, new: str) -> None:
-    """Rename a directory, durably."""
-    disk.make_dirs(posixpath.dirname(new))
-    for path in [p for p in disk.directories if p == old or p.startswith(f"{old}/")]:
-        disk.directories[new + path.removeprefix(old)] = disk.directories.pop(path)
 
 
 def copy(disk: SimDisk, old: str, new: str) -> None:
@@ -78,14 +70,14 @@ async def check(host: Host) -> None:
 async def test_directories_that_were_moved_are_used_where_they_are(moves: dict[str, str], clean: bool) -> None:
     host = await used(clean)
     for old, new in moves.items():
-        move(host.disk, old, new)
+        host.disk.move_directory(old, new)
     before = host.cookie
     host.settings = moved_settings(moves)
     await check(host)
     assert host.cookie != before
     # and back
     for old, new in moves.items():
-        move(host.disk, new, old)
+        host.disk.move_directory(new, old)
     host.settings = moved_settings({})
     await check(host)
     assert host.cookie == before
@@ -96,7 +88,7 @@ async def test_directories_that_were_moved_are_used_where_they_are(moves: dict[s
 def test_a_crash_at_every_operation_of_a_start_after_a_move(moves: dict[str, str]) -> None:
     original = asyncio.run(used(clean=False))
     for old, new in moves.items():
-        move(original.disk, old, new)
+        original.disk.move_directory(old, new)
 
     async def crash(nth: int) -> bool:
         host = Host(original.disk.clone(), moved_settings(moves), original.cookie, boots=nth)
@@ -123,17 +115,17 @@ async def test_an_old_copy_is_refused_after_a_move() -> None:
     before = moved_settings({})
     for path in (*before.journal_directories, *before.ledger_directories):
         copy(host.disk, path, f"/old{path}")
-        move(host.disk, path, f"/new{path}")
+        host.disk.move_directory(path, f"/new{path}")
     paths = [*before.journal_directories, *before.ledger_directories]
     host.settings = moved_settings({path: f"/new{path}" for path in paths})
     await check(host)
     for path in paths:
-        move(host.disk, f"/old{path}", path)
+        host.disk.move_directory(f"/old{path}", path)
     host.settings = before
     with pytest.raises(IdentityError, match="and they are now /b/journal0"):
         await host.boot()
     for path in paths:
-        move(host.disk, path, f"/third{path}")
+        host.disk.move_directory(path, f"/third{path}")
     host.settings = moved_settings({path: f"/third{path}" for path in paths})
     with pytest.raises(IdentityError, match="and they are now /third/b/journal0"):
         await host.boot()
@@ -151,20 +143,20 @@ async def test_a_copy_is_refused_while_the_original_is_there() -> None:
 
 async def test_directories_are_not_moved_in_each_others_place() -> None:
     host = await used()
-    move(host.disk, "/b/journal0", "/b/j")
-    move(host.disk, "/b/journal1", "/b/journal0")
-    move(host.disk, "/b/j", "/b/journal1")
+    host.disk.move_directory("/b/journal0", "/b/j")
+    host.disk.move_directory("/b/journal1", "/b/journal0")
+    host.disk.move_directory("/b/j", "/b/journal1")
     with pytest.raises(IdentityError, match="belongs to journal 1"):
         await host.boot()
     host = await used()
-    move(host.disk, "/b/journal0", "/b/j1")
-    move(host.disk, "/b/journal1", "/b/j0")
+    host.disk.move_directory("/b/journal0", "/b/j1")
+    host.disk.move_directory("/b/journal1", "/b/j0")
     host.settings = moved_settings({"/b/journal0": "/b/j0", "/b/journal1": "/b/j1"})
     with pytest.raises(IdentityError, match="belongs to journal 1"):
         await host.boot()
     host = await used()
-    move(host.disk, "/b/ledgers0", "/b/l1")
-    move(host.disk, "/b/ledgers1", "/b/l0")
+    host.disk.move_directory("/b/ledgers0", "/b/l1")
+    host.disk.move_directory("/b/ledgers1", "/b/l0")
     host.settings = moved_settings({"/b/ledgers0": "/b/l0", "/b/ledgers1": "/b/l1"})
     with pytest.raises(IdentityError, match="not the one that the cookie names"):
         await host.boot()
@@ -172,7 +164,7 @@ async def test_directories_are_not_moved_in_each_others_place() -> None:
 
 async def test_a_directory_without_its_cookie_was_not_moved() -> None:
     host = await used()
-    move(host.disk, "/b/journal0", "/fast/j")
+    host.disk.move_directory("/b/journal0", "/fast/j")
     host.disk.unlink("/fast/j/cookie.json")
     host.settings = moved_settings({"/b/journal0": "/fast/j"})
     with pytest.raises(IdentityError, match="or move the directories there with all that is in them"):
@@ -181,7 +173,7 @@ async def test_a_directory_without_its_cookie_was_not_moved() -> None:
 
 async def test_moving_and_adding_take_two_starts() -> None:
     host = await used()
-    move(host.disk, "/b/journal0", "/fast/j")
+    host.disk.move_directory("/b/journal0", "/fast/j")
     host.settings = moved_settings({"/b/journal0": "/fast/j"})
     more = host.settings.model_copy(update={"ledger_directories": [*host.settings.ledger_directories, "/b/ledgers2"]})
     alone, host.settings = host.settings, more
