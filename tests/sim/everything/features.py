@@ -499,10 +499,9 @@ def _imports(drawing: Drawing) -> None:
 
 @feature("directories moved", 0.15)
 def _directories_moved(drawing: Drawing) -> None:
-    """Of a bookie that is down, to other disks. It joins a restored cluster only with those of its last start."""
-    if "restored from a backup" not in drawing.features:
-        rng = drawing.stream("directories moved")
-        drawing.add_actor("directories", rng, {"bookie": drawing.bookie(rng), "times": rng.choice((1, 2, 4))})
+    """Of a bookie that is down, to other disks."""
+    rng = drawing.stream("directories moved")
+    drawing.add_actor("directories", rng, {"bookie": drawing.bookie(rng), "times": rng.choice((1, 2, 4))})
 
 
 def _add_special_writer(drawing: Drawing, rng: Random, **more: JSON) -> Actor:

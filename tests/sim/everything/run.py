@@ -159,10 +159,11 @@ class Play:
         self.world.marks[acted(actor.kind, of_bookkeeper=stage.cluster.tree.of_bookkeeper)] += 1
 
     async def _leave_all_as_it_is(self) -> None:
-        """Nobody acts any more, and nothing goes wrong. A change of journals that has begun is completed."""
+        """Nobody acts any more, and nothing goes wrong. A change of directories that has begun is completed."""
         self._calm_down()
         self.stage.ended.set()
         await self._ends("journals")
+        await self._ends("directories")
         for host in (*self.stage.clients, *self.stage.workers, self.stage.operating):
             if host.up:
                 self.stage.dies(host, power=False)
