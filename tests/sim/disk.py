@@ -3,7 +3,7 @@
 Every file has *view* sectors (what reads return), *durable* sectors, and the versions that each dirty sector went
 through since the last fdatasync. A process crash keeps the view (the kernel's page cache); a power cut decides for each
 dirty sector, size and directory entry on its own whether it was kept, dropped or torn. Nothing here depends on the
-simulated loop, so storage tests use it with plain calls or with plain asyncio.
+simulated loop but `latency_s`, so storage tests use it with plain calls or with plain asyncio.
 
 Invariants: after a successful `fdatasync` no power cut loses what was written before it; after `sync_dir` none loses
 the directory's entries; a handle of a crashed process can never change the disk again.
@@ -22,7 +22,7 @@ import posixpath
 import random
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from .platter import SECTOR_BYTES, ZEROS, Directory, Dirty, EntryStatus, Inode, all_entries, apply
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from bkpy.buffers import Bytes
+
+    from .loop import SimLoop
 
 T = TypeVar("T")
 Bytes = bytes | bytearray | memoryview
@@ -542,7 +544,7 @@ class SimWorker:
         self._queue: deque[tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]] = deque()
         self._scheduled = False
         self.closed = False
-        self._resolved_at = 0.0  # results are seen in order, as the real worker's are
+        self._resolved_at = 0.0  # true time; results are seen in order, as the real worker's are
 
     def run(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()
@@ -600,10 +602,10 @@ class SimWorker:
         if self._disk.latency_s is None:
             loop.call_soon(_resolve, future, result, error)
         else:
-            at = loop.time() + self._disk.delay()
-            if at > self._resolved_at:
-                self._resolved_at = at
-            loop.call_at(self._resolved_at, _resolve, future, result, error)
+            # By the true clock: others than the host, whose own may be another, use its disk as well.
+            sim = cast("SimLoop", loop)
+            self._resolved_at = max(self._resolved_at, sim.now + self._disk.delay())
+            sim.call_at_true(self._resolved_at, _resolve, future, result, error)
 
     def close(self) -> None:
         """Run what was submitted now; the results are seen as usual."""

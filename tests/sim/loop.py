@@ -194,6 +194,12 @@ class SimLoop(asyncio.BaseEventLoop):
             when, wanted = START_S + (when - START_S) / rate, when
             while START_S + (when - START_S) * rate < wanted:  # by a rounding: then the host's clock must not be early
                 when = math.nextafter(when, math.inf)
+        return self.call_at_true(when, callback, *args, context=context)
+
+    def call_at_true(
+        self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        """`when` is by the true clock, as `now` is."""
         timer = _SimTimer(when, callback, args, copy_context() if context is None else context)
         self._numbers += 1
         heappush(self._timers, (when, self._numbers, timer))

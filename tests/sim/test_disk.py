@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from .disk import SimDisk, SimFile, SimulatedCrash
 from .platter import SECTOR_BYTES, Dirty, EntryStatus
+from .world import World
 
 
 def keep(item: Dirty) -> EntryStatus:
@@ -329,8 +330,7 @@ def test_errors_of_a_file_system() -> None:
     assert not disk.exists("/d/none")
 
 
-@pytest.mark.parametrize("latency", [None, (0.0001, 0.0005)])
-async def test_a_worker_runs_calls_in_order_and_hands_over_errors(latency: tuple[float, float] | None) -> None:
+async def _calls_run_in_order(latency: tuple[float, float] | None) -> None:
     disk = new_disk(latency_s=latency)
     worker = disk.worker("w")
     order: list[int] = []
@@ -354,6 +354,14 @@ async def test_a_worker_runs_calls_in_order_and_hands_over_errors(latency: tuple
     await asyncio.sleep(0)
     assert after.cancelled()  # as of the real one
     assert order[-1] == 6
+
+
+async def test_a_worker_runs_calls_in_order_and_hands_over_errors() -> None:
+    await _calls_run_in_order(None)
+
+
+def test_a_worker_whose_disk_takes_time_runs_calls_in_order_and_hands_over_errors() -> None:
+    World(0).run(_calls_run_in_order((0.0001, 0.0005)))
 
 
 async def test_a_stall_holds_the_workers() -> None:

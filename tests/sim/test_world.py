@@ -308,6 +308,27 @@ def test_clocks_of_hosts_count_at_their_own_rates() -> None:
     world.run(main())
 
 
+def test_a_disk_that_others_use_is_no_slower_for_a_host_whose_clock_is_slow() -> None:
+    world = World(0)
+    host = world.add_host("a")
+    host.rate = 0.5
+
+    async def main() -> None:
+        await asyncio.sleep(100.0)
+        host.boot()
+        worker = host.runtime.files.worker("one")
+        await worker.run(int)
+
+        async def use() -> None:
+            await worker.run(int)
+
+        began = world.loop.now
+        await host.start(use())
+        assert world.loop.now - began < 1.0
+
+    world.run(main())
+
+
 def test_a_follower_goes_back_with_the_store() -> None:
     world = World(0)
     far = world.add_host("far")

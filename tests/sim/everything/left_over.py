@@ -71,7 +71,9 @@ class Nodes:
         allowed += [f"{paths.WORKERS}/[^/]+", f"{paths.ELECTION}/[^/]+"]
         # Levels above marks stay; marks themselves do where nobody works them off.
         allowed.append(f"{paths.MARKS}/[^L]*" if stage.workers else f"{paths.MARKS}/.*")
-        allowed += [f"{LONG_HIERARCHICAL.path_of(paths.MARKS, one)}(/[^/]+)?" for one in oracle.stuck()]
+        for one in oracle.stuck():  # again and again somebody tries
+            allowed.append(f"{LONG_HIERARCHICAL.path_of(paths.MARKS, one)}(/[^/]+)?")
+            allowed.append(f"{paths.LOCKS}/L{one:019d}(-[^/]+)?")
         self._allowed = re.compile("|".join(f"({one})" for one in allowed))
 
     def left(self, oracle: Oracle) -> list[str]:
