@@ -244,7 +244,8 @@ class RestoredCluster:
         short = oracle.gone | oracle.rotten | oracle.in_doubt | oracle.formatted
         for by_bookie in (oracle.rot, oracle.forgotten):
             short |= {name for name, by_ledger in by_bookie.items() if any(by_ledger.values())}
-        largest = max((metadata.ensemble_size for metadata in self.as_backed_up.values()), default=3)
+        sizes = [metadata.ensemble_size for metadata in self.as_backed_up.values()]
+        largest = max([*sizes, 3 if self.stage.logs or not sizes else 0])  # logs go on with new ledgers
         keep = all(bookie.settings.journal_write_data for bookie in bookies)
         if short or not keep or len(bookies) <= largest or rng.random() < 0.5:
             return
