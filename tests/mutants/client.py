@@ -28,8 +28,49 @@ _ITERATION: Final = _UNIT + "client/test_iteration.py::"
 _PIPELINE: Final = _UNIT + "client/read/test_range_pipeline.py::"
 _RARE = "tests/unit/client/test_rare_client_steps.py"
 
+_RIGHTS: Final = (
+    "tests/unit/recovery/test_recovery_answers.py::"
+    "test_a_bookie_whose_file_of_rights_lacks_the_client_holds_up_no_recovery_while_others_are_enough"
+)
+_TOLD_AGAIN: Final = "tests/unit/client/write/test_idle_writers.py::test_what_too_few_bookies_were_told_is_told_again"
+
 MUTANTS: list[Mutant] = [
     # --- iterators that survive a time-out --------------------------------------------------------------------------
+    Mutant(
+        "a bookie's refusal ends every recovery",
+        "one bookie whose file of rights lacks the client keeps ledgers open, and logs without a writer",
+        "            if self._giving_up is not None or self._everywhere is not None:\n                raise error",
+        "            if True:\n                raise error",
+        (f"{_RIGHTS}[nothing]",),
+    ),
+    Mutant(
+        "a bookie that doesn't let a recovery write ends it",
+        "one bookie whose file of rights has the client for reading alone keeps ledgers open",
+        "        if self._recovers and isinstance(error, UnauthorizedError):",
+        "        if False and isinstance(error, UnauthorizedError):",
+        (f"{_RIGHTS}[reads]",),
+    ),
+    Mutant(
+        "a bookie that a recovery can't connect to for want of rights ends it",
+        "one bookie whose file of rights lacks the client keeps ledgers open",
+        "isinstance(error, UnauthorizedError) and not self._recovers:",
+        "isinstance(error, UnauthorizedError):",
+        (f"{_RIGHTS}[nothing]",),
+    ),
+    Mutant(
+        "last add confirmed that nobody took is never published again",
+        "a short trouble of the network hides acknowledged entries of an idle writer from readers for good",
+        "            self.sent = -1\n            self._rests",
+        "            self._rests",
+        (_TOLD_AGAIN,),
+    ),
+    Mutant(
+        "a sender that asks for another look while it rests starts a second ticker",
+        "idle writers that can't publish take all of the processor",
+        "        if self._ticker is None and (self._resting or self._active):",
+        "        if self._resting or self._active:",
+        (_TOLD_AGAIN,),
+    ),
     Mutant(
         "the cancellation of a consumer is lost when its iterator is closed",
         "a consumer that was stopped goes on behind its loop, as if it had read everything",

@@ -141,6 +141,7 @@ class LedgerRecovery:
         self._gave_up = False  # and only that has decided
         self._answers: dict[str, str] = {}  # the last one of each bookie, for errors
         self._without_answer = False  # a bookie gave none, and another time it may
+        self._refused = False  # a bookie does not allow this client to ask
         self._seen: dict[str, int | str] = {}
         self._ranges = RangePipeline(
             self._range,
@@ -275,8 +276,20 @@ class LedgerRecovery:
         if self._metadata.state is LedgerState.OPEN:
             raise MetadataConflictError("the ledger's metadata kept changing", ledger_id=self._ledger_id)
 
-    def _undecided(self, what: str, entry_id: int | None = None) -> LedgerRecoveryError:
+    def _note_refusal(self, error: BookKeeperError) -> None:
+        """The bookie's file of rights may not be the others': it counts as one that failed, while others are enough.
+
+        Who gives up a bookie's word, or asks for that of all, has to be allowed to hear it.
+        """
+        if isinstance(error, UnauthorizedError):
+            if self._giving_up is not None or self._everywhere is not None:
+                raise error
+            self._refused = True
+
+    def _undecided(self, what: str, entry_id: int | None = None) -> LedgerRecoveryError | UnauthorizedError:
         failures = "; ".join(f"{bookie_id}: {text}" for bookie_id, text in sorted(self._answers.items()))
+        if self._refused and not self._without_answer:  # no other try changes that
+            return UnauthorizedError(f"{what} ({failures})", ledger_id=self._ledger_id, entry_id=entry_id)
         # What every bookie has answered stays as it is until somebody starts another one.
         retriable = self._without_answer if self._everywhere is not None else None
         return LedgerRecoveryError(
@@ -332,9 +345,8 @@ class LedgerRecovery:
                         confirmed = max(confirmed, task.result())
                         self._answers[bookie_id] = "fenced"
                         fencing.fenced(index)
-                    except UnauthorizedError:
-                        raise
                     except BookKeeperError as e:
+                        self._note_refusal(e)
                         self._answers[bookie_id] = self._seen[bookie_id] = e.message
                         self._without_answer |= e.retriable
                         if self._is_given_up(bookie_id) or self._cannot_tell(e):
@@ -459,9 +471,8 @@ class LedgerRecovery:
         """Count a bookie's answer or failure. Returns the records that it returned."""
         try:
             reply, found = asked.result()
-        except UnauthorizedError:
-            raise
         except BookKeeperError as e:
+            self._note_refusal(e)
             self._answers[bookie_id] = e.message
             if self._cannot_tell(e):
                 rest = (forward.next, forward.last)

@@ -13,6 +13,7 @@ from tests.waiting import eventually
 
 import bkpy
 from bkpy.client.bookies.channel import BookieChannel
+from bkpy.protocol.access import Right
 from bkpy.protocol.ledger.ledger_metadata import LedgerState
 from bkpy.protocol.wire.lac_reply import parse_lac_reply
 from bkpy.protocol.wire.messages import Op
@@ -184,6 +185,26 @@ async def test_a_bookie_that_refuses_the_key_ends_the_recovery_as_unauthorised(
     monkeypatch.undo()
     await client.recover_ledger(writer.ledger_id)
     assert await contents(client, writer.ledger_id) == unconfirmed()
+
+
+@pytest.mark.parametrize("rights", [Right.READ, Right(0)], ids=["reads", "nothing"])
+async def test_a_bookie_whose_file_of_rights_lacks_the_client_holds_up_no_recovery_while_others_are_enough(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch, rights: Right
+) -> None:
+    client = await cluster.client(explicit_lac_interval_s=0)
+    writer = await client.create_ledger()
+    await writer.append(b"0")
+    await writer.append_batch([b"1", b"2"])
+    writer.abandon()
+    monkeypatch.setattr(cluster.server("a"), "rights_of", lambda names: rights)
+    with monkeypatch.context() as also:
+        also.setattr(cluster.server("b"), "rights_of", lambda names: rights)
+        other = await cluster.client()
+        with pytest.raises(bkpy.UnauthorizedError, match=r"too few.*bookie a .*bookie b "):
+            await other.recover_ledger(writer.ledger_id)
+    reader = await (await cluster.client()).recover_ledger(writer.ledger_id)
+    assert reader.last_add_confirmed == 2
+    assert await contents(client, writer.ledger_id) == [b"0", b"1", b"2"]
 
 
 async def test_the_length_of_a_ledger_whose_last_acknowledged_entry_is_gone_is_not_guessed(

@@ -34,8 +34,8 @@ class BatchOwner(Protocol):
     def bookie_failed(self, bookie_id: str, error: BookKeeperError, entry_id: int) -> None:
         """A bookie refused batches, or could not be reached. The first of them begins with that entry."""
 
-    def failed(self, error: BookKeeperError) -> None:
-        """A bookie has refused a batch for good."""
+    def refused(self, bookie_id: str, status: Status, entry_id: int) -> None:
+        """A bookie has refused a batch for good, which begins with that entry."""
 
 
 class AddRequest:
@@ -117,7 +117,7 @@ class AddRequest:
     def _decide_failed(self, verdict: AckOutcome, index: int, answer: int | list[int] | BookKeeperError) -> None:
         name = self.channels[index].bookie_id
         for batch, status in verdict.refused:
-            batch.owner.failed(m.end_of_writer(status, ledger_id=batch.ledger_id, bookie=name))
+            batch.owner.refused(name, status, batch.first_id)
         if isinstance(answer, BookKeeperError):
             # The last one to be taken over is the first batch of its owner.
             for owner, entry_id in {batch.owner: batch.first_id for batch in reversed(verdict.failed)}.items():
@@ -254,7 +254,7 @@ class ResendRequest:
                     self._owner.accepted(batch, name)
                 continue
             if code in m.ENDS_WRITER:
-                self._owner.failed(m.end_of_writer(Status(code), ledger_id=batch.ledger_id, bookie=name))
+                self._owner.refused(name, Status(code), batch.first_id)
             else:
                 error = m.refusal(code, ledger_id=batch.ledger_id, bookie=name)
                 self._owner.bookie_failed(name, error, batch.first_id)

@@ -175,7 +175,7 @@ class AddDispatcher:
                 self._active[sender] = None
                 continue
             sender.rest()
-        if self._resting or self._active:
+        if self._ticker is None and (self._resting or self._active):  # else one that rests watches again
             self._ticker = self._loop.call_later(self._tick_s, self._tick)
 
     def forget(self, sender: Sender) -> None:

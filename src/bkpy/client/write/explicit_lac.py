@@ -10,12 +10,12 @@ no writer waits for; a writer waits once for each, and sends what is confirmed b
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from bkpy.client.write.replication import log
 from bkpy.errors import BookKeeperError
 from bkpy.protocol.wire import messages as m
-from bkpy.protocol.wire.messages import Op
+from bkpy.protocol.wire.messages import Op, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,14 +27,32 @@ if TYPE_CHECKING:
     from bkpy.runtime.interfaces import Runtime
 
 
+_RESTS_MAX: Final = 32
+
+
 class ExplicitLac:
     """Of one writer: how far readers may read its ledger, and how far its bookies were sent that.
 
     `entry` is the highest id that is confirmed; where syncs are deferred, the highest one that was forced. `length`:
     payload bytes up to there. `sent`: the value that was last sent to bookies, by an entry or explicitly.
+
+    A value that fewer than the ack quorum took is published again until they have it, for a reader may not come upon
+    fewer; each time after twice as many rests, as far as `_RESTS_MAX`.
     """
 
-    __slots__ = ("_codec", "_parts", "_publisher", "_replication", "entry", "length", "sent")
+    __slots__ = (
+        "_codec",
+        "_parts",
+        "_publisher",
+        "_replication",
+        "_rests",
+        "_rests_left",
+        "_taken",
+        "_waiting",
+        "entry",
+        "length",
+        "sent",
+    )
 
     def __init__(
         self, replication: Replication, codec: RecordCodec, publisher: Publisher, parts: ReplicationParts
@@ -46,6 +64,10 @@ class ExplicitLac:
         self.entry = -1
         self.length = 0
         self.sent = -1
+        self._waiting = 0  # bookies that have yet to answer
+        self._taken = 0  # that have what was published last
+        self._rests = 1  # before it is published again
+        self._rests_left = 0
 
     def forced(self, entry: int, length: int) -> None:
         """Where syncs are deferred: everything up to `entry` is durable."""
@@ -55,20 +77,41 @@ class ExplicitLac:
 
     def on_rest(self) -> None:
         """Nothing was sent for a while."""
-        if self._parts.settings.explicit_lac_interval_s > 0:
+        if self._rests_left > 1 and self.sent < 0:
+            self._rests_left -= 1
+            self._parts.dispatcher.watch(self._replication)
+        elif self._parts.settings.explicit_lac_interval_s > 0:
             self.publish()
 
     def publish(self) -> None:
         """Send it to the bookies, unless they were sent it before."""
         if self._replication.state.takes_entries and self.entry > self.sent:
-            self.sent = self.entry
-            self._publisher.publish(self, self._replication.ensemble)
+            self.sent, self._taken = self.entry, 0
+            self._waiting += self._publisher.publish(self, self._replication.ensemble)
 
     async def publish_to(self, bookie_id: str) -> None:
-        """Send one bookie what is confirmed now. A bookie that can't be reached gets it with the next entry."""
+        """Send one bookie what is confirmed now."""
+        published = self.entry
+        taken = False
+        try:
+            taken = await self._send_to(bookie_id)
+        finally:
+            self._waiting -= 1
+        if published < self.sent:
+            return  # an entry carries a later one
+        self._taken += taken
+        if self._taken >= self._replication.metadata.ack_quorum:
+            self._rests, self._rests_left = 1, 0
+        elif not self._waiting and self._replication.state.takes_entries:
+            self.sent = -1
+            self._rests = self._rests_left = min(2 * self._rests, _RESTS_MAX)
+            self._parts.dispatcher.watch(self._replication)
+
+    async def _send_to(self, bookie_id: str) -> bool:
+        """Whether the bookie has taken it."""
         replication, parts = self._replication, self._parts
         if not replication.state.takes_entries:
-            return
+            return True  # nobody waits for it any more
         ledger_id = replication.ledger_id
         record = self._codec.explicit_lac(self.entry, self.length)
         try:
@@ -82,11 +125,11 @@ class ExplicitLac:
             )
             status = m.reply_status(reply.head)
         except BookKeeperError as e:
-            # It is a hint: readers ask several bookies, and the next entry carries it too.
             log.debug("ledger %d: last add confirmed not published to %s: %s", ledger_id, bookie_id, e)
-            return
+            return False
         if status in m.ENDS_WRITER:
             replication.failed(m.end_of_writer(status, ledger_id=ledger_id, bookie=bookie_id))
+        return status == Status.OK
 
 
 class Publishing(Protocol):
@@ -114,14 +157,17 @@ class Publisher:
         self._runtime = runtime
         self._waiting: dict[str, _Waiting] = {}
 
-    def publish(self, writer: Publishing, bookie_ids: Iterable[str]) -> None:
-        """Have the writer publish to these bookies, soon."""
+    def publish(self, writer: Publishing, bookie_ids: Iterable[str]) -> int:
+        """Have the writer publish to these bookies, soon; to how many it wasn't about to before."""
+        more = 0
         for bookie_id in bookie_ids:
             waiting = self._waiting.setdefault(bookie_id, _Waiting())
+            more += writer not in waiting.writers
             waiting.writers[writer] = None
             if waiting.tasks < self._in_flight_max:
                 waiting.tasks += 1
                 self._runtime.spawn(self._work_off(bookie_id, waiting), name=f"last add confirmed to {bookie_id}")
+        return more
 
     async def _work_off(self, bookie_id: str, waiting: _Waiting) -> None:
         try:

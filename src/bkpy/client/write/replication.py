@@ -31,6 +31,7 @@ from bkpy.protocol.ledger.quorum import write_set
 from bkpy.protocol.ledger.shortfall import Shortfall
 from bkpy.protocol.ledger.writer_state import TRANSITIONS, Event, WriterState
 from bkpy.protocol.wire import messages as m
+from bkpy.protocol.wire.messages import Flags
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from bkpy.client.write.interfaces import FragmentStore, ReplicationParts, Source
     from bkpy.client.write.write_set_queue import WriteSetQueue
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.wire.messages import Status
 
 log = logging.getLogger("bkpy.client")
 
@@ -223,6 +225,18 @@ class Replication:
             batch.sent.acknowledged()
             self.completed(batch)
 
+    def refused(self, bookie_id: str, status: Status, entry_id: int) -> None:
+        error = m.end_of_writer(status, ledger_id=self.ledger_id, bookie=bookie_id)
+        if self._recovers and isinstance(error, UnauthorizedError):
+            self.bookie_failed(bookie_id, error, entry_id)
+        else:
+            self.failed(error)
+
+    @property
+    def _recovers(self) -> bool:
+        """Whether this is a recovery, which ends as long as enough bookies take part: others may hold the ledger up."""
+        return bool(self._flags & Flags.RECOVERY)
+
     def bookie_failed(self, bookie_id: str, error: BookKeeperError, entry_id: int) -> None:
         if bookie_id not in self._absent:  # else the ledger's under-replication record says so
             if self._shortfall is None:
@@ -230,7 +244,7 @@ class Replication:
             self._shortfall.failed(bookie_id, entry_id, self.metadata)
         if self.error is not None or bookie_id not in self.ensemble:
             return  # it has been replaced: what it says no longer counts
-        if isinstance(error, UnauthorizedError):  # others would say the same
+        if isinstance(error, UnauthorizedError) and not self._recovers:  # others would say the same
             self.failed(UnauthorizedError(error.message, bookie=bookie_id, outcome_unknown=True))
             return
         if bookie_id not in self._failed:

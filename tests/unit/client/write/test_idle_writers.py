@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bkpy.client.write.writer import LedgerWriter
 
 WRITERS = 60
+TOLD = "last add confirmed"  # tasks that tell bookies
 
 
 async def idle(client: Client, count: int = WRITERS) -> list[LedgerWriter]:
@@ -156,6 +157,31 @@ async def test_what_is_told_is_what_is_confirmed_by_then(cluster: InProcess, mon
     assert {entry_id for _, _, entry_id in told} == {2}
     assert len(told) <= 9
     assert {ledger_id for _, ledger_id, _ in told} == {first.ledger_id, second.ledger_id}
+
+
+async def test_what_too_few_bookies_were_told_is_told_again(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, other = await cluster.client(), await cluster.client()
+    names = spawned(client, monkeypatch)
+    writer = await client.create_ledger()
+    await writer.append_batch([b"x"])
+    for name in "abc":
+        cluster.refuse(name)
+        for connection in cluster.connections(name):
+            connection.abort()
+    await asyncio.sleep(30)
+    assert len([name for name in names if name.startswith(TOLD)]) < 50  # it doesn't try all the time
+    for name in "ab":
+        cluster.admit(name)
+    reader = await other.open_ledger(writer.ledger_id)
+    async with asyncio.timeout(DEADLINE_S):
+        assert (await anext(reader.tail())).data == b"x"
+    await asyncio.sleep(10)
+    names.clear()
+    await asyncio.sleep(10)
+    assert not [name for name in names if name.startswith(TOLD)]
+    await writer.close()
 
 
 @pytest.mark.thorough
