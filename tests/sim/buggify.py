@@ -224,6 +224,7 @@ CLIENT: Mapping[str, Bound] = {
     "recovery_ranges_at_once": Bound((1, 2)),
     "recovery_patience_s": Bound((0.001, 1.0)),
     "lac_writes_in_flight_max": Bound((1, 2)),
+    "lac_rests_max": Bound((1, 2)),
     "ledger_id_attempts_max": Bound((1, 2)),
     "ledger_id_pause_max_s": Bound((0.001,)),
     "bookie_reads_at_once": Bound((1, 2)),

@@ -10,7 +10,7 @@ no writer waits for; a writer waits once for each, and sends what is confirmed b
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from bkpy.client.write.replication import log
 from bkpy.errors import BookKeeperError
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from bkpy.runtime.interfaces import Runtime
 
 
-_RESTS_MAX: Final = 32
-
-
 class ExplicitLac:
     """Of one writer: how far readers may read its ledger, and how far its bookies were sent that.
 
@@ -37,7 +34,7 @@ class ExplicitLac:
     payload bytes up to there. `sent`: the value that was last sent to bookies, by an entry or explicitly.
 
     A value that fewer than the ack quorum took is published again until they have it, for a reader may not come upon
-    fewer; each time after twice as many rests, as far as `_RESTS_MAX`.
+    fewer; each time after twice as many rests, as far as `lac_rests_max`.
     """
 
     __slots__ = (
@@ -104,7 +101,7 @@ class ExplicitLac:
             self._rests, self._rests_left = 1, 0
         elif not self._waiting and self._replication.state.takes_entries:
             self.sent = -1
-            self._rests = self._rests_left = min(2 * self._rests, _RESTS_MAX)
+            self._rests = self._rests_left = min(2 * self._rests, self._parts.settings.lac_rests_max)
             self._parts.dispatcher.watch(self._replication)
 
     async def _send_to(self, bookie_id: str) -> bool:

@@ -90,6 +90,11 @@ class ClientTuning(Settings):
         description="idle writers whose last add confirmed is in flight to one bookie; thousands may pause at the "
         "same moment",
     )
+    lac_rests_max: Size = Field(
+        default=32,
+        description="rests of an idle writer, at most, before it publishes its last add confirmed again when too few "
+        "bookies took it",
+    )
     reply_bytes_max: Size = Field(
         default=64 * MIB,
         description="bytes of the largest reply to accept; an entry may be larger than this client's limit",
