@@ -806,6 +806,16 @@ MUTANTS: list[Mutant] = [
         ("tests/unit/storage/tools/rebuild/test_rebuild.py::test_a_fence_with_a_key_that_gave_way_does_not_come_back",),
     ),
     Mutant(
+        "what was confirmed with a key that gave way comes back with a new index",
+        "a recovery or a reader takes a stranger's last add confirmed for the writer's",
+        'info.explicit_lac = b""  # as does what was confirmed with it',
+        "pass",
+        (
+            "tests/unit/storage/tools/rebuild/test_rebuild.py::"
+            "test_what_was_confirmed_with_a_key_that_gave_way_does_not_come_back",
+        ),
+    ),
+    Mutant(
         "only a file system may refuse to exchange names",
         "in a container that forbids the call, a bookie does not start once most of its index is free",
         "        if e.errno not in _NO_EXCHANGE:\n",

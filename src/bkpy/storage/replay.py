@@ -224,6 +224,7 @@ class Replay:
         if record.kind != RecordKind.EXPLICIT_LAC and shard in self._rebuilt:
             if info is not None and self._gives_way(ledger_id, body):
                 info.fence_of_limbo = info.limbo  # the fence asked for with the other key goes with it
+                info.explicit_lac = b""  # as does what was confirmed with it
             body = self._set_aside(ledger_id, body)
         if info is None and record.kind == RecordKind.EXPLICIT_LAC:
             if not self._goes_on(number, sequence, ledger_id):

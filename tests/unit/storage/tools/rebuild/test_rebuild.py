@@ -38,6 +38,7 @@ from tests.unit.storage.support import (
 from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError, IdentityError, StorageFailedError
 from bkpy.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bkpy.protocol.wire.messages import Status
+from bkpy.protocol.wire.records import RecordCodec
 from bkpy.storage.entry_log.entry_log import LOG_HEADER_BYTES, BlockReader, BlockWriter
 from bkpy.storage.index.index import (
     block_rows,
@@ -1053,6 +1054,24 @@ async def test_a_fence_with_a_key_that_gave_way_does_not_come_back(known: bool, 
     await storage.states((1, 2))
     assert storage.fenced >= {1, 2}
     assert [storage.ledgers.is_fenced_by_limbo(i) for i in (1, 2)] == [True, False]
+    storage.release()
+
+
+@pytest.mark.parametrize("last", [2, None])
+async def test_what_was_confirmed_with_a_key_that_gave_way_does_not_come_back(last: int | None) -> None:
+    """A recovery or a reader with the right key would take it for the writer's."""
+    host, wrong = Host(), b"w" * 32
+    storage = await host.boot()
+    await storage.states((1,))
+    storage.create(1, wrong)
+    await storage.set_explicit_lac(1, RecordCodec(1).explicit_lac(1000, 1))
+    assert await storage.replace_key(1, KEY) == Status.OK
+    await add(storage, Batch(1, 0, 3))
+    await storage.close()
+    await rebuild(host, Metadata({1: metadata_of(1, last)}))
+    storage = await host.boot()
+    found = await storage.last_entry(1)
+    assert (found.lac, found.explicit_lac) == (-1, b"")
     storage.release()
 
 
