@@ -816,6 +816,20 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     Mutant(
+        "a new index lets the entries of an ended life speak for a key",
+        "a ledger's own writer, recoveries and copies are refused for good, and a stranger opens it",
+        "self._stored.discard(ledger_id)",
+        "pass",
+        (f"{_LIVES}::test_a_strangers_key_behind_a_deletion_does_not_become_that_of_the_ledger",),
+    ),
+    Mutant(
+        "a new index takes a key that came behind a deletion and has no entries",
+        "entries of an ended life, which are in the logs, are a stranger's",
+        "if ledger_id in self._ended and ledger_id not in self._stored:",
+        "if False:",
+        (f"{_LIVES}::test_a_strangers_key_behind_a_deletion_does_not_become_that_of_the_ledger",),
+    ),
+    Mutant(
         "only a file system may refuse to exchange names",
         "in a container that forbids the call, a bookie does not start once most of its index is free",
         "        if e.errno not in _NO_EXCHANGE:\n",

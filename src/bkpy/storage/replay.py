@@ -70,6 +70,7 @@ class Replay:
         self._rebuilt = rebuilt
         self._keys: dict[int, bytes] = {}  # of ledgers in a rebuilt index, stored when all records are read
         self._stored: set[int] = set()  # those of them that have entries in the journals
+        self._ended: set[int] = set()  # those of them of which a life ended whose key is in no journal
         self._ahead: set[int] = set()  # ledgers whose entries in an index are under a later key than the last record's
 
     async def run(self) -> None:
@@ -77,6 +78,8 @@ class Replay:
         for number, directory in enumerate(self._directories):
             await self._replay_journal(number, directory)
         for ledger_id, key in self._keys.items():
+            if ledger_id in self._ended and ledger_id not in self._stored:
+                continue  # what is in the logs may be of the life before, under its key: the metadata decide
             if (info := self._ledgers.load_now(ledger_id)) is not None and not info.key:
                 info.key = key
                 self._ledgers.touch(info)
@@ -201,8 +204,12 @@ class Replay:
     async def _apply_deleted(self, number: int, sequence: int, ledger_id: int) -> None:
         """Delete all of the ledger so far in each shard; later records in the journal are of another life.
 
-        A rebuilt index may have that life already, from the logs: it keeps everything, for the collector.
+        A rebuilt index may have that life already, from the logs: it keeps everything, for the collector. If the key of
+        the ended life's entries isn't known, they don't speak for the next key that comes.
         """
+        if self._rebuilt and ledger_id not in self._keys:
+            self._stored.discard(ledger_id)
+            self._ended.add(ledger_id)
         shards = self._ledgers.shards
         for shard in (shards[(ledger_id + turn) % len(shards)] for turn in range(len(shards))):
             if shard.number in self._rebuilt or sequence < shard.row.marks[number].sequence:

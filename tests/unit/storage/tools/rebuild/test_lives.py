@@ -9,6 +9,7 @@ from tests.unit.storage.space.test_deletion import delete
 from tests.unit.storage.support import INSTANCE, KEY, Batch, Host, add, read_all, reclaim, settings, sim_runtime
 from tests.unit.storage.tools.rebuild.test_rebuild import Metadata, damage_indexes, metadata_of, rebuild
 
+from bkpy.protocol.wire.messages import Status
 from bkpy.storage.cookies import CookieUpdate
 from bkpy.storage.index.index import get_ledger, trash_rows
 
@@ -82,6 +83,31 @@ async def test_lives_in_different_journals() -> None:
     damage_indexes(host)
     await rebuild(host, Metadata({3: metadata_of(3, 3), 6: metadata_of(6, 1)}))
     await survives(host, 3)
+
+
+@pytest.mark.parametrize("stored", [True, False])
+async def test_a_strangers_key_behind_a_deletion_does_not_become_that_of_the_ledger(stored: bool) -> None:
+    """The entries before the deletion, whose key is in no journal any more, don't speak for it."""
+    host, wrong = Host(settings=settings(**FORGETFUL)), b"w" * 32
+    storage = await host.boot()
+    await put(storage, Batch(5, 0, 2))
+    await storage.close()
+    await (await host.boot()).close()  # lets the journal's first file go, which has the key
+    storage = await host.boot()
+    await put(storage, Batch(5, 2))
+    await delete(storage, 5)
+    await storage.states((5,))
+    assert await storage.fence(5, wrong)
+    if stored:  # the metadata decide, and a copy comes
+        assert await storage.replace_key(5, KEY) is Status.OK
+        await add(storage, Batch(5, 0, 4))
+    await storage.close()
+    await rebuild(host, Metadata({5: metadata_of(5, 3)}))
+    storage = await host.boot()
+    state = (await storage.states((5,)))[5]
+    assert state is not None
+    assert (state.key, state.limbo) == (KEY, not stored)
+    storage.release()
 
 
 async def change_journals(host: Host, count: int, **values: object) -> None:
