@@ -830,6 +830,16 @@ MUTANTS: list[Mutant] = [
         (f"{_LIVES}::test_a_strangers_key_behind_a_deletion_does_not_become_that_of_the_ledger",),
     ),
     Mutant(
+        "a replay forgets the fence of a row that is ahead of it",
+        "no start succeeds after a power cut in a checkpoint",
+        "if row is not None and row.key == key and row.fenced:",
+        "if False:",
+        (
+            "tests/unit/storage/ledgers/test_replaced_keys.py::"
+            "test_a_checkpoint_amid_a_replay_keeps_the_fence_of_a_row_that_is_ahead",
+        ),
+    ),
+    Mutant(
         "only a file system may refuse to exchange names",
         "in a container that forbids the call, a bookie does not start once most of its index is free",
         "        if e.errno not in _NO_EXCHANGE:\n",

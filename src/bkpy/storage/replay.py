@@ -278,10 +278,18 @@ class Replay:
 
         If it has entries, the index is ahead of the record and has the last key.
         """
-        if self._ledgers.shards[info.shard].highest(info) < 0:
-            self._ledgers.replace_key(info, key, deleted=self._ledgers.has_tombstone_now(info.ledger_id))
-        state = self._ledgers.load_now(info.ledger_id)
+        shard, ledger_id = self._ledgers.shards[info.shard], info.ledger_id
+        row = None
+        if shard.highest(info) < 0:
+            self._ledgers.replace_key(info, key, deleted=self._ledgers.has_tombstone_now(ledger_id))
+            row = shard.load_now((ledger_id,)).rows.get(ledger_id)
+        state = self._ledgers.load_now(ledger_id)
         assert state is not None
+        if row is not None and row.key == key and row.fenced:
+            # The row is ahead: the record of its fence comes later, and a checkpoint may come before that.
+            state.fence_of_limbo = row.fence_of_limbo and (state.fence_of_limbo or not state.fenced)
+            state.fenced = True
+            self._ledgers.fenced.add(ledger_id)
         return state
 
     def _has_ended(self, number: int, sequence: int, ledger_id: int) -> bool:

@@ -94,6 +94,28 @@ def test_a_crash_at_every_operation_of_the_checkpoint_that_writes_entries_under_
     assert nth > 5
 
 
+async def test_a_checkpoint_amid_a_replay_keeps_the_fence_of_a_row_that_is_ahead() -> None:
+    """Between the records of the right key and of its fence: the ledger's row has both already."""
+    host = Host(settings=bookie_settings(checkpoint_commit_ledgers=1, memtable_bytes_max=40_000, memtable_fill_min=1.0))
+    storage = await host.boot()
+    await storage.states((LEDGER, 2))
+    assert await storage.fence(LEDGER, WRONG)
+    assert await storage.replace_key(LEDGER, KEY) is Status.OK
+    async with storage.shards[0].checkpointing:
+        for i in range(30):  # more than a memtable holds
+            await add(storage, Batch(2, i * 10, 10, payload=b"x" * 300))
+        assert await storage.fence(LEDGER, KEY)
+        host.disk.crash_at(8)  # behind the first ledger's transaction
+    with pytest.raises((SimulatedCrash, StorageFailedError)):
+        await storage.checkpoint()
+    host.disk.power_cut()
+    storage = await host.boot()
+    state = (await storage.states((LEDGER,)))[LEDGER]
+    assert state is not None
+    assert (state.key, state.fenced, state.fence_of_limbo) == (KEY, True, False)
+    storage.check_invariants()
+
+
 async def test_a_key_with_entries_stays() -> None:
     for checkpointed in (False, True):
         storage = await Host().boot()
