@@ -596,6 +596,13 @@ MUTANTS: list[Mutant] = [
         (f"{_TESTS}/index/test_shrink.py::test_the_smaller_file_has_its_name_for_good",),
     ),
     Mutant(
+        "a former index removed before the exchange of its name is durable",
+        "a start that is killed, the next one and a power cut leave a bookie without an index",
+        "runtime.files.sync_dir(directory)  # a start may have died behind the exchange, and before its sync",
+        "pass",
+        (f"{_TESTS}/index/test_shrink.py::test_an_exchange_of_a_killed_start_is_durable_before_the_former_index_goes",),
+    ),
+    Mutant(
         "pages of recycled journal files thrown out of the page cache",
         "each write to the journal allocates memory that was there before, and takes several times as long",
         "if self._uncaches and size >= self._uncache_bytes_min:",

@@ -92,6 +92,7 @@ def remove_copy(directory: str, runtime: DiskRuntime) -> None:
     """Remove what is left of a copy: of one that a start didn't finish, or the index whose place it took."""
     path = f"{directory}/{SHRUNK_INDEX_NAME}"
     if runtime.files.exists(path):
+        runtime.files.sync_dir(directory)  # a start may have died behind the exchange, and before its sync
         runtime.store.remove(path)
     beside = f"{directory}/{INDEX_NAME}/data.mdb.new"  # where versions up to 0.2.0 made it
     if runtime.files.exists(beside):

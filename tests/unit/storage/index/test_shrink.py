@@ -80,6 +80,31 @@ async def test_the_smaller_file_has_its_name_for_good() -> None:
     assert not host.reports.damages
 
 
+async def test_an_exchange_of_a_killed_start_is_durable_before_the_former_index_goes() -> None:
+    """Else a power cut brings back the former index's name, and nothing that it names."""
+    host = await mostly_free()
+    exchanged: list[str] = []
+
+    def after_exchange(operation: str, path: str) -> None:
+        if operation == "exchange":
+            exchanged.append(path)
+            host.disk.crash_at(1, operation="sync_dir", path="/b/ledgers0")
+
+    host.disk.observer = after_exchange
+    with pytest.raises((SimulatedCrash, StorageFailedError)):
+        await host.boot()
+    assert exchanged
+    host.disk.observer = None
+    host.disk.crash()  # the process is killed, and the machine goes on
+    host.disk.crash_at(1, operation="sync_dir", path="/b/ledgers0")
+    with pytest.raises((SimulatedCrash, StorageFailedError)):
+        await host.boot()
+    host.disk.power_cut(lambda item: EntryStatus.DROPPED if item.kind == "exchange" else EntryStatus.KEPT)
+    storage = await host.boot()
+    assert (await read_all(storage, 4, 0, 40))[0].keys() == {2 * k for k in range(20)}
+    storage.release()
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 @pytest.mark.parametrize("operation", ["make_dirs", "open", "fdatasync"])
 async def test_without_space_for_the_copy_it_stays_as_it_is(operation: str, number: int) -> None:
