@@ -70,8 +70,9 @@ def _imports(used: set[str]) -> tuple[list[str], list[str]]:
             elif isinstance(node, ast.ClassDef):
                 found.setdefault(node.name, f"from {module.__name__} import {node.name}")
     found["Future"] = "from concurrent.futures import Future"
+    found["payload_of"] = "from bkpy.client.arguments import payload_of"
     found["BlockingIterator"] = "from bkpy.runtime.threadsafe import BlockingIterator"
-    at_run_time = {cls.__name__ for cls in CLASSES}
+    at_run_time = {cls.__name__ for cls in CLASSES} | {"payload_of"}
     bases = "from bkpy.blocking.base import Blocking, BlockingContext, BlockingOwner"
     typed = sorted(found[name] for name in (used & found.keys()) - at_run_time)
     return ["from typing import TYPE_CHECKING", bases, *(found[name] for name in at_run_time)], typed
@@ -127,6 +128,7 @@ def _call(cls: type, name: str, function: Any) -> str:
     doc = inspect.getdoc(function) or ""
     passed = ", ".join((f"self._of.{name}", *_passed(signature)))
     if returned.startswith("asyncio.Future"):
+        passed = passed.replace(", data", ", payload_of(data)", 1)  # now: the loop's thread may take it later
         value, doc = f"self._begin({passed})", f"{doc}\n\n{_NOT_AWAITED}"
     elif kind is Kind.AWAITED:
         value = _made(returned, f"self._call({passed})")

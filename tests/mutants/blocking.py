@@ -87,4 +87,11 @@ MUTANTS = [
         "        with threading.RLock():  # else",
         (_BLOCKING + "test_two_threads_that_close_it_at_once_wait_for_one_end",),
     ),
+    Mutant(
+        "a future's append takes its buffer when the loop begins it",
+        "an entry has what the caller wrote into the buffer behind the call",
+        "self._begin(self._of.append_nowait, payload_of(data), entry_id",
+        "self._begin(self._of.append_nowait, data, entry_id",
+        (_BLOCKING + "test_an_entry_is_what_its_buffer_had_at_the_call",),
+    ),
 ]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from bkpy.admin.client import AdminClient
 from bkpy.blocking.base import Blocking, BlockingContext, BlockingOwner
+from bkpy.client.arguments import payload_of
 from bkpy.client.read.reader import LedgerReader
 from bkpy.client.write.writer import LedgerWriter
 from bkpy.log.consumer import LogConsumer
@@ -636,7 +637,7 @@ class BlockingLogWriter(BlockingContext[LogWriter]):
 
         The future has the outcome, `WouldBlock` too. Cancelling it withdraws nothing that was sent.
         """
-        return self._begin(self._of.append_nowait, data, sequence=sequence)
+        return self._begin(self._of.append_nowait, payload_of(data), sequence=sequence)
 
     def append_batch(self, entries: Sequence[bytes], *, first_sequence: int | None = None) -> range:
         """Append many entries, with consecutive positions; returns the range of them. The guarantee is `append`'s.
@@ -965,7 +966,7 @@ class BlockingLedgerWriter(BlockingContext[LedgerWriter]):
 
         The future has the outcome, `WouldBlock` too. Cancelling it withdraws nothing that was sent.
         """
-        return self._begin(self._of.append_nowait, data, entry_id=entry_id)
+        return self._begin(self._of.append_nowait, payload_of(data), entry_id=entry_id)
 
     def append_batch(self, entries: Sequence[bytes]) -> range:
         """Append many entries, with consecutive ids; returns the range of them. The guarantee is `append`'s, for all.

@@ -62,7 +62,10 @@ class ThreadsafeCalls:
             future.cancel()
 
     def submit(self, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Begin what `call` does. `result(timeout)` of the future waits for it, `cancel` cancels it."""
+        """Begin what `call` does. `result(timeout)` of the future waits for it, `cancel` cancels it.
+
+        The arguments are used in the loop's thread until the future is done: don't change a buffer before.
+        """
         loop = self._guard.loop_for_threads()
 
         async def run() -> T:

@@ -92,6 +92,34 @@ def test_it_does_what_the_client_does(tmp_path: Path) -> None:
     client.close()
 
 
+def test_an_entry_is_what_its_buffer_had_at_the_call(tmp_path: Path) -> None:
+    with connected(tmp_path) as client, client.open_log("orders", create=True, **ONE) as log:
+        with client.create_ledger(**ONE) as ledger, _loop_that_waits(client):
+            buffer = bytearray(b"before")
+            appended = [log.append_nowait(buffer), ledger.append_nowait(memoryview(buffer))]  # type: ignore[arg-type]
+            buffer[:] = b"behind"
+        assert [one.result(DEADLINE_S) for one in appended] == [0, 0]
+        with client.open_ledger(ledger.ledger_id) as entries, client.read_log("orders") as reader:
+            reader.refresh(confirmed=0)
+            assert [entry.data for entry in (*entries.read(), *reader.read())] == [b"before", b"before"]
+
+
+@contextmanager
+def _loop_that_waits(client: bkpy.BlockingClient) -> Iterator[None]:
+    """The client's loop begins nothing meanwhile."""
+    go_on = threading.Event()
+
+    async def wait() -> None:
+        go_on.wait(DEADLINE_S)
+
+    waiting = thread_of(client).submit(wait)
+    try:
+        yield
+    finally:
+        go_on.set()
+        waiting.result(DEADLINE_S)
+
+
 def test_its_metrics_are_the_clients(tmp_path: Path) -> None:
     registry = CollectorRegistry()
     with connected(tmp_path) as client, client.create_ledger(**ONE) as ledger:
