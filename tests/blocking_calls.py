@@ -29,7 +29,9 @@ CLASSES = (
     bkpy.LedgerReader,
 )
 _NAMES = {cls.__name__: f"Blocking{cls.__name__}" for cls in CLASSES}
+_BASES = {bkpy.Client: "BlockingOwner", bkpy.LogReader: "BlockingPoll"}
 _OWN = {"close", "metrics"}  # calls of `Client` that its base has
+_POLLING = {"poll", "seek"}  # calls of `LogReader` that its base carries out
 _MODULE_HEAD = '''\
 """The blocking client's objects, one for each of the asynchronous client's. Made by `make settings`."""
 
@@ -75,12 +77,13 @@ def _imports(used: set[str]) -> tuple[list[str], list[str]]:
     at_run_time = {cls.__name__ for cls in CLASSES} | {"payload_of"}
     bases = "from bkpy.blocking.base import Blocking, BlockingContext, BlockingOwner"
     typed = sorted(found[name] for name in (used & found.keys()) - at_run_time)
-    return ["from typing import TYPE_CHECKING", bases, *(found[name] for name in at_run_time)], typed
+    polls = "from bkpy.blocking.poll import BlockingPoll"
+    return ["from typing import TYPE_CHECKING", bases, polls, *(found[name] for name in at_run_time)], typed
 
 
 def _class(cls: type) -> str:
     name = cls.__name__
-    base = "BlockingOwner" if cls is bkpy.Client else f"{_base(cls)}[{name}]"
+    base = _BASES.get(cls, f"{_base(cls)}[{name}]")
     about = f"What `{name}` is, with calls that wait, from any thread."
     parts = [f'class {blocking(cls)}({base}):\n    """{about}"""\n\n    __slots__ = ()\n']
     if cls is bkpy.AdminClient:
@@ -130,6 +133,8 @@ def _call(cls: type, name: str, function: Any) -> str:
     if returned.startswith("asyncio.Future"):
         passed = passed.replace(", data", ", payload_of(data)", 1)  # now: the loop's thread may take it later
         value, doc = f"self._begin({passed})", f"{doc}\n\n{_NOT_AWAITED}"
+    elif cls is bkpy.LogReader and name in _POLLING:
+        value = f"self._{name}({', '.join(list(signature.parameters)[1:])})"
     elif kind is Kind.AWAITED:
         value = _made(returned, f"self._call({passed})")
     elif kind is Kind.ITERATED:

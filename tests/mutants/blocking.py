@@ -8,6 +8,7 @@ from tests.mutants import Mutant
 
 _BLOCKING: Final = "tests/unit/blocking/test_blocking.py::"
 _LATE: Final = _BLOCKING + "test_a_call_that_is_submitted_as_another_thread_closes_the_client_ends"
+_BEHIND: Final = _BLOCKING + "test_a_call_behind_an_interrupted_one_waits_until_that_has_ended"
 
 MUTANTS = [
     Mutant(
@@ -93,5 +94,33 @@ MUTANTS = [
         "self._begin(self._of.append_nowait, payload_of(data), entry_id",
         "self._begin(self._of.append_nowait, data, entry_id",
         (_BLOCKING + "test_an_entry_is_what_its_buffer_had_at_the_call",),
+    ),
+    Mutant(
+        "what an interrupted poll has fetched is dropped",
+        "entries are lost by Ctrl-C",
+        "                put_back(self._of, self._fetched.popleft())\n",
+        "                self._fetched.popleft()\n",
+        (_BLOCKING + "test_what_a_poll_has_fetched_as_ctrl_c_comes_is_for_the_next_one",),
+    ),
+    Mutant(
+        "a seek leaves what an interrupted poll has fetched",
+        "the next poll begins elsewhere",
+        "            self._of.seek(position)\n            self._fetched.clear()\n",
+        "            self._of.seek(position)\n",
+        (_BLOCKING + "test_what_a_poll_has_fetched_as_ctrl_c_comes_is_for_the_next_one",),
+    ),
+    Mutant(
+        "a poll behind an interrupted one does not wait for its end",
+        "the call behind Ctrl-C fails, as if another task polled",
+        "        async with self._fetching:\n            if self._fetched:  # and nobody",
+        "        if True:\n            if self._fetched:  # and nobody",
+        (_BEHIND + "[True]",),
+    ),
+    Mutant(
+        "an iterator's next behind an interrupted one does not wait for its end",
+        "the call behind Ctrl-C fails, as if another task read on",
+        "        async with self._fetching:\n            if self._fetched:  # by the",
+        "        if True:\n            if self._fetched:  # by the",
+        (_BEHIND + "[False]",),
     ),
 ]

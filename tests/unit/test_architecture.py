@@ -696,6 +696,7 @@ INHERITED = {
     "blocking.base.Blocking": "its heirs are made from those of the client",
     "blocking.base.BlockingContext": "its heirs are made from those of the client",
     "blocking.base.BlockingOwner": "its heir is made from the client",
+    "blocking.poll.BlockingPoll": "its heir is made from the client",
     "errors.BookKeeperError": "what is caught says how much is",
     "errors.BookieUnavailableError": "what is caught says how much is",
     "errors.CallerError": "what is caught says how much is",

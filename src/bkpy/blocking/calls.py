@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from bkpy.admin.client import AdminClient
 from bkpy.blocking.base import Blocking, BlockingContext, BlockingOwner
+from bkpy.blocking.poll import BlockingPoll
 from bkpy.client.arguments import payload_of
 from bkpy.client.read.reader import LedgerReader
 from bkpy.client.write.writer import LedgerWriter
 from bkpy.log.consumer import LogConsumer
-from bkpy.log.reader import LogReader
 from bkpy.log.writer import LogWriter
 
 if TYPE_CHECKING:
@@ -688,7 +688,7 @@ class BlockingLogWriter(BlockingContext[LogWriter]):
         self._act(self._of.abandon)
 
 
-class BlockingLogReader(BlockingContext[LogReader]):
+class BlockingLogReader(BlockingPoll):
     """What `LogReader` is, with calls that wait, from any thread."""
 
     __slots__ = ()
@@ -801,11 +801,11 @@ class BlockingLogReader(BlockingContext[LogReader]):
         `timeout=0` it returns what has arrived; None waits. Raises what `tail` does, and `RuntimeError` if another task
         polls.
         """
-        return self._call(self._of.poll, max_entries=max_entries, timeout=timeout)
+        return self._poll(max_entries, timeout)
 
     def seek(self, position: int) -> None:
         """The next `poll` begins at this position. Raises `RuntimeError` while another task polls."""
-        self._act(self._of.seek, position)
+        self._seek(position)
 
     def consumer(
         self, name: str, *, position: int | str | datetime | None = None, create: bool = False, lease: bool = False

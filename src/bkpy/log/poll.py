@@ -8,7 +8,7 @@ returned the last entry of a block, so that a poll that waits for nothing finds 
 from __future__ import annotations
 
 import asyncio
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -59,6 +59,12 @@ class LogPoll:
             if self._position == self._end and self._tail is not None:
                 self._tail.begin()
         return found
+
+    def put_back(self, entries: list[LogEntry]) -> None:
+        """The next poll begins with what the last one returned."""
+        if entries:
+            self._position = entries[0].position
+            self._entries = chain(entries, self._entries)
 
     async def _block(self) -> LogBlock:
         """The next block. A tail that has failed makes room for a new one: the next poll tries again."""

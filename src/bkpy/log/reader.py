@@ -501,6 +501,11 @@ class LogReader:
         )
 
 
+def put_back(reader: LogReader, entries: list[LogEntry]) -> None:
+    """Have the next `poll` begin with what the last one returned, which nobody has taken."""
+    reader._poll.put_back(entries)
+
+
 class PositionScan:
     """A `BatchSource` that begins with its first call: how far the log may be read is known then.
 

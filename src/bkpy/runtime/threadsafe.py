@@ -131,6 +131,7 @@ class BlockingIterator(Iterator[T]):
         self._calls = calls
         self._fetched: deque[T] = deque()
         self._turn = threading.Lock()
+        self._fetching = asyncio.Lock()  # an interrupted call goes on in the loop until its cancellation gets there
 
     def __next__(self) -> T:
         while True:
@@ -144,14 +145,17 @@ class BlockingIterator(Iterator[T]):
 
     async def _fetch(self) -> bool:
         """Have the elements that come next; False at the end. What an interrupted thread doesn't take stays here."""
-        try:
-            self._fetched.append(await anext(self._elements))
-        except StopAsyncIteration:
-            return False
-        arrived: Callable[[int], list[T]] | None = getattr(self._elements, "arrived", None)  # of those of this package
-        if arrived is not None:
-            self._fetched.extend(arrived(_AT_ONCE))
-        return True
+        async with self._fetching:
+            if self._fetched:  # by the interrupted call
+                return True
+            try:
+                self._fetched.append(await anext(self._elements))
+            except StopAsyncIteration:
+                return False
+            arrived: Callable[[int], list[T]] | None = getattr(self._elements, "arrived", None)  # of this package's
+            if arrived is not None:
+                self._fetched.extend(arrived(_AT_ONCE))
+            return True
 
     def close(self) -> None:
         """End the read: each further `next` ends the iteration, also one that waits in another thread."""

@@ -27,6 +27,8 @@ from tests.waiting import eventually
 import bkpy
 from bkpy.blocking.base import ClientThread
 from bkpy.client.client import Client
+from bkpy.client.iteration import Stepwise
+from bkpy.log.reader import LogReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -211,6 +213,93 @@ def test_ctrl_c_cancels_the_call_and_loses_no_element(tmp_path: Path) -> None:
             assert (next(tail).data, next(tail).data) == (b"1", b"2")
             tail.close()
     assert threads() == []
+
+
+@contextmanager
+def interrupts() -> Iterator[None]:
+    """Ctrl-C raises in the main thread, as it does for a program that nothing has begun in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def interrupt() -> None:
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+@pytest.mark.timeout(60)
+def test_what_a_poll_has_fetched_as_ctrl_c_comes_is_for_the_next_one(tmp_path: Path) -> None:
+    poll = LogReader.poll
+
+    async def interrupted(reader: LogReader, **arguments: Any) -> list[bkpy.LogEntry]:
+        found = await poll(reader, **arguments)
+        interrupt()
+        return found
+
+    with connected(tmp_path) as client, client.open_log("orders", create=True, **ONE) as log:
+        log.append_batch([b"%d" % n for n in range(5)])
+        reader = client.read_log("orders")
+
+        def fetched_in_vain() -> None:
+            with interrupts(), patch.object(LogReader, "poll", interrupted), pytest.raises(KeyboardInterrupt):
+                reader.poll()
+
+        fetched_in_vain()
+        with pytest.raises(bkpy.ConfigError, match="max_entries"):
+            reader.poll(max_entries=0)
+        assert [entry.data for entry in reader.poll(max_entries=2, timeout=0)] == [b"0", b"1"]
+        assert [entry.data for entry in reader.poll()] == [b"2", b"3", b"4"]
+        log.append(b"5")
+        fetched_in_vain()
+        reader.seek(3)
+        assert [entry.data for entry in reader.poll()] == [b"3", b"4", b"5"]
+        assert reader.poll(timeout=0) == []
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("polled", [False, True])
+def test_a_call_behind_an_interrupted_one_waits_until_that_has_ended(tmp_path: Path, polled: bool) -> None:
+    following, begun = Stepwise.following, threading.Event()
+
+    async def reluctant(source: Stepwise) -> Any:
+        begun.set()
+        try:
+            return await following(source)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.2)
+            raise
+
+    with connected(tmp_path) as client, client.open_log("orders", create=True, **ONE) as log:
+        reader = client.read_log("orders")
+        tail = reader.tail()
+        with patch.object(Stepwise, "following", reluctant):
+            with interrupted_soon(begun):
+                reader.poll() if polled else next(tail)
+            appended = log.append_nowait(b"0")
+            assert (reader.poll() if polled else [next(tail)])[0].data == b"0"
+        assert appended.result(DEADLINE_S) == 0
+
+
+@pytest.mark.timeout(60)
+def test_a_second_thread_can_not_poll_meanwhile(tmp_path: Path) -> None:
+    with connected(tmp_path) as client, client.open_log("orders", create=True, **ONE) as log:
+        reader, begun = client.read_log("orders"), threading.Event()
+        poll = LogReader.poll
+
+        async def noticed(reader: LogReader, **arguments: Any) -> list[bkpy.LogEntry]:
+            begun.set()
+            return await poll(reader, **arguments)
+
+        with ThreadPoolExecutor(1) as pool, patch.object(LogReader, "poll", noticed):
+            polling = pool.submit(reader.poll)
+            assert begun.wait(DEADLINE_S)
+            for call in (reader.poll, lambda: reader.seek(0)):
+                with pytest.raises(RuntimeError, match="another thread polls"):
+                    call()
+            log.append(b"0")
+            assert [entry.data for entry in polling.result(DEADLINE_S)] == [b"0"]
 
 
 async def _when_it_waits(iterator: bkpy.BlockingIterator[bkpy.LogEntry], begun: threading.Event) -> None:
