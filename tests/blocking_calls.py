@@ -136,7 +136,7 @@ def _call(cls: type, name: str, function: Any) -> str:
     elif cls is bkpy.LogReader and name in _POLLING:
         value = f"self._{name}({', '.join(list(signature.parameters)[1:])})"
     elif kind is Kind.AWAITED:
-        value = _made(returned, f"self._call({passed})")
+        value = _made(returned, f"self._{'make' if returned in _NAMES else 'call'}({passed})")
     elif kind is Kind.ITERATED:
         value = f"self._iterate({passed})"
     elif kind is Kind.PLAIN:

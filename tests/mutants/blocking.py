@@ -9,6 +9,7 @@ from tests.mutants import Mutant
 _BLOCKING: Final = "tests/unit/blocking/test_blocking.py::"
 _LATE: Final = _BLOCKING + "test_a_call_that_is_submitted_as_another_thread_closes_the_client_ends"
 _BEHIND: Final = _BLOCKING + "test_a_call_behind_an_interrupted_one_waits_until_that_has_ended"
+_MADE: Final = _BLOCKING + "test_what_an_interrupted_call_has_made_ends"
 
 MUTANTS = [
     Mutant(
@@ -122,5 +123,19 @@ MUTANTS = [
         "        async with self._fetching:\n            if self._fetched:  # by the",
         "        if True:\n            if self._fetched:  # by the",
         (_BEHIND + "[False]",),
+    ),
+    Mutant(
+        "what an interrupted call has made stays",
+        "a log is locked, and a consumer leased, by an object that nobody has",
+        "                self._begin(leave)\n",
+        "                pass\n",
+        (_MADE + "[False]",),
+    ),
+    Mutant(
+        "what a call makes that has not noticed its cancellation stays",
+        "a log is locked, and a consumer leased, by an object that nobody has",
+        "            if left:  # it did not notice",
+        "            if False:  # it did not notice",
+        (_MADE + "[True]",),
     ),
 ]

@@ -177,6 +177,30 @@ class Blocking(Generic[O]):
     def _call(self, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._thread.call(function, *args, **kwargs)
 
+    def _make(self, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """`_call` for an object that somebody has to end: an interrupted thread does not get it, and it ends."""
+        made: list[T] = []
+        left = False
+
+        async def make() -> T:
+            made.append(found := await function(*args, **kwargs))
+            if left:  # it did not notice that it was cancelled
+                await leave()
+            return found
+
+        async def leave() -> None:
+            nonlocal left
+            left = True
+            while made:
+                await made.pop().__aexit__(CancelledError, None, None)  # type: ignore[attr-defined]
+
+        try:
+            return self._call(make)
+        except BaseException:
+            with suppress(BookKeeperError):  # the client has ended, and all that it made
+                self._begin(leave)
+            raise
+
     def _act(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """What the function returns, which doesn't wait."""
 

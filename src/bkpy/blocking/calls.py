@@ -102,7 +102,7 @@ class BlockingClient(BlockingOwner):
         been made. If the call is cancelled, what it has made is deleted again.
         """
         return BlockingLedgerWriter(
-            self._call(
+            self._make(
                 self._of.create_ledger,
                 ensemble_size=ensemble_size,
                 write_quorum=write_quorum,
@@ -123,7 +123,7 @@ class BlockingClient(BlockingOwner):
         Raises `NoSuchLedgerError`, `UnauthorizedError` for a wrong password, `BookieUnavailableError` if the ledger is
         open and too few of its bookies can tell how far it may be read.
         """
-        return BlockingLedgerReader(self._call(self._of.open_ledger, ledger_id, password=password), self._thread)
+        return BlockingLedgerReader(self._make(self._of.open_ledger, ledger_id, password=password), self._thread)
 
     def recover_ledger(self, ledger_id: int, *, password: bytes = b"") -> BlockingLedgerReader:
         """Fence the ledger, find out where it ends, close it there, and open it for reading.
@@ -133,7 +133,7 @@ class BlockingClient(BlockingOwner):
         `LedgerRecoveryError` if too few bookies could say where it ends: then it stays IN_RECOVERY, and a later call
         may succeed. A cancelled call may have fenced the ledger, and a later one goes on.
         """
-        return BlockingLedgerReader(self._call(self._of.recover_ledger, ledger_id, password=password), self._thread)
+        return BlockingLedgerReader(self._make(self._of.recover_ledger, ledger_id, password=password), self._thread)
 
     def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
         """The metadata that the store keeps about a ledger. Raises `NoSuchLedgerError`."""
@@ -168,7 +168,7 @@ class BlockingClient(BlockingOwner):
 
     def read_log(self, name: str, *, password: bytes = b"") -> BlockingLogReader:
         """Open a named log for reading; never disturbs its writer. Raises `NoSuchLogError`, `UnauthorizedError`."""
-        return BlockingLogReader(self._call(self._of.read_log, name, password=password), self._thread)
+        return BlockingLogReader(self._make(self._of.read_log, name, password=password), self._thread)
 
     def open_log(
         self,
@@ -213,7 +213,7 @@ class BlockingClient(BlockingOwner):
         if the log's list has no room for another ledger.
         """
         return BlockingLogWriter(
-            self._call(
+            self._make(
                 self._of.open_log,
                 name,
                 create=create,
@@ -665,7 +665,7 @@ class BlockingLogWriter(BlockingContext[LogWriter]):
     ) -> BlockingLogConsumer:
         """The consumer of that name, as `LogReader.consumer`. A cancelled call may have registered it."""
         return BlockingLogConsumer(
-            self._call(self._of.consumer, name, position=position, create=create, lease=lease), self._thread
+            self._make(self._of.consumer, name, position=position, create=create, lease=lease), self._thread
         )
 
     def flush(self) -> None:
@@ -819,7 +819,7 @@ class BlockingLogReader(BlockingPoll):
         for one past the end, `NoSuchLogError`, `MetadataUnavailableError`.
         """
         return BlockingLogConsumer(
-            self._call(self._of.consumer, name, position=position, create=create, lease=lease), self._thread
+            self._make(self._of.consumer, name, position=position, create=create, lease=lease), self._thread
         )
 
     def consumers(self) -> list[ConsumerStatus]:

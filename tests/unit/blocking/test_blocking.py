@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -31,7 +32,7 @@ from bkpy.client.iteration import Stepwise
 from bkpy.log.reader import LogReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
 ONE = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
 THREAD = "bkpy client"
@@ -300,6 +301,51 @@ def test_a_second_thread_can_not_poll_meanwhile(tmp_path: Path) -> None:
                     call()
             log.append(b"0")
             assert [entry.data for entry in polling.result(DEADLINE_S)] == [b"0"]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("deaf", [False, True])
+def test_what_an_interrupted_call_has_made_ends(tmp_path: Path, deaf: bool) -> None:
+    """Whether Ctrl-C comes as the call ends, or earlier in a call that a cancellation does not end."""
+
+    def at_its_end(function: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def interrupted(*args: Any, **kwargs: Any) -> Any:
+            made = await function(*args, **kwargs)
+            interrupt()
+            if deaf:
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(DEADLINE_S)
+                await asyncio.sleep(0.1)
+            return made
+
+        return interrupted
+
+    def of_another(call: Callable[[], Any]) -> Any:
+        """What the call returns once nobody has the lock any more."""
+        deadline = monotonic() + DEADLINE_S
+        while True:
+            try:
+                return call()
+            except (bkpy.LogLockedError, bkpy.ConsumerLockedError):
+                assert monotonic() < deadline
+
+    with connected(tmp_path) as client:
+        client.open_log("orders", create=True, **ONE).close()
+        reader = client.read_log("orders")
+        with (
+            interrupts(),
+            patch.object(Client, "open_log", at_its_end(Client.open_log)),
+            pytest.raises(KeyboardInterrupt),
+        ):
+            client.open_log("orders")
+        with (
+            interrupts(),
+            patch.object(LogReader, "consumer", at_its_end(LogReader.consumer)),
+            pytest.raises(KeyboardInterrupt),
+        ):
+            reader.consumer("billing", create=True, lease=True)
+        of_another(lambda: client.open_log("orders", wait=False)).close()
+        of_another(lambda: reader.consumer("billing", lease=True)).close()
 
 
 async def _when_it_waits(iterator: bkpy.BlockingIterator[bkpy.LogEntry], begun: threading.Event) -> None:

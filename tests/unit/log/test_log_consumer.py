@@ -131,3 +131,12 @@ async def test_a_writer_has_the_same_consumers(cluster: InProcess) -> None:
             await log.consumer("late", position=True, create=True)
     reader = await client.read_log("orders")
     assert (await reader.consumer("billing", create=True)).position == consumer.position == 3
+
+
+async def test_a_writers_consumer_at_a_time_begins_behind_all_older_entries(cluster: InProcess) -> None:
+    client = await cluster.client(explicit_lac_interval_s=0)
+    async with await client.open_log("orders", create=True) as log:
+        await log.append(b"0")
+        await log.append(b"1")
+        later = datetime.now(UTC) + timedelta(days=1)
+        assert (await log.consumer("billing", position=later, create=True)).position == 2
