@@ -166,4 +166,11 @@ MUTANTS: list[Mutant] = [
         "await self._consumers.delete(self._name)",
         ("tests/unit/log/test_log_consumer.py::test_a_consumer_goes_on_where_it_was",),
     ),
+    Mutant(
+        "a writer looks for a time among what bookies know to be acknowledged",
+        "a consumer at a time gets entries that are older",
+        "            await self._confirm(reader)\n            return await reader.position_at(time)\n",
+        "            return await reader.position_at(time)\n",
+        ("tests/unit/log/test_log_consumer.py::test_a_writers_consumer_at_a_time_begins_behind_all_older_entries",),
+    ),
 ]

@@ -244,13 +244,18 @@ class LogWriter:
 
     async def _position_at(self, time: datetime) -> int:
         async with await self._read() as reader:
+            await self._confirm(reader)
             return await reader.position_at(time)
 
     async def _lag_at(self, position: int) -> ConsumerLag:
         async with await self._read() as reader:
-            if (last := self._appends.last_acknowledged) is not None:
-                await reader.refresh(confirmed=last)
+            await self._confirm(reader)
             return await reader.lag_at(position)
+
+    async def _confirm(self, reader: LogReader) -> None:
+        """Let the reader read all that is acknowledged: bookies may not know yet how far that is."""
+        if (last := self._appends.last_acknowledged) is not None:
+            await reader.refresh(confirmed=last)
 
     async def flush(self) -> None:
         """Return when everything appended so far is durable on the ack quorum; raises the writer's error.

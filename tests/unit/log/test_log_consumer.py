@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
