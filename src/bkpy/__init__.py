@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         TooManyRequestsError,
         TruncatedError,
         UnauthorizedError,
+        UnsupportedVersionError,
         WouldBlock,
         WrongEventLoopError,
     )
@@ -129,6 +130,7 @@ __all__ = [
     "TooManyRequestsError",
     "TruncatedError",
     "UnauthorizedError",
+    "UnsupportedVersionError",
     "WouldBlock",
     "WrongEventLoopError",
     "__version__",

@@ -123,6 +123,10 @@ class NoSuchClusterError(CallerError):
     """No cluster has been initialised under that root."""
 
 
+class UnsupportedVersionError(CallerError):
+    """A stored value was written by a newer bkpy, in a format that this one can't read; upgrade this one."""
+
+
 class DuplicateEntryError(CallerError):
     """An entry with that id was already appended."""
 

@@ -21,6 +21,7 @@ from bkpy.errors import (
     MetadataUnavailableError,
     NoSuchClusterError,
     NoSuchLedgerError,
+    UnsupportedVersionError,
 )
 from bkpy.metadata.bookies.cookies import delete_cookie, list_cookies, read_cookie, write_cookie
 from bkpy.metadata.cluster import Cluster, init_cluster, open_cluster
@@ -29,7 +30,7 @@ from bkpy.metadata.ledgers.catalog import Created, LedgerCatalog
 from bkpy.metadata.ledgers.layout import LAYOUTS, NewId
 from bkpy.metadata.store.outcome import Changed, Done, Gone, Missing, NotDone
 from bkpy.metadata.store.resolve import ensure_path
-from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata, UnsupportedVersionError
+from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
 from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:

@@ -765,4 +765,18 @@ MUTANTS: list[Mutant] = [
         "return self._error",
         (f"{_CONNECTIONS}test_every_request_to_a_bookie_whose_address_is_not_known_gets_an_error_of_its_own",),
     ),
+    Mutant(
+        "custom metadata are whatever makes a dict",
+        "a bare error of Python's says nothing about the argument",
+        "    if given is not None and not isinstance(given, Mapping):\n",
+        "    if False:\n",
+        (_ARGUMENTS + "test_custom_metadata_are_a_mapping",),
+    ),
+    Mutant(
+        "a read of unconfirmed entries takes no end",
+        "a bare error of Python's as it begins",
+        "        check_first(first, self.ledger_id)\n        check_last(last, self.ledger_id)\n        return",
+        "        self._check_ids(first, last)\n        return",
+        (_ARGUMENTS + "test_a_bad_id_is_refused_at_the_call",),
+    ),
 ]

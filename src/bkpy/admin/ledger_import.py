@@ -35,6 +35,7 @@ from bkpy.errors import (
     LedgerClosedError,
     MetadataConflictError,
     NoSuchLedgerError,
+    UnsupportedVersionError,
 )
 from bkpy.metadata import paths
 from bkpy.metadata.audit_trail import ActKind
@@ -42,7 +43,7 @@ from bkpy.metadata.ledgers.all_ledgers import UNREADABLE
 from bkpy.metadata.replication.locks import LedgerLocks
 from bkpy.metadata.store.outcome import Changed, Exists, Gone, Missing, NotDone, Superseded, Unknown, to_error
 from bkpy.protocol.bookkeeper.ledger_metadata import BookKeeperLedgerMetadata
-from bkpy.protocol.ledger.ledger_metadata import LedgerState, UnsupportedVersionError
+from bkpy.protocol.ledger.ledger_metadata import LedgerState
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable

@@ -11,11 +11,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from bkpy.batching import batched
-from bkpy.errors import ConfigError, CorruptDataError, UnauthorizedError
+from bkpy.errors import ConfigError, CorruptDataError, UnauthorizedError, UnsupportedVersionError
 from bkpy.metadata import paths
 from bkpy.metadata.bookies.cookies import cookie_fields, list_cookies, read_cookie
 from bkpy.metadata.store.resolve import children_if_there, read_certainly
-from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 from bkpy.protocol.log.log_list import LogList
 
 if TYPE_CHECKING:

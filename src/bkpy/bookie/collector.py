@@ -25,10 +25,9 @@ from typing import TYPE_CHECKING, Any
 
 import prometheus_client
 
-from bkpy.errors import BookKeeperError, CorruptDataError, NoSuchLedgerError, UnauthorizedError
+from bkpy.errors import BookKeeperError, CorruptDataError, NoSuchLedgerError, UnauthorizedError, UnsupportedVersionError
 from bkpy.metadata.ledgers.metadata_probe import ProbeResult
 from bkpy.metadata.store.outcome import Exists, NotDone
-from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 from bkpy.protocol.repair.garbage_collection import (
     Action,
     ProbeState,

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bkpy.bookie.cookie import storage_part, with_storage
-from bkpy.errors import CorruptDataError, IdentityError, NoSuchLedgerError
+from bkpy.errors import CorruptDataError, IdentityError, NoSuchLedgerError, UnsupportedVersionError
 from bkpy.metadata.bookies.cookies import read_cookie, write_cookie
 from bkpy.metadata.cluster import open_cluster
 from bkpy.metadata.store.outcome import NotDone
-from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 from bkpy.storage.cookies import look_for_cookie
 from bkpy.storage.entry_log.entry_log import log_id_of
 from bkpy.storage.identity import Directories

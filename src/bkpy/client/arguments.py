@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +17,7 @@ from bkpy.errors import ConfigError
 from bkpy.protocol.ledger.ledger_metadata import ENTRY_ID_MAX, LEDGER_ID_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
 LEDGERS_MAX: Final = 1_000_000  # in one argument
 
@@ -115,6 +116,8 @@ def check_password(value: Any) -> None:
 
 def checked_custom(given: Mapping[str, bytes] | None) -> dict[str, bytes]:
     """Custom metadata, copied; `ConfigError` unless it maps text to bytes, and leaves bkpy's own names alone."""
+    if given is not None and not isinstance(given, Mapping):
+        raise ConfigError(f"custom_metadata is a mapping of text to bytes, not {_described(given)}")
     custom = dict(given or {})
     for name, value in custom.items():
         if not isinstance(name, str) or not isinstance(value, bytes | bytearray | memoryview):

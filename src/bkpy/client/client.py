@@ -32,6 +32,7 @@ from bkpy.errors import (
     CorruptDataError,
     MetadataConflictError,
     NoSuchLedgerError,
+    UnsupportedVersionError,
 )
 from bkpy.log.client import NewLog, create_segment, open_log, open_segment, read_log, roll_limits
 from bkpy.log.parts import LogParts
@@ -43,7 +44,6 @@ from bkpy.metadata.cluster import Cluster, open_cluster
 from bkpy.metadata.logs.catalog import LogStore
 from bkpy.metadata.logs.maintenance import LogMaintenance
 from bkpy.metadata.store.outcome import Changed, Gone, Missing, NotDone, Superseded, Unknown, to_error
-from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 from bkpy.protocol.ledger.quorum import check_sizes
 from bkpy.protocol.log.log_list import checked_name
 from bkpy.protocol.wire import messages as m

@@ -18,7 +18,7 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from bkpy.errors import CorruptDataError, MetadataConflictError
+from bkpy.errors import CorruptDataError, MetadataConflictError, UnsupportedVersionError
 from bkpy.metadata import paths
 from bkpy.metadata.connect import zookeeper_credentials
 from bkpy.metadata.store.outcome import Done, NotDone, Unknown, to_error
@@ -32,7 +32,6 @@ from bkpy.metadata.store.resolve import (
 )
 from bkpy.metadata.store.store import Create, NoNode
 from bkpy.metadata.stored_record import StoredRecord, take
-from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 from bkpy.runtime.process import this_user
 from bkpy.runtime.tls import subject_of
 

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
 from bkpy.config.client import ClientSettings
-from bkpy.errors import ConfigError, CorruptDataError, MetadataConflictError, NoSuchClusterError
+from bkpy.errors import (
+    ConfigError,
+    CorruptDataError,
+    MetadataConflictError,
+    NoSuchClusterError,
+    UnsupportedVersionError,
+)
 from bkpy.metadata import paths
 from bkpy.metadata.bookkeeper.layout import is_bookkeeper_layout
 from bkpy.metadata.ledgers.catalog import LedgerCatalog
@@ -15,7 +21,6 @@ from bkpy.metadata.ledgers.layout import LONG_HIERARCHICAL, Layout, layout_named
 from bkpy.metadata.store.outcome import Done, Exists, Missing, NotDone, Superseded, Unknown, to_error
 from bkpy.metadata.store.resolve import create_certainly, ensure_path, read_certainly
 from bkpy.metadata.store.store import Create, MetadataStore
-from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 from bkpy.stored_json import parsed
 
 if TYPE_CHECKING:

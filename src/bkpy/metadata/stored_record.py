@@ -10,8 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from bkpy.errors import CorruptDataError
-from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
+from bkpy.errors import CorruptDataError, UnsupportedVersionError
 from bkpy.stored_json import parsed
 
 if TYPE_CHECKING:

@@ -29,14 +29,13 @@ from bkpy.client.client import Client, open_client, replication_context
 from bkpy.client.iteration import raised_where_awaited
 from bkpy.config.client import client_settings
 from bkpy.config.shared import MetadataSettings
-from bkpy.errors import BookKeeperError, MetadataUnavailableError, NoSuchLedgerError
+from bkpy.errors import BookKeeperError, MetadataUnavailableError, NoSuchLedgerError, UnsupportedVersionError
 from bkpy.metadata.ledgers.all_ledgers import UNREADABLE, all_ledgers
 from bkpy.metadata.replication.locks import LedgerLock, LedgerLocks
 from bkpy.metadata.replication.underreplication import LossReason, UnderreplicationQueue
 from bkpy.metadata.replication.worker_nodes import REBUILDING, WorkerNode
 from bkpy.metadata.restore_record import read_restore, write_report
 from bkpy.metadata.store.outcome import NotDone
-from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 from bkpy.protocol.repair.integrity import Demand, IntegrityAction, copy_of, demand_of, next_action
 from bkpy.protocol.restore.restoring import copies_here, is_confirmed, widened
 from bkpy.replication.worker.fragment_copy import Copied, CopyCount, Failed, FragmentCopy, Unreadable

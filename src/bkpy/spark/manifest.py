@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from crc32c import crc32c
 
-from bkpy.errors import CorruptDataError
-from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
+from bkpy.errors import CorruptDataError, UnsupportedVersionError
 from bkpy.spark.id_runs import NOTHING, Runs
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ from tests.examples import stride
 from tests.golden.regenerate import EXPORT, export_manifest
 from tests.spark.power import PowerModel
 
-from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError
-from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
+from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError, UnsupportedVersionError
 from bkpy.spark.disk import Disk
 from bkpy.spark.export_directory import ExportDirectory, look
 from bkpy.spark.id_runs import NOTHING, Runs

@@ -21,7 +21,7 @@ from bkpy.bookie.identity import BookieIdentity, FormatPlan
 from bkpy.bookie.membership import KnownBookie, Membership
 from bkpy.cli.bookie.identity import open_peers
 from bkpy.client.client import replication_context
-from bkpy.errors import ConfigError, CorruptDataError, IdentityError, MetadataConflictError
+from bkpy.errors import ConfigError, CorruptDataError, IdentityError, MetadataConflictError, UnsupportedVersionError
 from bkpy.metadata import paths
 from bkpy.metadata.bookies.cookies import read_cookie, write_cookie
 from bkpy.metadata.bookies.retired import RetiredBy, read_retired, retire
@@ -29,7 +29,7 @@ from bkpy.metadata.replication.election import leader
 from bkpy.metadata.store.memory import MemorySession
 from bkpy.metadata.store.resolve import create_certainly, ensure_path
 from bkpy.metadata.store.store import Create
-from bkpy.protocol.ledger.ledger_metadata import LedgerState, UnsupportedVersionError
+from bkpy.protocol.ledger.ledger_metadata import LedgerState
 from bkpy.protocol.wire.messages import Status
 from bkpy.recovery import ledger_recovery
 from bkpy.replication.auto_recovery import AutoRecovery

@@ -63,6 +63,7 @@ async def test_a_bad_id_is_refused_at_the_call(cluster: InProcess, requests: lis
     for what, call in READS.items():
         name = what.split(", ")[1]
         bad_values = [*NO_NUMBERS, TOO_LARGE, *([-1] if name == "first" else [])]
+        bad_values += [None] if what == "read_unconfirmed, last" else []
         for bad in bad_values:
             with pytest.raises(bkpy.ConfigError, match=f"^{name} must"):
                 call(reader, bad)
@@ -106,6 +107,17 @@ async def test_custom_metadata_have_no_names_that_are_no_utf8(cluster: InProcess
     client = await cluster.client()
     with pytest.raises(bkpy.ConfigError, match=r"'a\\udcff'.*no UTF-8"):
         await client.create_ledger(custom_metadata={"a\udcff": b"1"})
+
+
+@pytest.mark.parametrize("bad", ["abc", "", 5, 0, [("a", b"1")]])
+async def test_custom_metadata_are_a_mapping(cluster: InProcess, bad: Any) -> None:
+    client = await cluster.client()
+    with pytest.raises(bkpy.ConfigError, match="custom_metadata is a mapping of text to bytes"):
+        await client.create_ledger(custom_metadata=bad)
+
+
+def test_the_error_of_what_a_newer_version_has_stored_is_public() -> None:
+    assert bkpy.UnsupportedVersionError is bkpy.errors.UnsupportedVersionError
 
 
 async def test_a_bad_entry_id_is_refused_at_the_call(cluster: InProcess) -> None:

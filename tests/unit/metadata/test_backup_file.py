@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.in_process import runtime_here
 
-from bkpy.errors import ConfigError, CorruptDataError
+from bkpy.errors import ConfigError, CorruptDataError, UnsupportedVersionError
 from bkpy.metadata.backup.backup_file import BackupHeader, BackupNode, reading, verify, writing
-from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 from bkpy.runtime.system import RealFiles
 
 if TYPE_CHECKING:

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from bkpy.errors import CorruptDataError
+from bkpy.errors import CorruptDataError, UnsupportedVersionError
 from bkpy.metadata.stored_record import StoredRecord, fields_of, take
-from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 
 RECORD = StoredRecord("the record", version=3, advice="; restore it")
 

@@ -107,7 +107,7 @@ class Wanted:
 async def listed(uri: str, wanted: Wanted) -> list[dict[str, Any]]:
     """Of each log that is wanted, the fields that a line of a list shows. An unreadable one is among them."""
     import bkpy
-    from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
+    from bkpy.errors import UnsupportedVersionError
 
     async with connect_admin(uri) as admin:
         found = []

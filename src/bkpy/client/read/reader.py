@@ -225,7 +225,8 @@ class LedgerReader:
         `NoSuchEntryError` at the first that no bookie of its write set has, or that lies past the end of a closed
         ledger; else as `read`.
         """
-        self._check_ids(first, last)
+        check_first(first, self.ledger_id)
+        check_last(last, self.ledger_id)
         return ResumableIterator(self._stepwise(self._unconfirmed(first, last), "read"), guard=self._pool.guard)
 
     async def _unconfirmed(self, first: int, last: int) -> AsyncGenerator[Iterator[Entry], None]:

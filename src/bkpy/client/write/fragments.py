@@ -18,11 +18,11 @@ from bkpy.errors import (
     MetadataConflictError,
     MetadataUnavailableError,
     NoSuchLedgerError,
+    UnsupportedVersionError,
 )
 from bkpy.metadata.store.outcome import Changed, Done, Missing, NotDone, Superseded, Unknown, escalate_unknown, to_error
 from bkpy.protocol.ledger.close_conflict import Closer
 from bkpy.protocol.ledger.ensemble_change import Conflict, on_conflict
-from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

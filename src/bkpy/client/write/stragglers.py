@@ -15,9 +15,15 @@ import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from bkpy.errors import BookKeeperError, LedgerClosedError, LedgerFencedError, NoSuchLedgerError
+from bkpy.errors import (
+    BookKeeperError,
+    LedgerClosedError,
+    LedgerFencedError,
+    NoSuchLedgerError,
+    UnsupportedVersionError,
+)
 from bkpy.metadata.store.outcome import NotDone, Unknown, to_error
-from bkpy.protocol.ledger.ledger_metadata import LedgerState, UnsupportedVersionError
+from bkpy.protocol.ledger.ledger_metadata import LedgerState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Iterator

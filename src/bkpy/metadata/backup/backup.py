@@ -17,12 +17,11 @@ import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bkpy.batching import batched_async
-from bkpy.errors import ConfigError, CorruptDataError
+from bkpy.errors import ConfigError, CorruptDataError, UnsupportedVersionError
 from bkpy.metadata import paths
 from bkpy.metadata.backup.backup_file import BackupHeader, BackupNode, writing
 from bkpy.metadata.restore_record import read_restore
 from bkpy.metadata.store.resolve import children_if_there, read_certainly
-from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 from bkpy.protocol.log.log_list import LogList
 from bkpy.protocol.restore.restoring import SEQUENCE_BITS, is_confirmed
 

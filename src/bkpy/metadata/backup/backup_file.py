@@ -15,9 +15,8 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from bkpy.errors import ConfigError, CorruptDataError
+from bkpy.errors import ConfigError, CorruptDataError, UnsupportedVersionError
 from bkpy.metadata.backup.sealed_lines import SealedLines
-from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 from bkpy.stored_json import parsed
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import json
 from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
 
 from bkpy.config.shared import MetadataSettings
-from bkpy.errors import ConfigError, CorruptDataError, MetadataConflictError
+from bkpy.errors import ConfigError, CorruptDataError, MetadataConflictError, UnsupportedVersionError
 from bkpy.metadata import paths
 from bkpy.metadata.audit_trail import ActKind, entry_of
 from bkpy.metadata.backup.backup_file import BackupNode, reading, verify
@@ -27,7 +27,7 @@ from bkpy.metadata.restore_record import create_restore, read_restore, write_res
 from bkpy.metadata.store.outcome import Done, Exists, Missing, NotDone, Superseded, Unknown, to_error
 from bkpy.metadata.store.resolve import children_if_there, create_certainly, ensure_path, read_certainly
 from bkpy.metadata.store.store import Create, parent_of
-from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata, UnsupportedVersionError
+from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
 from bkpy.protocol.log.log_list import LogList
 from bkpy.protocol.log.log_opening import with_lost_end, without_deleted
 from bkpy.protocol.restore.restoring import Restore, RestoreState, ids_after, with_later_loss

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from bkpy.config.shared import MetadataSettings
-from bkpy.errors import CorruptDataError, MetadataConflictError, UnauthorizedError
+from bkpy.errors import CorruptDataError, MetadataConflictError, UnauthorizedError, UnsupportedVersionError
 from bkpy.metadata import paths
 from bkpy.metadata.store.outcome import Changed, CreateOutcome, Done, Exists, Missing, NotDone, Superseded, Unknown
 from bkpy.metadata.store.resolve import (
@@ -27,7 +27,6 @@ from bkpy.metadata.store.resolve import (
 )
 from bkpy.metadata.store.store import Create, Delete, MetadataStore
 from bkpy.metadata.stored_record import StoredRecord, take
-from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

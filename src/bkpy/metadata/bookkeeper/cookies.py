@@ -14,10 +14,9 @@ from typing import Any, Final
 
 from google.protobuf import text_format
 
-from bkpy.errors import CorruptDataError
+from bkpy.errors import CorruptDataError, UnsupportedVersionError
 from bkpy.metadata.paths import checked_bookie_id
 from bkpy.protocol.bookkeeper.schema import message_class
-from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 
 _VERSION: Final = re.compile(rb"([0-9]{1,9})[ \t\r]*\n")
 _NEWEST: Final = 5

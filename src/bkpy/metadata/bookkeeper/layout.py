@@ -14,12 +14,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, assert_never
 
-from bkpy.errors import ConfigError, CorruptDataError, MetadataUnavailableError
+from bkpy.errors import ConfigError, CorruptDataError, MetadataUnavailableError, UnsupportedVersionError
 from bkpy.metadata.ledgers.layout import FLAT, HIERARCHICAL, LONG_HIERARCHICAL, Layout, NewId
 from bkpy.metadata.store.outcome import Done, Exists, Missing, NotDone, Superseded, Unknown
 from bkpy.metadata.store.resolve import Answer, attempt, children_if_there, create_certainly, ensure_path, take_number
 from bkpy.metadata.store.store import Create
-from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,8 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from bkpy.batching import batched_async
-from bkpy.errors import CorruptDataError, NoSuchLedgerError, UnauthorizedError
-from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
+from bkpy.errors import CorruptDataError, NoSuchLedgerError, UnauthorizedError, UnsupportedVersionError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable

@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError, UnauthorizedError
+from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError, UnauthorizedError, UnsupportedVersionError
 from bkpy.metadata import paths
 from bkpy.metadata.ledgers.layout import id_is_held, next_id
 from bkpy.metadata.restore_record import read_restore
 from bkpy.metadata.store.resolve import read_if_there
-from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata, UnsupportedVersionError
+from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
 from bkpy.protocol.repair.garbage_collection import ProbeState, probe_state_of, probe_state_of_nothing
 
 if TYPE_CHECKING:

@@ -31,6 +31,7 @@ from bkpy.errors import (
     MetadataUnavailableError,
     NoSuchLogError,
     UnauthorizedError,
+    UnsupportedVersionError,
 )
 from bkpy.metadata import paths
 from bkpy.metadata.logs.pages import LogPages, pages_path
@@ -58,7 +59,6 @@ from bkpy.metadata.store.resolve import (
 )
 from bkpy.metadata.store.store import Check, Create, Delete, MetadataStore, Put, Watch
 from bkpy.metadata.stored_record import StoredRecord, fields_of
-from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 from bkpy.protocol.log.log_list import LogList
 from bkpy.protocol.log.log_pages import paged
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, assert_never
 
-from bkpy.errors import CorruptDataError, MetadataConflictError, UnauthorizedError
+from bkpy.errors import CorruptDataError, MetadataConflictError, UnauthorizedError, UnsupportedVersionError
 from bkpy.metadata import paths
 from bkpy.metadata.store.outcome import Done, Exists, Missing, NotDone, Superseded, Unknown, to_error
 from bkpy.metadata.store.resolve import (
@@ -26,7 +26,6 @@ from bkpy.metadata.store.resolve import (
 )
 from bkpy.metadata.store.store import Create
 from bkpy.metadata.stored_record import StoredRecord, take
-from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 
 if TYPE_CHECKING:
     from bkpy.metadata.logs.catalog import LogStore

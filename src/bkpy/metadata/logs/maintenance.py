@@ -36,6 +36,7 @@ from bkpy.errors import (
     NoSuchLedgerError,
     NoSuchLogError,
     UnauthorizedError,
+    UnsupportedVersionError,
 )
 from bkpy.metadata import paths
 from bkpy.metadata.logs.consumers import LogConsumers
@@ -45,7 +46,6 @@ from bkpy.metadata.logs.pages import PageMissingError, pages_path
 from bkpy.metadata.store.outcome import Changed, Done, Gone, Missing, NotDone, Superseded, Unknown, to_error
 from bkpy.metadata.store.resolve import children_if_there, delete_certainly, delete_together, read_certainly
 from bkpy.metadata.store.store import Check, Create, Delete
-from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 from bkpy.protocol.log.log_list import OPEN_MAX, PageRef, Segment, checked_name
 from bkpy.protocol.log.log_producers import Producers
 from bkpy.protocol.log.log_retention import Orphan, made_by_log, orphaned, retained_from, retained_in, truncated

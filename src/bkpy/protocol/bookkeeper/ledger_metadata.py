@@ -24,16 +24,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 
-from bkpy.errors import ConfigError, CorruptDataError, UnauthorizedError
+from bkpy.errors import ConfigError, CorruptDataError, UnauthorizedError, UnsupportedVersionError
 from bkpy.protocol.bookkeeper.entries import MASTER_KEY_BYTES, DigestType, master_key
 from bkpy.protocol.bookkeeper.schema import message_class
-from bkpy.protocol.ledger.ledger_metadata import (
-    ENTRY_ID_MAX,
-    Fragment,
-    LedgerMetadata,
-    LedgerState,
-    UnsupportedVersionError,
-)
+from bkpy.protocol.ledger.ledger_metadata import ENTRY_ID_MAX, Fragment, LedgerMetadata, LedgerState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -18,7 +18,13 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bkpy.errors import CallerError, ConfigError, CorruptDataError, LedgerClosedError, UnauthorizedError
+from bkpy.errors import (
+    ConfigError,
+    CorruptDataError,
+    LedgerClosedError,
+    UnauthorizedError,
+    UnsupportedVersionError,
+)
 from bkpy.protocol.ledger.accepted_loss import AcceptedLoss
 from bkpy.protocol.wire.records import ledger_key
 from bkpy.stored_json import parsed
@@ -31,10 +37,6 @@ LEDGER_KEY_BYTES = 32
 LEDGER_ID_MAX = 2**63 - 1
 ENTRY_ID_MAX = 2**63 - 1
 DIGESTS = ("crc32c", "hmac-sha256")
-
-
-class UnsupportedVersionError(CallerError):
-    """A stored value was written by a newer bkpy, in a format that this one can't read; upgrade this one."""
 
 
 class LedgerState(enum.StrEnum):

@@ -29,8 +29,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from bkpy.errors import ConfigError, CorruptDataError
-from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
+from bkpy.errors import ConfigError, CorruptDataError, UnsupportedVersionError
 from bkpy.protocol.log.log_producers import Producers
 from bkpy.protocol.wire.records import NUMBERED, PLAIN, STAMP_SIZES
 from bkpy.stored_json import parsed

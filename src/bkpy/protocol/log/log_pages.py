@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from bkpy.errors import CorruptDataError
-from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
+from bkpy.errors import CorruptDataError, UnsupportedVersionError
 from bkpy.protocol.log.log_list import OPEN_MAX, LogList, PageRef, Segment
 from bkpy.stored_json import parsed
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
-from bkpy.errors import CorruptDataError
-from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerState, UnsupportedVersionError
+from bkpy.errors import CorruptDataError, UnsupportedVersionError
+from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerState
 
 
 class Certainty(enum.StrEnum):

@@ -12,14 +12,13 @@ from tests.examples import examples
 from tests.golden.bookkeeper import reading
 from tests.in_process import ROOT, runtime_here
 
-from bkpy.errors import BookieUnavailableError, ConfigError, CorruptDataError, IdentityError
+from bkpy.errors import BookieUnavailableError, ConfigError, CorruptDataError, IdentityError, UnsupportedVersionError
 from bkpy.metadata.bookies.registration import BookieDirectory, BookieInfo, Registration
 from bkpy.metadata.bookkeeper.cluster import new_cluster_nodes
 from bkpy.metadata.bookkeeper.cookies import BookKeeperCookie
 from bkpy.metadata.bookkeeper.service_info import SERVICE_INFO, decode_service_info, encode_service_info
 from bkpy.metadata.store.memory import MemoryStore
 from bkpy.metadata.store.store import Create, Delete
-from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 
 GOLDEN = reading.read("metadata.txt")
 INSTANCE = "3b1d1f1e-5b7a-4b43-9d3b-0a4d8a5a6c11"

@@ -9,7 +9,7 @@ from tests.golden.bookkeeper import reading
 from tests.in_process import ROOT, runtime_here
 from tests.unit.metadata.store.troubled import AWAY, REPLY_LOST, REQUEST_LOST, Troubled
 
-from bkpy.errors import ConfigError, CorruptDataError, NoSuchLedgerError
+from bkpy.errors import ConfigError, CorruptDataError, NoSuchLedgerError, UnsupportedVersionError
 from bkpy.metadata.bookkeeper.cluster import new_cluster_nodes
 from bkpy.metadata.bookkeeper.layout import HYBRID, NEW_LAYOUT, BookKeeperIdGenerator, decode_layout
 from bkpy.metadata.cluster import open_cluster
@@ -20,7 +20,7 @@ from bkpy.metadata.store.outcome import Done, Gone, NotDone
 from bkpy.metadata.store.store import Create, Put
 from bkpy.protocol.bookkeeper.entries import master_key
 from bkpy.protocol.bookkeeper.ledger_metadata import BookKeeperLedgerMetadata
-from bkpy.protocol.ledger.ledger_metadata import Fragment, LedgerState, UnsupportedVersionError
+from bkpy.protocol.ledger.ledger_metadata import Fragment, LedgerState
 
 if TYPE_CHECKING:
     from collections.abc import Callable

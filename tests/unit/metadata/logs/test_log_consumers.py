@@ -23,13 +23,13 @@ from bkpy.errors import (
     NoSuchConsumerError,
     NoSuchLogError,
     TruncatedError,
+    UnsupportedVersionError,
 )
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.logs.consumers import ConsumerState, LogConsumers, consumers_of
 from bkpy.metadata.store.memory import MemoryStore
 from bkpy.metadata.store.outcome import Done, Missing
 from bkpy.metadata.store.store import Create, Delete, Put
-from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 from bkpy.protocol.log.log_list import Segment
 
 if TYPE_CHECKING:

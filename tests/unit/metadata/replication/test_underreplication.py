@@ -12,7 +12,7 @@ from tests.in_process import runtime_here
 from tests.unit.metadata.store.troubled import AWAY, CLOSED, REPLY_LOST, REQUEST_LOST, OpeningStep, Troubled
 
 from bkpy.config.recovery import RecoverySettings
-from bkpy.errors import ClientClosedError, CorruptDataError, MetadataUnavailableError
+from bkpy.errors import ClientClosedError, CorruptDataError, MetadataUnavailableError, UnsupportedVersionError
 from bkpy.metadata.replication.locks import LedgerLock, LedgerLocks
 from bkpy.metadata.replication.underreplication import (
     LossReason,
@@ -23,7 +23,6 @@ from bkpy.metadata.replication.underreplication import (
 )
 from bkpy.metadata.store.outcome import Changed, Done, Gone, Missing, NotDone, Unknown
 from bkpy.metadata.store.store import Create, Delete, Put
-from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,16 +13,11 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.golden.bookkeeper import reading
 
-from bkpy.errors import ConfigError, CorruptDataError, LedgerClosedError, UnauthorizedError
+from bkpy.errors import ConfigError, CorruptDataError, LedgerClosedError, UnauthorizedError, UnsupportedVersionError
 from bkpy.protocol.bookkeeper.entries import master_key
 from bkpy.protocol.bookkeeper.ledger_metadata import DIGEST_NAMES, UNKNOWN_DIGEST, BookKeeperLedgerMetadata
 from bkpy.protocol.bookkeeper.schema import message_class
-from bkpy.protocol.ledger.ledger_metadata import (
-    TRANSITIONS,
-    Fragment,
-    LedgerState,
-    UnsupportedVersionError,
-)
+from bkpy.protocol.ledger.ledger_metadata import TRANSITIONS, Fragment, LedgerState
 from bkpy.protocol.repair.holdings import holdings
 
 GOLDEN = {

@@ -12,16 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bkpy.errors import ConfigError, CorruptDataError, LedgerClosedError
+from bkpy.errors import ConfigError, CorruptDataError, LedgerClosedError, UnsupportedVersionError
 from bkpy.protocol.ledger.accepted_loss import AcceptedLoss
-from bkpy.protocol.ledger.ledger_metadata import (
-    DIGESTS,
-    TRANSITIONS,
-    Fragment,
-    LedgerMetadata,
-    LedgerState,
-    UnsupportedVersionError,
-)
+from bkpy.protocol.ledger.ledger_metadata import DIGESTS, TRANSITIONS, Fragment, LedgerMetadata, LedgerState
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "metadata"
 

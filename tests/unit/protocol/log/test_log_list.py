@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from bkpy.errors import ConfigError, CorruptDataError
-from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
+from bkpy.errors import ConfigError, CorruptDataError, UnsupportedVersionError
 from bkpy.protocol.log.log_list import LogList, PageRef, Segment, checked_name
 from bkpy.protocol.log.log_producers import NumberRun, Producer, Producers, SinkWriter
 from bkpy.protocol.wire.records import NUMBERED

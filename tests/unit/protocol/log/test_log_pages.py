@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from bkpy.errors import ConfigError, CorruptDataError
-from bkpy.protocol.ledger.ledger_metadata import UnsupportedVersionError
+from bkpy.errors import ConfigError, CorruptDataError, UnsupportedVersionError
 from bkpy.protocol.log.log_list import LogList, PageRef, Segment
 from bkpy.protocol.log.log_opening import SegmentEnd, begun, ended, sealed, settled
 from bkpy.protocol.log.log_pages import (

@@ -20,14 +20,14 @@ import bkpy
 from bkpy.client.client import open_client, replication_context
 from bkpy.config.client import client_settings
 from bkpy.config.recovery import RecoverySettings
-from bkpy.errors import MetadataConflictError, UnauthorizedError
+from bkpy.errors import MetadataConflictError, UnauthorizedError, UnsupportedVersionError
 from bkpy.metadata.ledgers.layout import LONG_HIERARCHICAL
 from bkpy.metadata.paths import CHECKS, MARKS
 from bkpy.metadata.replication.check_record import CheckRecord, CheckRecords, CheckRun
 from bkpy.metadata.replication.underreplication import LostBookie, UnderreplicationQueue
 from bkpy.metadata.store.memory import MemorySession
 from bkpy.metadata.store.store import Create, Delete, Put
-from bkpy.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, UnsupportedVersionError
+from bkpy.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
 from bkpy.replication.auditor.checks import PLACEMENT, REPLICAS, CheckMetrics, PeriodicChecks
 from bkpy.replication.worker.ledger_repair import RepairOutcome
 
