@@ -779,4 +779,11 @@ MUTANTS: list[Mutant] = [
         "        self._check_ids(first, last)\n        return",
         (_ARGUMENTS + "test_a_bad_id_is_refused_at_the_call",),
     ),
+    Mutant(
+        "two tasks enter the context of one connect",
+        "the first that leaves it closes the client of the other",
+        "        if self._entered:\n",
+        "        if False:\n",
+        (_ARGUMENTS + "test_one_connect_is_the_context_of_one_task_at_a_time",),
+    ),
 ]

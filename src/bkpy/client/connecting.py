@@ -44,6 +44,7 @@ class Connecting(Coroutine[Any, Any, Client]):
         self._tls = tls
         self._placement = placement
         self._client: Client | None = None
+        self._entered = False
         self._running: Coroutine[Any, Any, Client] | None = None
 
     async def _connect(self) -> Client:
@@ -97,12 +98,20 @@ class Connecting(Coroutine[Any, Any, Client]):
         return self._connect().__await__()
 
     async def __aenter__(self) -> Client:
-        self._client = await self._connect()
+        if self._entered:  # the first to leave would close the client of the other
+            raise RuntimeError("this connection is the context of another `async with`: call bkpy.connect for each")
+        self._entered = True
+        try:
+            self._client = await self._connect()
+        except BaseException:
+            self._entered = False
+            raise
         return self._client
 
     async def __aexit__(self, *error: Any) -> None:
         assert self._client is not None
-        await self._client.__aexit__(*error)
+        client, self._client, self._entered = self._client, None, False
+        await client.__aexit__(*error)
 
     def __enter__(self) -> NoReturn:
         raise TypeError("bkpy.connect needs `async with`, in a coroutine: a script uses `with bkpy.connect_sync(uri)`")

@@ -159,6 +159,37 @@ async def test_a_uri_that_is_no_text_is_refused_with_what_was_expected(uri: Any)
         await bkpy.connect(uri)
 
 
+async def test_one_connect_is_the_context_of_one_task_at_a_time(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[bkpy.Client] = []
+
+    async def connected(*_: Any, **__: Any) -> bkpy.Client:
+        if not made:
+            made.append(await cluster.client())
+            return made[0]
+        raise bkpy.MetadataUnavailableError("gone")
+
+    async def store(*_: Any, **__: Any) -> Any:
+        return cluster.tree.session(), "/"
+
+    monkeypatch.setattr("bkpy.client.connecting.open_client", connected)
+    monkeypatch.setattr("bkpy.client.connecting.connect_store", store)
+    connecting = bkpy.connect("zk://127.0.0.1:1/x")
+    async with connecting as client:
+        with pytest.raises(RuntimeError, match=r"call bkpy\.connect for each"):
+            async with connecting:
+                pass
+        assert client is made[0]
+        await (await client.create_ledger()).close()
+    for _ in range(2):
+        with pytest.raises(bkpy.MetadataUnavailableError):
+            async with connecting:
+                pass
+    with pytest.raises(bkpy.ClientClosedError):
+        await client.create_ledger()
+
+
 def test_connect_is_a_coroutine_for_asyncio() -> None:
     connecting = bkpy.connect("zk://127.0.0.1:1/none", metadata_refused_timeout_s=0.001)
     with pytest.raises(bkpy.MetadataUnavailableError):
