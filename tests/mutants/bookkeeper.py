@@ -380,6 +380,13 @@ MUTANTS: list[Mutant] = [
         (f"{_IMPORT}::test_a_part_that_was_recovered_is_no_copy",),
     ),
     Mutant(
+        "a copy with an accepted loss taken for a whole one",
+        "an import calls a ledger copied whose copy can't be read",
+        "whole and of_this and copy.accepted_loss is None",
+        "whole and of_this",
+        (f"{_IMPORT}::test_a_copy_with_an_accepted_loss_is_none_and_stays",),
+    ),
+    Mutant(
         "unfinished copies of an import stay",
         "each killed import leaves ledgers that nobody knows",
         "outcome = await self._catalog.delete_locked(copy_id, version, lock, *audit)",

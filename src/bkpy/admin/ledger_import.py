@@ -10,12 +10,12 @@ An import holds the *lock* of each original that it copies (`imports/` in the ta
 share the work. The lock of a process that was killed goes with its session.
 
 Invariants: an entry is copied only after its digest was verified, and keeps its id. An import closes a copy only after
-all of it was read back and is what was read from the original. A CLOSED copy with the original's last entry is
-complete, and is never made twice: also one whose import was killed and that a recovery has closed, which keeps the
-entries that were acknowledged, with their checksums, and was not read back. An unfinished copy is deleted only under
-the original's lock, at the version that was read: the import that made it has lost the lock, and can't close it any
-more. The original's length is not compared: a recovery by Java may have counted bytes of entries that it could not
-recover.
+all of it was read back and is what was read from the original. A CLOSED copy with the original's last entry and
+without an accepted loss is complete, and is never made twice: also one whose import was killed and that a recovery has
+closed, which keeps the entries that were acknowledged, with their checksums, and was not read back. An unfinished copy
+is deleted only under the original's lock, at the version that was read: the import that made it has lost the lock, and
+can't close it any more. The original's length is not compared: a recovery by Java may have counted bytes of entries
+that it could not recover.
 """
 
 from __future__ import annotations
@@ -192,7 +192,10 @@ class LedgerImport:
             self._copies[mark].append(ledger_id)
 
     async def _kept(self, copy_id: int, original: BookKeeperLedgerMetadata, lock: LedgerLock) -> LedgerMetadata | None:
-        """The copy, if it is complete. Otherwise it is deleted, unless it is that of an earlier ledger of this id."""
+        """The copy, if it is complete. Otherwise it is deleted, unless it is that of an earlier ledger of this id.
+
+        It stays, too, if it is as long as the original, and entries of it were given up.
+        """
         while True:
             try:
                 copy, version = await self._catalog.read(copy_id, fresh=True)
@@ -202,7 +205,8 @@ class LedgerImport:
             if copy.state is LedgerState.CLOSED:
                 whole = copy.last_entry == original.last_entry
                 if whole or not of_this:
-                    return copy if whole and of_this else None
+                    # One with an accepted loss may miss entries. It stays, as somebody may read what is left of it.
+                    return copy if whole and of_this and copy.accepted_loss is None else None
             audit = await audit_trail(self._target).entry(ActKind.DELETE_LEDGER, copy_id, "an unfinished import")
             outcome = await self._catalog.delete_locked(copy_id, version, lock, *audit)
             match outcome:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 from tests.examples import stride
 from tests.hooks import cluster_of
-from tests.in_process import ROOT, InProcess, contents
+from tests.in_process import ROOT, InProcess, contents, rewrite
 from tests.stepping import naming, run_to
 from tests.unit.client.bookkeeper.their_bookies import TheirCluster
 
@@ -31,6 +31,7 @@ from bkpy.metadata.bookkeeper.layout import HYBRID
 from bkpy.metadata.store.memory import MemorySession
 from bkpy.metadata.store.store import Delete, Put
 from bkpy.protocol.bookkeeper.entries import DigestType
+from bkpy.protocol.ledger.accepted_loss import AcceptedLoss
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -197,6 +198,18 @@ async def test_a_part_that_was_recovered_is_no_copy(world: World) -> None:
     assert copied.new
     assert [copy.ledger_id for copy in await world.copies()] == [copied.copy_id]
     assert await contents(world.target, copied.copy_id) == payloads
+
+
+async def test_a_copy_with_an_accepted_loss_is_none_and_stays(world: World) -> None:
+    """It may miss entries. It was whole once, perhaps, and somebody may read what is left of it."""
+    payloads = world.theirs.write(7, 30)
+    former = await (await world.begun(b"")).copy(7, ignore)
+    await rewrite(world.target, former.copy_id, accepted_loss=AcceptedLoss(1000, 29, 29, {"a": "gone"}, ((0, 29),)))
+    copied = await (await world.begun(b"")).copy(7, ignore)
+    assert copied.new
+    assert await contents(world.target, copied.copy_id) == payloads
+    assert {copy.ledger_id for copy in await world.copies()} == {former.copy_id, copied.copy_id}
+    assert await (await world.begun(b"")).copy(7, ignore) == copied._replace(new=False)
 
 
 async def test_a_ledger_that_cannot_be_read_whole_has_no_copy(world: World) -> None:
