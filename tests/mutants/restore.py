@@ -288,6 +288,13 @@ MUTANTS = [
         (_RESTORE + "test_a_log_that_is_deleted_during_a_backup_is_deleted_again_behind_the_restore[whole-list]",),
     ),
     Mutant(
+        "a backup has what is below a log that was made again meanwhile under the list of the former one",
+        "once it is restored, nobody can open or delete the log, or make another one of its name",
+        "self.below(always[0] if always else path, added=always)",
+        "self.below(path, added=always)",
+        (_RESTORE + "test_a_log_that_is_made_again_during_a_backup_is_deleted_behind_the_restore",),
+    ),
+    Mutant(
         "another backup completes a restore that was interrupted",
         "the metadata are a mixture of two states",
         "    if found.restore.checksum != checksum:\n",

@@ -48,7 +48,7 @@ from bkpy.metadata.backup.restore import restore_backup
 from bkpy.metadata.cluster import open_cluster
 from bkpy.metadata.logs.maintenance import LOG_NAME, LOG_UID, LogMaintenance
 from bkpy.metadata.restore_record import encode_restore, read_reports, read_restore, write_report, write_restore
-from bkpy.metadata.store.resolve import children_if_there
+from bkpy.metadata.store.resolve import children_if_there, read_certainly
 from bkpy.metadata.store.store import NodeExists
 from bkpy.protocol.ledger.ledger_metadata import LedgerState
 from bkpy.protocol.restore.restoring import RestoreState
@@ -1129,7 +1129,7 @@ async def test_a_log_whose_open_ledger_is_deleted_during_a_backup_can_be_opened_
     given: list[int] = []
 
     async def taken_over(store: MetadataStore, path: str) -> Any:
-        if path.endswith("logs/orders") and not given:
+        if "logs/orders" in path and not given:
             second = await lost.former.open_log("orders")
             given.append(await second.append(b"during the backup"))
         return await children_if_there(store, path)
@@ -1152,7 +1152,7 @@ async def test_a_log_whose_open_ledger_is_deleted_during_a_backup_can_be_opened_
 async def test_a_log_that_is_deleted_during_a_backup_is_deleted_again_behind_the_restore(
     lost: Lost, monkeypatch: pytest.MonkeyPatch, where: str, begun: bool
 ) -> None:
-    """Wherever in it the backup is: it has the list, and of the nodes below none, or the first one."""
+    """Wherever in it the backup is: it has read the list alone, or the nodes that all logs have below it, too."""
     async with await lost.former.open_log("orders", create=True) as log:
         await log.append_batch(payloads(0, 6))
     logs = log_parts(lost.former).logs
@@ -1167,17 +1167,47 @@ async def test_a_log_that_is_deleted_during_a_backup_is_deleted_again_behind_the
         else:
             await client.delete_log("orders")
 
-    below = {"list": "logs/orders", "uid": f"logs/orders/{log_list.uid}"}[where]
+    async def deleted_then(store: MetadataStore, path: str) -> Any:
+        found = await read_certainly(store, path)
+        if path.endswith("logs/orders"):
+            await delete(lost.former)
+        return found
 
     async def deleted_first(store: MetadataStore, path: str) -> Any:
-        if path.endswith(below):
+        if path.endswith(f"logs/orders/{log_list.uid}"):
             await delete(lost.former)
         return await children_if_there(store, path)
 
-    monkeypatch.setattr(backup, "children_if_there", deleted_first)
+    if where == "list":
+        monkeypatch.setattr(backup, "read_certainly", deleted_then)
+    else:
+        monkeypatch.setattr(backup, "children_if_there", deleted_first)
     await lost.back_up()
     client = await lost.again()
     await delete(client)
+    async with await client.open_log("orders", create=True) as log:
+        assert await log.append(b"first") == 0
+
+
+async def test_a_log_that_is_made_again_during_a_backup_is_deleted_behind_the_restore(
+    lost: Lost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The backup has the list of the first one: what is below the second one belongs to no list in it."""
+    async with await lost.former.open_log("orders", create=True) as log:
+        await log.append_batch(payloads(0, 6))
+
+    async def made_again_then(store: MetadataStore, path: str) -> Any:
+        found = await read_certainly(store, path)
+        if path.endswith("logs/orders"):
+            await lost.former.delete_log("orders")
+            async with await lost.former.open_log("orders", create=True) as again:
+                await again.append(b"new")
+        return found
+
+    monkeypatch.setattr(backup, "read_certainly", made_again_then)
+    await lost.back_up()
+    client = await lost.again()
+    await client.delete_log("orders")
     async with await client.open_log("orders", create=True) as log:
         assert await log.append(b"first") == 0
 

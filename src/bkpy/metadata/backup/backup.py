@@ -117,6 +117,8 @@ class _Backup:
         """Every log: its list first, so that all pages that this names are read later, and still there or truncated.
 
         Each has the nodes that all logs have, even if it is deleted meanwhile: without them it could never be deleted.
+        It has none of another uid, which a log that was made again under its name meanwhile has: a deletion would leave
+        these, and could never remove the list above them.
         """
         count = 0
         for name in await children_if_there(self._store, f"{self._root}/{paths.LOGS}"):
@@ -130,7 +132,7 @@ class _Backup:
             for one in always:
                 value = await read_certainly(self._store, f"{self._root}/{one}")
                 await self._add(BackupNode(one, b"" if value is None else value[0]))
-            await self.below(path, added=always)
+            await self.below(always[0] if always else path, added=always)
         return count
 
     async def ledgers(self) -> int:
