@@ -14,6 +14,13 @@ SUPERVISOR = "tests/unit/local/test_supervisor.py::"
 
 MUTANTS: list[Mutant] = [
     Mutant(
+        "a table whose reader has gone ends its command as a failure",
+        "a pipe to head looks as if the command had failed, and says nothing",
+        "console = Output(highlight=False, markup=False, emoji=False)",
+        "console = Console(highlight=False, markup=False, emoji=False)",
+        ("tests/unit/cli/test_tables.py::test_a_reader_that_goes_away_is_known_as_such",),
+    ),
+    Mutant(
         "an error without a text ends the supervision of a local cluster",
         "bkpy local ends with all bookies because one did not start in time",
         "            why, *_ = str(e).splitlines() or [repr(e)]",

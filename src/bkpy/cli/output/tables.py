@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -25,7 +27,12 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title:
     from rich.measure import Measurement
     from rich.table import Table
 
-    console = Console(highlight=False, markup=False, emoji=False)
+    class Output(Console):
+        def on_broken_pipe(self) -> None:
+            """Rich would end the command with status 1, and without a word. It has a status for this."""
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+    console = Output(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = _TABLE_WIDTH_MAX
     table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, title=title, title_justify="left")
