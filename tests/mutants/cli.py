@@ -14,6 +14,26 @@ SUPERVISOR = "tests/unit/local/test_supervisor.py::"
 
 MUTANTS: list[Mutant] = [
     Mutant(
+        "a question that is asked during work reads its answer in the event loop",
+        "SIGTERM does nothing at the question, and ZooKeeper ends the command's session meanwhile",
+        """    async with contextlib.aclosing(_from_thread(_STANDARD_INPUT)) as chunks:
+        async for chunk in chunks:
+            answer += chunk
+            if b"\\n" in chunk or len(answer) > _CHUNK_BYTES:
+                break
+""",
+        """    answer = sys.stdin.readline().encode()
+""",
+        ("tests/unit/cli/test_questions.py::test_work_goes_on_during_a_question",),
+    ),
+    Mutant(
+        "a confirmation that takes time isn't waited for",
+        "bkpy bookie decommission removes the bookie whatever the operator answers",
+        "if inspect.isawaitable(asked):\n                    await asked\n                await self._retire(drain)",
+        "await self._retire(drain)",
+        ("tests/unit/admin/test_admin_client.py::test_a_confirmation_that_raises_keeps_the_bookie",),
+    ),
+    Mutant(
         "a table whose reader has gone ends its command as a failure",
         "a pipe to head looks as if the command had failed, and says nothing",
         "console = Output(highlight=False, markup=False, emoji=False)",

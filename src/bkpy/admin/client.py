@@ -46,7 +46,7 @@ from bkpy.replication.context import incomplete_bookies
 from bkpy.replication.overview import auditor_of, overview
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 
     from bkpy.admin.bookie_recovery import BookieRecoveryReport, RecoveryProgress
     from bkpy.admin.cluster_health import ClusterHealth
@@ -427,15 +427,16 @@ class AdminClient:
         bookie_id: str,
         *,
         lost: bool = False,
-        confirm: Callable[[ReferencingLedgers], None] | None = None,
+        confirm: Callable[[ReferencingLedgers], Awaitable[None] | None] | None = None,
         on_scanned: Callable[[int], None] | None = None,
     ) -> ReferencingLedgers:
         """Remove a drained bookie from the cluster for good, if no ledger needs it.
 
         The bookie is removed exactly if the result's `scan.clear` is true; else nothing was changed. `lost`: the bookie
-        is not running and never will be. `confirm` is called before the removal, and may raise to prevent it. A
-        cancelled call may have removed the bookie. Raises `ConfigError` for a bookie that isn't drained, or that is
-        `lost` and answers, and what `is_reachable` raises; `MetadataConflictError` if the bookie changes meanwhile.
+        is not running and never will be. `confirm` is called before the removal, awaited if it is asynchronous, and may
+        raise to prevent it. A cancelled call may have removed the bookie. Raises `ConfigError` for a bookie that isn't
+        drained, or that is `lost` and answers, and what `is_reachable` raises; `MetadataConflictError` if the bookie
+        changes meanwhile.
         """
         self._guard.check()
         await check_confirmed(self._store, self._root, "decommissioning a bookie")

@@ -13,6 +13,7 @@ before it deletes the cookie; a bookie that answers, or refuses this client, is 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,7 @@ from bkpy.protocol.repair.draining import OBJECTIONS, Candidate, DecommissionRef
 from bkpy.protocol.wire.messages import Op, pack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from bkpy.config.recovery import RecoverySettings
     from bkpy.metadata.audit_trail import AuditTrail
@@ -90,7 +91,9 @@ class Decommission:
         self._scan = NamingScan(cluster, context.recover, bookie_id, settings)
 
     async def run(
-        self, agree: Callable[[ReferencingLedgers], None], looked_at: Callable[[int], None] = lambda count: None
+        self,
+        agree: Callable[[ReferencingLedgers], Awaitable[None] | None],
+        looked_at: Callable[[int], None] = lambda count: None,
     ) -> ReferencingLedgers:
         """The ledgers that may need the bookie. It is decommissioned if `scan.clear`, else nothing has changed.
 
@@ -102,7 +105,9 @@ class Decommission:
             await self._scan.wait_for_movers()
             looked = await self._scan.look(looked_at)
             if looked.scan.clear:
-                agree(looked)
+                asked = agree(looked)
+                if inspect.isawaitable(asked):
+                    await asked
                 await self._retire(drain)
                 self._own = None
             return looked

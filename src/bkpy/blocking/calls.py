@@ -14,7 +14,7 @@ from bkpy.log.consumer import LogConsumer
 from bkpy.log.writer import LogWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from concurrent.futures import Future
     from datetime import datetime
     from typing import Any
@@ -433,15 +433,16 @@ class BlockingAdminClient(Blocking[AdminClient]):
         bookie_id: str,
         *,
         lost: bool = False,
-        confirm: Callable[[ReferencingLedgers], None] | None = None,
+        confirm: Callable[[ReferencingLedgers], Awaitable[None] | None] | None = None,
         on_scanned: Callable[[int], None] | None = None,
     ) -> ReferencingLedgers:
         """Remove a drained bookie from the cluster for good, if no ledger needs it.
 
         The bookie is removed exactly if the result's `scan.clear` is true; else nothing was changed. `lost`: the bookie
-        is not running and never will be. `confirm` is called before the removal, and may raise to prevent it. A
-        cancelled call may have removed the bookie. Raises `ConfigError` for a bookie that isn't drained, or that is
-        `lost` and answers, and what `is_reachable` raises; `MetadataConflictError` if the bookie changes meanwhile.
+        is not running and never will be. `confirm` is called before the removal, awaited if it is asynchronous, and may
+        raise to prevent it. A cancelled call may have removed the bookie. Raises `ConfigError` for a bookie that isn't
+        drained, or that is `lost` and answers, and what `is_reachable` raises; `MetadataConflictError` if the bookie
+        changes meanwhile.
         """
         return self._call(self._of.decommission, bookie_id, lost=lost, confirm=confirm, on_scanned=on_scanned)
 

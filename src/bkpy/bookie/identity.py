@@ -9,6 +9,7 @@ old one acknowledged; a new bookie under a freed id denies no ledger that is old
 from __future__ import annotations
 
 import contextlib
+import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -29,7 +30,7 @@ from bkpy.storage.open import initialise_storage
 from bkpy.storage.wipe import OwnedFiles, Owner, belongings, has_cookie, is_owned, wipe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from bkpy.bookie.background_services import OpenPeers, Peers
     from bkpy.config.bookie import BookieSettings
@@ -40,6 +41,12 @@ if TYPE_CHECKING:
     from bkpy.runtime.interfaces import DiskRuntime
 
 _NAMED_MAX: Final = 10  # ledgers that a message names
+
+
+async def _agreed(asked: Awaitable[None] | None) -> None:
+    """Return when the operator has agreed, who is perhaps asked while the event loop goes on."""
+    if inspect.isawaitable(asked):
+        await asked
 
 
 class NamingLedgers(NamedTuple):
@@ -167,7 +174,7 @@ class BookieIdentity:
             return None if known is None else storage_part(known[0])
         return None
 
-    async def update(self, agree: Callable[[UpdatePlan], None]) -> UpdatePlan:
+    async def update(self, agree: Callable[[UpdatePlan], Awaitable[None] | None]) -> UpdatePlan:
         """Rewrite the cookies to match the settings and the directories. `agree` raises to change nothing."""
         cluster = await self._cluster()
         await self._refuse_if_registered()
@@ -178,7 +185,7 @@ class BookieIdentity:
             if known is None:
                 await self._check_same_storage(plan)
             if plan.steps:
-                agree(plan)
+                await _agreed(agree(plan))
                 version = None if known is None else known[1]
                 async with self._recorded(ActKind.COOKIE, "; ".join(plan.steps)):
                     await update.carry_out(plan, lambda cookie: self._write(cluster, cookie, version))
@@ -214,7 +221,7 @@ class BookieIdentity:
         self,
         *,
         force: bool,
-        agree: Callable[[FormatPlan], None],
+        agree: Callable[[FormatPlan], Awaitable[None] | None],
         looked_at: Callable[[int], None] = lambda count: None,
     ) -> FormatPlan:
         """Delete the bookie's files, and its cookie in the metadata store unless a ledger may name the bookie.
@@ -245,7 +252,7 @@ class BookieIdentity:
             if not force:
                 self._refuse_to_format(plan)
             if plan.files or plan.cookie_goes:
-                agree(plan)
+                await _agreed(agree(plan))
                 details = f"{plan.files} files; the cookie {'goes' if plan.cookie_goes else 'stays'}"
                 async with self._recorded(ActKind.FORMAT, details):
                     if known is None:  # an interruption must not leave an id that looks as if no bookie ever had it

@@ -15,7 +15,7 @@ import click
 from bkpy.errors import FrameTooLargeError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 
 _STANDARD_INPUT = 0
 _CHUNK_BYTES = 1 << 18
@@ -51,7 +51,7 @@ async def _pieces(read: Callable[[int], Awaitable[bytes]]) -> AsyncIterator[byte
         yield chunk
 
 
-async def _from_thread(where: int | str) -> AsyncIterator[bytes]:
+async def _from_thread(where: int | str) -> AsyncGenerator[bytes, None]:
     """From a terminal or a pipe, which may be silent for hours.
 
     The thread that waits for it is a daemon, because nothing can wake it when the program ends.
@@ -122,11 +122,33 @@ def confirm_by_typing(question: str, expected: str, nothing: str) -> None:
         raise click.ClickException(nothing)
 
 
+async def confirm_meanwhile(question: str, nothing: str = "nothing was deleted") -> None:
+    """As `confirm`, within an event loop: that goes on, which keeps sessions alive, and a signal ends the waiting."""
+    asked = _ask(f"{question} [y/N]")
+    answer = b""
+    async with contextlib.aclosing(_from_thread(_STANDARD_INPUT)) as chunks:
+        async for chunk in chunks:
+            answer += chunk
+            if b"\n" in chunk or len(answer) > _CHUNK_BYTES:
+                break
+    if _answered(answer.decode(errors="replace"), nothing, asked=asked).lower() not in ("y", "yes"):
+        raise click.ClickException(nothing)
+
+
 def _answer(question: str, nothing: str) -> str:
+    asked = _ask(question)
+    return _answered(sys.stdin.readline(), nothing, asked=asked)
+
+
+def _ask(question: str) -> bool:
+    """Whether there is anybody who sees the question."""
     asked = sys.stdin.isatty() or sys.stderr.isatty()
     if asked:
         click.echo(f"{question} ", nl=False, err=True)
-    answer = sys.stdin.readline()
+    return asked
+
+
+def _answered(answer: str, nothing: str, *, asked: bool) -> str:
     if asked and not (answer and sys.stdin.isatty()):  # no terminal has broken the line
         click.echo(err=True)
     if not answer and not sys.stdin.isatty():

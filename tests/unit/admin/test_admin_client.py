@@ -361,8 +361,13 @@ async def test_a_confirmation_that_raises_keeps_the_bookie(five: InProcess) -> N
     def refuse(looked: object) -> None:
         raise KeyError("no")
 
+    async def refuse_later(looked: object) -> None:
+        refuse(looked)
+
     with pytest.raises(KeyError):
         await admin.decommission("a", confirm=refuse)
+    with pytest.raises(KeyError):
+        await admin.decommission("a", confirm=refuse_later)
     assert (await admin.drain_progress("a")).draining
     scanned: list[int] = []
     await closed(admin.client, 1)

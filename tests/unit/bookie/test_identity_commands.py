@@ -270,6 +270,23 @@ async def test_nothing_is_deleted_without_consent() -> None:
     await site.check()
 
 
+async def test_who_is_asked_may_take_time_to_agree() -> None:
+    site = await Site.used()
+    before = site.state()
+
+    async def no(_: object) -> None:
+        raise KeyError("no")
+
+    with pytest.raises(KeyError):
+        await site.identity().format(force=False, agree=no)
+    await delete_cookie(site.store, ROOT, "bookie-1")
+    with pytest.raises(KeyError):
+        await site.identity().update(no)
+    assert await read_cookie(site.store, ROOT, "bookie-1") is None
+    await site.update()
+    assert site.state() == before
+
+
 async def test_a_bookie_that_ledgers_name_is_formatted_by_force_alone_and_its_id_stays_taken() -> None:
     site = await Site.used()
     named = await site.ledger_naming("bookie-1")

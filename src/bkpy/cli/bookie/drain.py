@@ -11,7 +11,7 @@ import click
 from bkpy.cli.arguments import SecondsRange
 from bkpy.cli.completion import complete_bookie
 from bkpy.cli.connecting import connect_admin, connect_option
-from bkpy.cli.input import confirm
+from bkpy.cli.input import confirm_meanwhile
 from bkpy.cli.output.json import json_option, print_json
 from bkpy.cli.output.progress import progress
 from bkpy.cli.output.tables import print_table
@@ -185,11 +185,11 @@ async def _decommission(uri: str, bookie_id: str, *, lost: bool, yes: bool) -> R
             def show(count: int) -> None:
                 bar.update(task, completed=count)
 
-            def agree(looked: ReferencingLedgers) -> None:
+            async def agree(looked: ReferencingLedgers) -> None:
                 bar.stop()  # otherwise it would be drawn over the question
                 if not yes:
                     say(f"{looked.ledgers} ledgers checked: none needs bookie {bookie_id}")
-                    confirm("Remove it from the cluster for good?", "nothing was changed")
+                    await confirm_meanwhile("Remove it from the cluster for good?", "nothing was changed")
 
             return await admin.decommission(bookie_id, lost=lost, confirm=agree, on_scanned=show)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from bkpy.cli.bookie.settings_command import Flags, SettingsCommand, settings_from
 from bkpy.cli.connecting import metadata
-from bkpy.cli.input import confirm
+from bkpy.cli.input import confirm_meanwhile
 from bkpy.cli.output.json import json_option, print_json
 from bkpy.cli.output.progress import progress
 from bkpy.cli.output.tables import print_table
@@ -18,7 +18,7 @@ from bkpy.cli.output.text import human_bytes, say
 from bkpy.cli.running import run
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from bkpy.admin.client import AdminClient
     from bkpy.bookie.identity import BookieIdentity, FormatPlan
@@ -113,10 +113,10 @@ def format_(path: str | None, force: bool, yes: bool, as_json: bool, **flags: Fl
     """
     settings = settings_from(path, flags)
 
-    def agree(plan: FormatPlan) -> None:
+    async def agree(plan: FormatPlan) -> None:
         _tell(plan, settings)
         if not yes:
-            confirm("Delete this?")
+            await confirm_meanwhile("Delete this?")
 
     plan = run(_format(settings, force, agree))
     result = {
@@ -137,7 +137,7 @@ def format_(path: str | None, force: bool, yes: bool, as_json: bool, **flags: Fl
         click.echo(f"deleted {plan.files} files, {human_bytes(plan.bytes)}")
 
 
-async def _format(settings: BookieSettings, force: bool, agree: Any) -> FormatPlan:
+async def _format(settings: BookieSettings, force: bool, agree: Callable[[FormatPlan], Awaitable[None]]) -> FormatPlan:
     # The bar would be drawn over the question, so it ends before.
     plans: list[FormatPlan] = []
     with progress(unit="ledgers") as bar:
@@ -146,9 +146,9 @@ async def _format(settings: BookieSettings, force: bool, agree: Any) -> FormatPl
         def show(count: int) -> None:
             bar.update(task, completed=count)
 
-        def ask(plan: FormatPlan) -> None:
+        async def ask(plan: FormatPlan) -> None:
             bar.stop()
-            agree(plan)
+            await agree(plan)
 
         async with _identity(settings) as identity:
             plans.append(await identity.format(force=force, agree=ask, looked_at=show))
@@ -254,11 +254,11 @@ def update(path: str | None, yes: bool, as_json: bool, **flags: Flags) -> None:
     """
     settings = settings_from(path, flags)
 
-    def agree(plan: UpdatePlan) -> None:
+    async def agree(plan: UpdatePlan) -> None:
         for step in plan.steps:
             say(step)
         if not yes:
-            confirm("Do this?", "nothing was changed")
+            await confirm_meanwhile("Do this?", "nothing was changed")
 
     async def write() -> UpdatePlan:
         async with _identity(settings) as identity:
