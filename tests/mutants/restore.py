@@ -295,6 +295,13 @@ MUTANTS = [
         (_RESTORE + "test_a_log_that_is_made_again_during_a_backup_is_deleted_behind_the_restore",),
     ),
     Mutant(
+        "a backup is read from a pipe",
+        "bkpy cluster restore calls a sound backup damaged, or waits for ever and can't be ended",
+        "if files.is_stream(path):",
+        "if False:",
+        ("tests/unit/metadata/test_backup_file.py::test_a_pipe_is_refused_before_it_is_opened",),
+    ),
+    Mutant(
         "another backup completes a restore that was interrupted",
         "the metadata are a mixture of two states",
         "    if found.restore.checksum != checksum:\n",

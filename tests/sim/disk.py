@@ -339,6 +339,9 @@ class SimDisk:
             return False
         return True
 
+    def is_stream(self, path: str) -> bool:
+        return False
+
     def restrict(self, directory: str) -> bool:
         return True
 

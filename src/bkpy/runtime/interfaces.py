@@ -97,6 +97,9 @@ class Files(Protocol):
 
     def exists(self, path: str) -> bool: ...
 
+    def is_stream(self, path: str) -> bool:
+        """Whether it is there, and neither a file nor a directory: a pipe, for one, whose bytes are read once."""
+
     def make_dirs(self, path: str) -> None:
         """Create the directory and what is missing above it, for this account alone.
 

@@ -194,6 +194,9 @@ class RealFiles:
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
 
+    def is_stream(self, path: str) -> bool:
+        return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
+
     def make_dirs(self, path: str) -> None:
         missing = []
         at = os.path.abspath(path)

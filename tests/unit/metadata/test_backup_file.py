@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import os
 import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.in_process import runtime_here
+from tests.in_process import DirectFiles, runtime_here
 
 from bkpy.errors import ConfigError, CorruptDataError, UnsupportedVersionError
 from bkpy.metadata.backup.backup_file import BackupHeader, BackupNode, reading, verify, writing
@@ -15,6 +16,8 @@ from bkpy.runtime.system import RealFiles
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from bkpy.runtime.interfaces import File
 
 HEADER = BackupHeader("0f3a", "long-hierarchical", "/ledgers", 1763800000000, "0.3.0", 41)
 LINES = (
@@ -99,6 +102,20 @@ async def test_a_changed_line_and_a_newer_version_are_refused(tmp_path: Path) ->
             await reader.header()
     with pytest.raises(ConfigError, match="can't be read"):
         async with reading(runtime_here().files, str(tmp_path / "none")):
+            pass
+
+
+async def test_a_pipe_is_refused_before_it_is_opened(tmp_path: Path) -> None:
+    """To open it would wait for a writer, and nothing could end that."""
+
+    class Unopened(RealFiles):
+        def open(self, path: str, *, create: bool = False, read_only: bool = False) -> File:
+            raise AssertionError(path)
+
+    os.mkfifo(tmp_path / "backup")
+    files: Any = DirectFiles(Unopened())
+    with pytest.raises(ConfigError, match="not a pipe"):
+        async with reading(files, str(tmp_path / "backup")):
             pass
 
 

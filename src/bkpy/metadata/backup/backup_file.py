@@ -276,7 +276,7 @@ def _values(header: BackupHeader) -> Iterator[object]:
 
 @contextlib.asynccontextmanager
 async def reading(files: Files, path: str) -> AsyncIterator[BackupReader]:
-    """A backup that was written. Raises `ConfigError` if there is no such file."""
+    """A backup that was written. Raises `ConfigError` if there is no such file, or it is a pipe."""
     with contextlib.closing(files.worker("backup")) as worker:
         try:
             file = await worker.run(_opened, files, path)
@@ -289,6 +289,8 @@ async def reading(files: Files, path: str) -> AsyncIterator[BackupReader]:
 
 
 def _opened(files: Files, path: str) -> File:
+    if files.is_stream(path):  # which also would wait, where nobody writes, and couldn't be interrupted
+        raise ConfigError(f"{path} can't be read twice, as a backup is: give a file, not a pipe")
     return files.open(path, read_only=True)
 
 
