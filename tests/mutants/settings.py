@@ -9,6 +9,13 @@ _RECORDS = "tests/unit/metadata/test_stored_record.py::"
 
 MUTANTS: list[Mutant] = [
     Mutant(
+        "a bookie's directory may have an empty name",
+        "the bookie puts its files into whatever directory it was started in",
+        "Directory = Annotated[str, Field(min_length=1)]",
+        "Directory = Annotated[str, Field()]",
+        ("tests/unit/config/test_config.py::test_no_directory_has_an_empty_name",),
+    ),
+    Mutant(
         "a setting that is given by both its names has the last value",
         "an operator who adds the new name and forgets the former one gets either value, by the order in the file",
         "if new in found:",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bkpy.cli.arguments import NewPath
 from bkpy.cli.connecting import given_settings
 from bkpy.cli.endings import INTERRUPTED
 from bkpy.cli.logs import log_format_option
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 @click.option(
     "--dir",
     "directory",
+    type=NewPath(),
     default="bkpy-local",
     show_default=True,
     metavar="DIR",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -11,6 +11,8 @@ from bkpy.config.base import GIB, KIB, MIB, RELOADABLE, Group, Seconds, SecondsO
 from bkpy.config.memory import MEMORY_BYTES, MEMORY_PARTS, shares_of_memory
 from bkpy.config.recovery import RecoverySettings
 from bkpy.config.tuning.bookie import BookieTuning
+
+Directory = Annotated[str, Field(min_length=1)]  # an empty name would be taken for the present directory
 
 
 class BookieStorage(Settings):
@@ -191,12 +193,12 @@ class BookieSettings(BookieStorage, BookieNetwork, BookieSecurity, RecoverySetti
     group: ClassVar[Group | None] = "basic"
 
     metadata_uri: str = Field(description="where the cluster's metadata is, as zk://HOST:PORT[,HOST:PORT...]/ROOT")
-    journal_directories: list[str] = Field(
+    journal_directories: list[Directory] = Field(
         min_length=1,
         description="directories of the journals, which make entries durable before they are acknowledged. Give them "
         "a disk of their own",
     )
-    ledger_directories: list[str] = Field(
+    ledger_directories: list[Directory] = Field(
         min_length=1,
         description="directories of the entry logs and indexes, which store entries for good. Ledgers are spread over "
         "them",

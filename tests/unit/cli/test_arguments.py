@@ -13,6 +13,7 @@ from bkpy.cli.cluster.backup import backup, restore
 from bkpy.cli.cluster.top import top
 from bkpy.cli.export import export
 from bkpy.cli.inspect import salvage
+from bkpy.cli.local import local
 from bkpy.cli.log.group import log
 
 OPTION = click.Option(["--kept"])
@@ -88,12 +89,13 @@ def test_seconds_that_nothing_waits_for_are_refused(command: click.Command, name
         (restore, [""]),
         (salvage, ["/", "--to", ""]),
         (export, ["--log", "orders", "--to", ""]),
+        (local, ["--dir", ""]),
     ],
 )
 def test_a_file_without_a_name_is_refused(command: click.Command, words: list[str]) -> None:
     """As `$FILE` is where the variable isn't set. It was taken for the present directory."""
     with pytest.raises(click.BadParameter, match="the name is empty"):
-        command.make_context("command", [*words, *(["--connect", "zk://h:1/r"] if command is not salvage else [])])
+        command.make_context("command", [*words, *([] if command in (salvage, local) else ["--connect", "zk://h:1/r"])])
 
 
 @pytest.mark.parametrize("name", ["since", "until"])

@@ -51,6 +51,16 @@ def test_directories_are_the_same_wherever_they_are_named_from(tmp_path: Path, m
         load(flags={"journal_directories": "j", "ledger_directories": "./j"})
 
 
+@pytest.mark.parametrize("name", ["journal_directories", "ledger_directories"])
+def test_no_directory_has_an_empty_name(tmp_path: Path, name: str) -> None:
+    """It was taken for the present directory."""
+    file = tmp_path / "bookie.toml"
+    file.write_text(f'{name} = ["/first", ""]\n')
+    others = {other: value for other, value in REQUIRED.items() if other != name}
+    with pytest.raises(ConfigError, match=f"{name}.*at least 1 character"):
+        load_bookie_settings(str(file), {}, others)
+
+
 def test_everything_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "bookie.toml"
     file.write_text(
