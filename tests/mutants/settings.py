@@ -9,6 +9,13 @@ _RECORDS = "tests/unit/metadata/test_stored_record.py::"
 
 MUTANTS: list[Mutant] = [
     Mutant(
+        "sizes of settings may be larger than 64 bits",
+        "the bookie ends with an unexpected OverflowError, which names no setting",
+        "Mebibytes = Annotated[int, Field(gt=0, le=SIZE_MAX // MIB)]",
+        "Mebibytes = Annotated[int, Field(gt=0)]",
+        ("tests/unit/config/test_config.py::test_refusals_are_one_line_and_name_their_place",),
+    ),
+    Mutant(
         "a bookie's directory may have an empty name",
         "the bookie puts its files into whatever directory it was started in",
         "Directory = Annotated[str, Field(min_length=1)]",

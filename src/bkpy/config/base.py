@@ -23,12 +23,14 @@ MIB = 1024 * KIB
 GIB = 1024 * MIB
 
 SECONDS_MAX = 1e9  # thirty years are as good as never; far more could not be counted in milliseconds
+SIZE_MAX = 1 << 60  # far more than anybody has; the system's calls take 64 bits
 
 RELOADABLE: Final[dict[str, JsonValue]] = {"reloadable": True}  # extra of a field that a running bookie can change
 
 Seconds = Annotated[float, Field(gt=0, le=SECONDS_MAX, allow_inf_nan=False)]
 SecondsOrZero = Annotated[float, Field(ge=0, le=SECONDS_MAX, allow_inf_nan=False)]
-Size = Annotated[int, Field(gt=0)]
+Size = Annotated[int, Field(gt=0, le=SIZE_MAX)]
+Mebibytes = Annotated[int, Field(gt=0, le=SIZE_MAX // MIB)]
 
 Group = Literal["basic", "storage", "network", "healing", "logs", "security"]
 GROUPS: Final[tuple[Group, ...]] = get_args(Group)  # in the order of the documentation

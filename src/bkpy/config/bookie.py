@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from bkpy.config.address import id_of, is_wildcard, split_address
-from bkpy.config.base import GIB, KIB, MIB, RELOADABLE, Group, Seconds, SecondsOrZero, Settings, Size
+from bkpy.config.base import GIB, KIB, MIB, RELOADABLE, Group, Mebibytes, Seconds, SecondsOrZero, Settings, Size
 from bkpy.config.memory import MEMORY_BYTES, MEMORY_PARTS, shares_of_memory
 from bkpy.config.recovery import RecoverySettings
 from bkpy.config.tuning.bookie import BookieTuning
@@ -18,7 +18,9 @@ Directory = Annotated[str, Field(min_length=1)]  # an empty name would be taken 
 class BookieStorage(Settings):
     group: ClassVar[Group | None] = "storage"
 
-    journal_max_size_mb: Size = Field(default=64, description="MiB after which the bookie starts a new journal file")
+    journal_max_size_mb: Mebibytes = Field(
+        default=64, description="MiB after which the bookie starts a new journal file"
+    )
     journal_max_backups: int = Field(
         default=2,
         ge=0,
@@ -55,15 +57,18 @@ class BookieStorage(Settings):
         default=60.0,
         description="seconds between checkpoints, which bound the journal that a restart replays",
     )
-    entry_log_max_size_mb: Size = Field(
+    entry_log_max_size_mb: Mebibytes = Field(
         default=1024, description="MiB after which the bookie starts a new entry log. Space is reclaimed log by log"
     )
     block_cache_bytes_max: Size = Field(
         default=MEMORY_PARTS["block_cache_bytes_max"],
         description="bytes of recently read blocks that each ledger directory caches; it always caches one block",
     )
-    index_bytes_max: Size = Field(
-        default=64 * GIB, description="bytes to which the index of one ledger directory may grow; reserves no space"
+    index_bytes_max: int = Field(
+        gt=0,
+        le=1 << 46,  # a process has 2^47 addresses, and all of an index is mapped
+        default=64 * GIB,
+        description="bytes to which the index of one ledger directory may grow; reserves no space",
     )
     # The content of two memtables, a few journal files and the entries that recoveries write back still fit.
     disk_free_bytes_min: int = Field(
