@@ -14,6 +14,17 @@ SUPERVISOR = "tests/unit/local/test_supervisor.py::"
 
 MUTANTS: list[Mutant] = [
     Mutant(
+        "a host with a blank is an error of the program's",
+        "a wrong command line looks like a defect",
+        """    except http.client.InvalidURL as e:
+        raise ConfigError(f"--admin: {e}") from e
+""",
+        """    except ZeroDivisionError:
+        raise
+""",
+        ("tests/unit/cli/bookie/test_health_command.py::test_what_is_no_address_is_a_wrong_option",),
+    ),
+    Mutant(
         "a question that is asked during work reads its answer in the event loop",
         "SIGTERM does nothing at the question, and ZooKeeper ends the command's session meanwhile",
         """    async with contextlib.aclosing(_from_thread(_STANDARD_INPUT)) as chunks:

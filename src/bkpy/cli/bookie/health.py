@@ -29,7 +29,10 @@ def health(admin: str | None, ready: bool) -> int:
     """
     host, port, secure = _place(admin)
     # The standard library's, which loads fast: supervisors run this command every few seconds.
-    connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
+    try:
+        connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
+    except http.client.InvalidURL as e:
+        raise ConfigError(f"--admin: {e}") from e
     if secure:
         from bkpy.cli.bookie.pages import tls_context
 
