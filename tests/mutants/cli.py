@@ -14,6 +14,13 @@ SUPERVISOR = "tests/unit/local/test_supervisor.py::"
 
 MUTANTS: list[Mutant] = [
     Mutant(
+        "an arrow key is taken for an escape and letters",
+        "an arrow key sorts the table of bkpy cluster top anew, or hides the bookies",
+        'return list(_SEQUENCE.sub("", typed.decode(errors="replace")))',
+        'return list(typed.decode(errors="replace"))',
+        ("tests/unit/cli/test_top_keys.py::test_only_an_escape_by_itself_ends_it",),
+    ),
+    Mutant(
         "a host with a blank is an error of the program's",
         "a wrong command line looks like a defect",
         """    except http.client.InvalidURL as e:

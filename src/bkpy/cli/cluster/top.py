@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import sys
 import termios
 import tty
@@ -49,8 +50,10 @@ _TEXTS: Final = ("bookie", "state", "doing", "log", "ledger")
 _BUSIEST: Final = ("log", "ledger", "entries/s", "bytes/s")
 _BUSIEST_MAX: Final = 20
 _BUSIEST_LINES_MIN: Final = 4  # with the blank line and the heading; bookies give way for so many
-_QUIT: Final = ("q", "\x1b")
+_QUIT: Final = "q"
+_SEQUENCE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O.|.)?")  # what arrows and other such keys send
 _TOGGLE: Final = "l"
+_TYPED_BYTES_MAX: Final = 64
 
 
 @click.command()
@@ -121,7 +124,7 @@ async def _live(uri: str, interval: float, order: str) -> None:
     keys: list[str] = []
 
     def read() -> None:
-        keys.append(sys.stdin.read(1))
+        keys.extend(keys_of(os.read(sys.stdin.fileno(), _TYPED_BYTES_MAX)))  # all at once: nothing tells of the rest
         pressed.set()
 
     async with _watch(uri) as watch:
@@ -135,7 +138,7 @@ async def _live(uri: str, interval: float, order: str) -> None:
                     await pressed.wait()
                     pressed.clear()
                     for key in keys:
-                        if key in _QUIT:
+                        if key == _QUIT:
                             return
                         order = key if key in _SORTS else order
                         bookies = bookies != (key == _TOGGLE)
@@ -150,6 +153,13 @@ async def _look_again(watch: ClusterWatch, interval: float, looked: asyncio.Even
         await watch.look()
         looked.set()
         await asyncio.sleep(interval)
+
+
+def keys_of(typed: bytes) -> list[str]:
+    """The keys that these bytes are of. An escape by itself quits, as the end of the terminal does."""
+    if typed in (b"", b"\x1b"):
+        return [_QUIT]
+    return list(_SEQUENCE.sub("", typed.decode(errors="replace")))
 
 
 @contextlib.contextmanager
