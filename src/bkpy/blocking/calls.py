@@ -670,9 +670,10 @@ class BlockingLogWriter(BlockingContext[LogWriter]):
         )
 
     def flush(self) -> None:
-        """Return when everything appended so far is durable on the ack quorum; raises the writer's error.
+        """Return when every entry that has its place so far is durable on the ack quorum; raises the writer's error.
 
-        Cancelling the call withdraws nothing.
+        Without a producer it doesn't wait for an `append` that still waits for room in the window, or for the log to
+        roll: that call ends by itself. Cancelling the call withdraws nothing.
         """
         self._call(self._of.flush)
 
@@ -978,9 +979,10 @@ class BlockingLedgerWriter(BlockingContext[LedgerWriter]):
         return self._call(self._of.append_batch, entries)
 
     def flush(self) -> None:
-        """Return when everything appended so far is durable on the ack quorum; raises the writer's error.
+        """Return when every entry that has its place so far is durable on the ack quorum; raises the writer's error.
 
-        Cancelling the call withdraws nothing.
+        It doesn't wait for an `append` that still waits for room in the window, nor, with `caller_ids`, for entries
+        above an id that is missing: these calls and futures end by themselves. Cancelling the call withdraws nothing.
         """
         self._call(self._of.flush)
 

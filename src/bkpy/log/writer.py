@@ -258,9 +258,10 @@ class LogWriter:
             await reader.refresh(confirmed=last)
 
     async def flush(self) -> None:
-        """Return when everything appended so far is durable on the ack quorum; raises the writer's error.
+        """Return when every entry that has its place so far is durable on the ack quorum; raises the writer's error.
 
-        Cancelling the call withdraws nothing.
+        Without a producer it doesn't wait for an `append` that still waits for room in the window, or for the log to
+        roll: that call ends by itself. Cancelling the call withdraws nothing.
         """
         self._appends.batcher.guard.check()
         if self._numbered is not None:

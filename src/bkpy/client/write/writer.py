@@ -238,9 +238,10 @@ class LedgerWriter:
         return await self._batcher.add_batch(payloads, size)
 
     async def flush(self) -> None:
-        """Return when everything appended so far is durable on the ack quorum; raises the writer's error.
+        """Return when every entry that has its place so far is durable on the ack quorum; raises the writer's error.
 
-        Cancelling the call withdraws nothing.
+        It doesn't wait for an `append` that still waits for room in the window, nor, with `caller_ids`, for entries
+        above an id that is missing: these calls and futures end by themselves. Cancelling the call withdraws nothing.
         """
         self._batcher.guard.check()
         if self._replication.error is not None:

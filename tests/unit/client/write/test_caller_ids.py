@@ -42,6 +42,25 @@ async def test_entries_in_any_order_are_acknowledged_in_id_order(cluster: InProc
     assert (await client.ledger_metadata(writer.ledger_id)).caller_ids
 
 
+async def test_a_flush_waits_for_no_entry_that_has_no_place_yet(cluster: InProcess) -> None:
+    client = await cluster.client(write_window_entries=1)
+    with_ids = await client.create_ledger(caller_ids=True)
+    early = with_ids.append_nowait(b"1", entry_id=1)
+    writer = await client.create_ledger()
+    appends = [asyncio.create_task(writer.append(b"%d" % n)) for n in range(2)]
+    await asyncio.sleep(0)  # the second one waits for room
+    async with asyncio.timeout(DEADLINE_S):
+        await with_ids.flush()
+        await writer.flush()
+        assert not early.done()
+        assert writer.last_add_confirmed == 0
+        assert await asyncio.gather(*appends) == [0, 1]
+        assert await with_ids.append(b"0", entry_id=0) == 0
+        assert await early == 1
+    await writer.close()
+    await with_ids.close()
+
+
 @pytest.mark.scenario(32)
 async def test_an_id_is_taken_once(cluster: InProcess) -> None:
     client = await cluster.client()
