@@ -603,6 +603,27 @@ MUTANTS: list[Mutant] = [
         (f"{_TESTS}/index/test_shrink.py::test_an_exchange_of_a_killed_start_is_durable_before_the_former_index_goes",),
     ),
     Mutant(
+        "a damaged tombstone doesn't put everything in limbo",
+        "a writer of a ledger that was deleted goes on, or no start succeeds",
+        "fences_sound = not damaged_tombstones(txn)",
+        "fences_sound = True",
+        (f"{_DELETION}::test_a_damaged_tombstone_refuses_no_start_and_forgets_no_fence",),
+    ),
+    Mutant(
+        "a damaged tombstone stays as it is",
+        "each start puts everything in limbo again, and new ledgers are refused",
+        "replace_damaged_tombstones(store)",
+        "pass",
+        (f"{_DELETION}::test_a_damaged_tombstone_refuses_no_start_and_forgets_no_fence",),
+    ),
+    Mutant(
+        "a check says nothing of damaged tombstones",
+        "a bookie that is checked and found sound puts all its ledgers in limbo at the next start",
+        "for first in damaged_tombstones(self._txn):",
+        "for first in ():",
+        (f"{_TESTS}/tools/check/test_check.py::test_a_damaged_row_of_deleted_ledgers_is_told",),
+    ),
+    Mutant(
         "pages of recycled journal files thrown out of the page cache",
         "each write to the journal allocates memory that was there before, and takes several times as long",
         "if self._uncaches and size >= self._uncache_bytes_min:",

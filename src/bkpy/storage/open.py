@@ -19,6 +19,7 @@ from bkpy.storage.file_names import INDEX_NAME
 from bkpy.storage.identity import Directories, Identity, LedgerDirectory, locked
 from bkpy.storage.index import index
 from bkpy.storage.index.shrink import remove_copy, shrink, worth_shrinking
+from bkpy.storage.index.tombstones import damaged_tombstones, replace_damaged_tombstones
 from bkpy.storage.journal.format import START
 from bkpy.storage.journal.journal import JournalWriter
 from bkpy.storage.ledgers.ledgers import Ledgers
@@ -316,9 +317,12 @@ class _Opening:
                 )
             with store.read() as txn:
                 sound = index.ledgers_fit(txn, row)
-            if not sound:
+                fences_sound = not damaged_tombstones(txn)
+            if not sound or not fences_sound:
                 self._observer.damage("rows of the index were lost or damaged: all its ledgers are in limbo", path)
                 row = index.put_all_in_limbo(store, row)
+            if not fences_sound:  # in a transaction behind that of the limbo, which fences what they may have covered
+                replace_damaged_tombstones(store)
             if worth_shrinking(store, self._settings):
                 store = shrink(store, directory.path, self._runtime, self._settings)
             return store, row

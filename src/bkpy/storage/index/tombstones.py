@@ -12,7 +12,7 @@ from bkpy.errors import CorruptDataError
 from bkpy.storage.index.index import seal, unseal
 
 if TYPE_CHECKING:
-    from bkpy.runtime.interfaces import ReadTransaction, WriteTransaction
+    from bkpy.runtime.interfaces import OrderedStore, ReadTransaction, WriteTransaction
 
 _KEY: Final = struct.Struct(">cQ")
 _LAST: Final = struct.Struct("<Q")
@@ -30,7 +30,7 @@ def encode_tombstone(first: int, last: int) -> bytes:
 def decode_tombstone(key: bytes, value: bytes) -> tuple[int, int]:
     """(first, last) of a row; `CorruptDataError` if it is damaged."""
     last: int = _LAST.unpack(unseal(key, value))[0]
-    return _KEY.unpack(key)[1], last
+    return _first(key), last
 
 
 def has_tombstone(txn: ReadTransaction, ledger_id: int) -> bool:
@@ -73,6 +73,37 @@ def add_tombstones_up_to(txn: WriteTransaction, last: int) -> None:
     for key, _ in list(txn.scan(b"t", b"u")):
         txn.delete(key)
     txn.put(tombstone_key(0), encode_tombstone(0, last))
+
+
+def damaged_tombstones(txn: ReadTransaction) -> list[int]:
+    """The first id of each damaged range."""
+    return [_first(key) for key, value in txn.scan(b"t", b"u") if _sound(key, value) is None]
+
+
+def replace_damaged_tombstones(store: OrderedStore) -> None:
+    """Let each damaged range be one that reaches to the next sound one, or to the last of them that can be read.
+
+    Only where all ledgers are in limbo: what ended behind that is fenced for this, as every ledger that nobody knows.
+    """
+    with store.write() as txn:
+        first = last = -1  # of damaged ranges in a row
+        for key, value in list(txn.scan(b"t", b"u")):
+            sound = _sound(key, value)
+            if sound is None:
+                last = _first(key)
+                first = last if first < 0 else first
+                txn.delete(key)
+            elif first >= 0:
+                txn.delete(key)
+                txn.put(tombstone_key(first), encode_tombstone(first, sound[1]))
+                first = -1
+        if first >= 0:
+            txn.put(tombstone_key(first), encode_tombstone(first, last))
+
+
+def _first(key: bytes) -> int:
+    first: int = _KEY.unpack(key)[1]
+    return first
 
 
 def _sound(key: bytes, value: bytes) -> tuple[int, int] | None:

@@ -34,7 +34,13 @@ from bkpy.storage.index.index import (
     put_all_in_limbo,
     trash_rows,
 )
-from bkpy.storage.index.tombstones import add_tombstone, has_tombstone, tombstone_key
+from bkpy.storage.index.tombstones import (
+    add_tombstone,
+    decode_tombstone,
+    has_tombstone,
+    replace_damaged_tombstones,
+    tombstone_key,
+)
 from bkpy.storage.shard import Shard
 from bkpy.storage.space.deletion import hide
 
@@ -695,6 +701,44 @@ async def test_a_damaged_row_of_a_deleted_ledger_goes_with_the_others_and_its_lo
     assert not storage.failed.done()
 
 
+def damage_tombstone(host: Host, ledger_id: int) -> None:
+    values = host.disk.inode("/b/ledgers0/index/data.mdb").rows.values
+    key = tombstone_key(ledger_id)
+    values[key] = bytes((values[key][0] ^ 1,)) + values[key][1:]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+async def test_a_damaged_tombstone_refuses_no_start_and_forgets_no_fence(clean: bool) -> None:
+    """Nobody knows which ledgers it covers, so new ones are fenced and in limbo, as for any damaged row."""
+    host = Host()
+    storage = await host.boot()
+    for ledger_id in (5, 8):
+        await put(storage, Batch(ledger_id, 0))
+        await delete(storage, ledger_id)
+    await storage.checkpoint()
+    await put(storage, Batch(9, 0))  # in the journal alone
+    if clean:
+        await storage.close()
+    else:
+        host.disk.power_cut()
+    damage_tombstone(host, 5)
+    damage_tombstone(host, 8)
+    for start in range(2):
+        storage = await host.boot()
+        assert len(host.reports.damages) == (start == 0)
+        assert storage.untrusted
+        assert (await read_all(storage, 9, 0, 0))[0].keys() == {0}
+        with storage.shards[0].store.read() as txn:
+            assert [has_tombstone(txn, i) for i in (4, 5, 8)] == [False, True, True]
+        new = 1000 + start
+        assert await storage.states((new,)) == {new: None}
+        assert (await storage.last_entry(new)).limbo
+        info = storage.create(new, KEY)
+        assert (info.fenced, info.limbo) == (True, True)
+        storage.release()
+        host.disk.crash()
+
+
 async def test_a_ledger_that_waits_for_its_tombstone_has_it_already_to_everybody() -> None:
     storage = await Host().boot()
     await put(storage, Batch(1, 0))
@@ -938,6 +982,17 @@ def test_a_damaged_range_is_neither_taken_for_none_nor_for_all() -> None:
         for ledger_id in (20, 21, 29):
             with pytest.raises(CorruptDataError, match="is not known"):
                 has_tombstone(txn, ledger_id)
+
+
+def test_what_replaces_damaged_ranges_reaches_to_the_next_sound_one() -> None:
+    store = fresh([3, 10, 20, 21, 30, 40, 50])
+    with store.write() as txn:
+        for first in (3, 10, 40, 50):
+            txn.put(tombstone_key(first), b"x" * 12)
+    replace_damaged_tombstones(store)
+    with store.read() as txn:
+        rows = [decode_tombstone(key, value) for key, value in txn.scan(b"t", b"u")]
+    assert rows == [(3, 21), (30, 30), (40, 50)]
 
 
 def test_no_state_of_a_deleted_ledger_is_left_in_memory() -> None:

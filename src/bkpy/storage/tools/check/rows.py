@@ -30,6 +30,7 @@ from bkpy.storage.index.index import (
     scan_blocks,
     trash_rows,
 )
+from bkpy.storage.index.tombstones import damaged_tombstones
 from bkpy.storage.reads.blocks import check_ids, verify_block
 from bkpy.storage.tools.check.defects import REBUILD, RESTORE, Defect
 from bkpy.storage.tools.check.ledger_rows import LedgerRows, damaged_block, damaged_ledger, damaged_row
@@ -88,6 +89,12 @@ class RowCheck:
         finally:
             self._reader.close()
         self._count_deleted()
+        for first in damaged_tombstones(self._txn):
+            what = (
+                f"a row of the ids of deleted ledgers, from ledger {first} on, is damaged: the next start puts all "
+                "ledgers in limbo for that"
+            )
+            self._found(Defect(self._path, None, None, what, REBUILD))
         for log_id, row in self.logs.items():
             path = f"{self._directory}/{log_name(log_id)}"
             if row is None:

@@ -20,6 +20,7 @@ from bkpy.storage.entry_log.entry_log import LOG_HEADER_BYTES, TRAILER_BYTES, en
 from bkpy.storage.entry_log.scan import LogScan
 from bkpy.storage.identity import read_cookie
 from bkpy.storage.index.index import LogRow, block_key, ledger_key, trash_rows
+from bkpy.storage.index.tombstones import tombstone_key
 from bkpy.storage.journal.format import PAGE_BYTES
 from bkpy.storage.space.deletion import hide
 from bkpy.storage.tools.check.check import Checked, bytes_to_check, check_bookie
@@ -400,6 +401,22 @@ async def test_rows_of_a_deleted_ledger_that_are_still_there_are_no_strays() -> 
     storage.release()
     host.disk.crash()
     assert check(host)[1] == []
+
+
+async def test_a_damaged_row_of_deleted_ledgers_is_told() -> None:
+    host = Host()
+    storage = await host.boot()
+    await add(storage, *(Batch(i, 0) for i in (1, 2)))
+    hidden = await hide(storage, 1)
+    assert hidden is not None
+    assert await hidden.delete()
+    await storage.close()
+    assert check(host)[1] == []
+    values = host.disk.inode("/b/ledgers0/index/data.mdb").rows.values
+    values[tombstone_key(1)] = bytes(12)
+    (finding,) = check(host)[1]
+    assert (finding.path, finding.ledger_id) == ("/b/ledgers0/index", None)
+    assert "from ledger 1 on" in finding.what
 
 
 async def test_a_log_that_goes_while_a_bookie_runs_is_no_damage() -> None:
