@@ -34,7 +34,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a question that is asked during work reads its answer in the event loop",
         "SIGTERM does nothing at the question, and ZooKeeper ends the command's session meanwhile",
-        """    async with contextlib.aclosing(_from_thread(_STANDARD_INPUT)) as chunks:
+        """    async with contextlib.aclosing(_from_thread(STANDARD_INPUT)) as chunks:
         async for chunk in chunks:
             answer += chunk
             if b"\\n" in chunk or len(answer) > _CHUNK_BYTES:

@@ -26,6 +26,8 @@ LOOKED_AT = (ast.Assign, ast.Call, ast.Assert, ast.If, ast.While, ast.IfExp)
 
 # Pauses that are no waiting, by file and function, each with its reason.
 ALLOWED = {
+    ("unit/blocking/test_blocking.py", "interrupted"): "a call that a cancellation does not end at once",
+    ("unit/blocking/test_blocking.py", "reluctant"): "a call that a cancellation does not end at once",
     ("chaos/clients.py", "consume"): "the pace of a load",
     ("chaos/clients.py", "consume_some"): "the pace of a load",
     ("chaos/clients.py", "ledgers"): "the pace of a load",

@@ -17,7 +17,7 @@ from bkpy.errors import FrameTooLargeError
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 
-_STANDARD_INPUT = 0
+STANDARD_INPUT = 0
 _CHUNK_BYTES = 1 << 18
 _CHUNKS_WAITING_MAX = 4
 
@@ -35,14 +35,14 @@ class Input(NamedTuple):
 @contextlib.asynccontextmanager
 async def source(path: str) -> AsyncIterator[Input]:
     """The file, or standard input for `-`, read without blocking the event loop. `OSError` if there is none."""
-    where = _STANDARD_INPUT if path == "-" else path
+    where = STANDARD_INPUT if path == "-" else path
     status = os.stat(where)
     if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
         yield Input(_from_thread(where), None)
         return
     import aiofiles
 
-    async with aiofiles.open(where, "rb", buffering=0, closefd=where != _STANDARD_INPUT) as file:
+    async with aiofiles.open(where, "rb", buffering=0, closefd=where != STANDARD_INPUT) as file:
         yield Input(_pieces(file.read), status.st_size - await file.tell())
 
 
@@ -126,7 +126,7 @@ async def confirm_meanwhile(question: str, nothing: str = "nothing was deleted")
     """As `confirm`, within an event loop: that goes on, which keeps sessions alive, and a signal ends the waiting."""
     asked = _ask(f"{question} [y/N]")
     answer = b""
-    async with contextlib.aclosing(_from_thread(_STANDARD_INPUT)) as chunks:
+    async with contextlib.aclosing(_from_thread(STANDARD_INPUT)) as chunks:
         async for chunk in chunks:
             answer += chunk
             if b"\n" in chunk or len(answer) > _CHUNK_BYTES:

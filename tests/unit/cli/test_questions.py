@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 import pytest
+from tests.waiting import turns
 
 from bkpy.cli import input as inputs
 from bkpy.cli.endings import Terminated
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 def typing(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """Where answers are written."""
     reading, writing = os.pipe()
-    monkeypatch.setattr(inputs, "_STANDARD_INPUT", reading)
+    monkeypatch.setattr(inputs, "STANDARD_INPUT", reading)
     with os.fdopen(reading) as standard_input:
         monkeypatch.setattr(sys, "stdin", standard_input)
         yield writing
@@ -49,7 +50,7 @@ async def test_work_goes_on_during_a_question(typing: int) -> None:
     os.write(typing, b"y")
     threading.Timer(0.3, os.write, (typing, b"es\n")).start()
     asking = asyncio.create_task(confirm_meanwhile("Go on?"))
-    await asyncio.sleep(0.01)
+    await turns()
     assert not asking.done()
     await asking
 
