@@ -14,6 +14,13 @@ SUPERVISOR = "tests/unit/local/test_supervisor.py::"
 
 MUTANTS: list[Mutant] = [
     Mutant(
+        "a local cluster that SIGTERM ends as it starts says that it was Ctrl-C",
+        "a supervisor takes its own stop for somebody's at the keyboard",
+        "        return ended_by\n",
+        "        return INTERRUPTED\n",
+        ("tests/unit/cli/test_local_signals.py::test_the_status_says_which_signal_ended_the_start",),
+    ),
+    Mutant(
         "an arrow key is taken for an escape and letters",
         "an arrow key sorts the table of bkpy cluster top anew, or hides the bookies",
         'return list(_SEQUENCE.sub("", typed.decode(errors="replace")))',
@@ -29,7 +36,7 @@ MUTANTS: list[Mutant] = [
         """    except ZeroDivisionError:
         raise
 """,
-        ("tests/unit/cli/bookie/test_health_command.py::test_what_is_no_address_is_a_wrong_option",),
+        ("tests/unit/cli/bookie/test_health_address.py::test_what_is_no_address_is_a_wrong_option",),
     ),
     Mutant(
         "a question that is asked during work reads its answer in the event loop",

@@ -12,7 +12,7 @@ import click
 
 from bkpy.cli.arguments import NewPath
 from bkpy.cli.connecting import given_settings
-from bkpy.cli.endings import INTERRUPTED
+from bkpy.cli.endings import INTERRUPTED, TERMINATED
 from bkpy.cli.logs import log_format_option
 from bkpy.cli.output.json import json_option, print_json
 from bkpy.cli.output.text import say
@@ -95,7 +95,7 @@ def local(
     if dashboard:
         config.setdefault("metrics_port", 0)  # on a page of its own a bookie says what it does
     cluster = LocalCluster(directory, bookies, config, port=port, rebuild=say)
-    return run(_serve(cluster, restart, dashboard, as_json))
+    return run(serve(cluster, restart=restart, dashboard=dashboard, as_json=as_json))
 
 
 def _check_directory(directory: Path) -> None:
@@ -106,20 +106,28 @@ def _check_directory(directory: Path) -> None:
         raise ConfigError(f"{directory} is not empty and holds no cluster; choose another with --dir")
 
 
-async def _serve(cluster: LocalCluster, restart: bool, dashboard: bool, as_json: bool) -> int:
+async def serve(cluster: LocalCluster, *, restart: bool, dashboard: bool, as_json: bool) -> int:
+    """Run it until a signal comes. Returns the command's status: 0, or that of the signal that ended the start."""
     from bkpy.local.supervisor import Supervisor
 
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopping.set)
+    ended_by = INTERRUPTED
+
+    def stop(status: int) -> None:
+        nonlocal ended_by
+        ended_by = status
+        stopping.set()
+
+    for number, status in ((signal.SIGINT, INTERRUPTED), (signal.SIGTERM, TERMINATED)):
+        loop.add_signal_handler(number, stop, status)
     starting = asyncio.ensure_future(cluster.start())
     await _first(starting, stopping)
     if not starting.done():
         starting.cancel()  # which leaves nothing running
         await asyncio.wait([starting])
         say("bkpy: interrupted; the cluster was not started")
-        return INTERRUPTED
+        return ended_by
     starting.result()
     try:
         _announce(cluster, as_json)
