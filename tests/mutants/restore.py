@@ -29,6 +29,13 @@ MUTANTS = [
         ),
     ),
     Mutant(
+        "copies of restored ledgers are looked for at bookies that are given up",
+        "a restore that goes on without a bookie, and accepts losses, waits for ever",
+        "                given=read_as is not None,",
+        "                given=False,",
+        (_RESTORE + "test_a_ledger_that_stays_open_waits_for_no_bookie_that_is_given_up",),
+    ),
+    Mutant(
         "a row without a key stays without one",
         "a bookie takes no copies of a ledger of which it only has a row of an ended life",
         "        elif not info.key:\n            await self._storage.replace_key(",

@@ -579,6 +579,7 @@ class IntegrityCheck:
                 settings=self._settings,
                 rate=self._rate,
                 count=self._count,
+                given=read_as is not None,
             ).run()
             if isinstance(copied, Copied):
                 self._metrics.copied(copied.entries)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.hooks import cluster_of, collector_of, storage_of
-from tests.in_process import InProcess, contents, rewrite, runtime_here
+from tests.in_process import DEADLINE_S, InProcess, contents, rewrite, runtime_here
 from tests.stepping import naming, run_to
 from tests.unit.replication.repairing import Repairs, held
 from tests.unit.replication.test_integrity import QUICK
@@ -885,6 +885,23 @@ async def test_an_acknowledged_entry_that_is_nowhere_keeps_the_ledger_open(lost:
     metadata, _ = await cluster_of(await lost.client()).catalog.read(writer.ledger_id)
     assert metadata.state is LedgerState.IN_RECOVERY
     assert (await lost.confirm(accept_loss=True)).state is RestoreState.CONFIRMED
+
+
+@pytest.mark.thorough
+async def test_a_ledger_that_stays_open_waits_for_no_bookie_that_is_given_up(lost: Lost) -> None:
+    """Its metadata still name that one, for only closed ledgers get others into places."""
+    writer = await opened(lost.former, (3, 3, 2))
+    await writer.append_batch(payloads(0, 10))
+    replaced_one, absent, _ = writer.ensemble
+    await replaced(lost, writer, replaced_one)
+    await lost.back_up()
+    await lost.lose_metadata()
+    await lost.restore()
+    await lost.join(lost="abcd".replace(absent, ""), absent=absent)
+    with pytest.raises(LedgerRecoveryError):
+        await lost.confirm(without={absent})
+    async with asyncio.timeout(DEADLINE_S):
+        assert (await lost.confirm(without={absent}, accept_loss=True)).state is RestoreState.CONFIRMED
 
 
 @pytest.mark.thorough

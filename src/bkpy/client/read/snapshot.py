@@ -16,10 +16,14 @@ if TYPE_CHECKING:
 
 
 class LedgerSnapshot:
-    """Shared by the range reader and the tails of one ledger."""
+    """Shared by the range reader and the tails of one ledger.
 
-    def __init__(self, metadata: LedgerMetadata) -> None:
+    `given`: the metadata name other bookies to ask than those of the store, which count for nothing.
+    """
+
+    def __init__(self, metadata: LedgerMetadata, *, given: bool = False) -> None:
         self.metadata = metadata
+        self._given = given
         self.confirmed = metadata.last_entry if metadata.state is LedgerState.CLOSED else -1
         self.length = metadata.length
         self._measured = (-1, 0)  # an entry, and the payload bytes up to it
@@ -43,6 +47,8 @@ class LedgerSnapshot:
 
         Raises `NoSuchLedgerError`, `MetadataUnavailableError`.
         """
+        if self._given:
+            return
         metadata, version = await catalog.read(self.ledger_id, fresh=fresh)
         if version < self._version:  # from a server that lags behind
             return

@@ -86,8 +86,11 @@ class FragmentCopy:
         settings: RecoverySettings,
         rate: CopyRate,
         count: CopyCount,
+        given: bool = False,
     ) -> None:
+        """`given`: the metadata are not those of the store, and name other bookies to read from."""
         self._metadata = metadata
+        self._given = given
         self._ledger_id = metadata.ledger_id
         self._copy = copy
         self._target = target
@@ -128,6 +131,7 @@ class FragmentCopy:
             self._context.bookies().readable,
             catalog=self._context.cluster.catalog,
             parts=self._parts,
+            given=self._given,
         )
         copied = 0
         async with aclosing(reader.batches()) as shares:

@@ -47,7 +47,9 @@ class ShareReader:
         *,
         catalog: LedgerCatalog,
         parts: ReplicationParts,
+        given: bool = False,
     ) -> None:
+        """`given`: the metadata are not those of the store (see `LedgerSnapshot`)."""
         self._metadata = metadata
         self._copy = copy
         self._share = copy.share
@@ -55,7 +57,7 @@ class ShareReader:
         self._pool = parts.pool
         self._settings = settings = parts.settings
         self._reader = RangeReader(
-            LedgerSnapshot(metadata),
+            LedgerSnapshot(metadata, given=given),
             codec=self._codec,
             catalog=catalog,
             pool=parts.pool,
