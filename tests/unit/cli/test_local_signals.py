@@ -24,6 +24,7 @@ class Starting:
         await asyncio.Event().wait()
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_the_status_says_which_signal_ended_the_start(number: int, status: int) -> None:
     cluster: Any = Starting(number)

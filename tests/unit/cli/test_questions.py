@@ -36,6 +36,7 @@ def typing(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
                 thread.join()
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize(("number", "ends"), [(signal.SIGTERM, Terminated), (signal.SIGINT, KeyboardInterrupt)])
 def test_a_signal_ends_a_question(typing: int, number: int, ends: type[BaseException]) -> None:
     async def ask() -> None:
