@@ -26,7 +26,11 @@ from tests.sim.world import HostDied
 from .stage import take_frames_of
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from random import Random
+
     from bkpy.client.client import Client
+    from tests.sim.cluster import Bookie
 
     from .plan import Actor
     from .stage import Stage
@@ -51,54 +55,58 @@ async def upgrade(stage: Stage, actor: Actor) -> None:
 
 async def change_journals(stage: Stage, actor: Actor) -> None:
     """Give the bookie more or fewer journals, each time that it has stopped in order."""
-    bookie, rng = stage.bookie(actor.options["bookie"]), stage.schedule.stream(actor.key)
-    for _ in range(actor.options["times"]):
-        await asyncio.sleep(rng.random())
-        async with stage.busy[bookie.host.name]:
-            if stage.ended.is_set():
-                return
-            if not bookie.host.up or bookie.code is not None or stage.is_gone(bookie):
-                continue
-            with contextlib.suppress(HostDied):  # it may give up on its own meanwhile
-                await bookie.stop()
-            if bookie.stopped:
-                left = bookie.settings.journal_directories[: rng.choice((1, 2))]
-                others = [path for n in range(4) if (path := f"/data/journal/{n}") not in left]
-                wanted = [*left, *others[: rng.choice((0, 1, 2))]]
-                dies_at = rng.choice((None, 1, 2, 3, 5, 8, 13, 20))
-                changed = await operators.change_journals(bookie, wanted, dies_at)
-                stage.world.marks[JOURNALS_CHANGED] += changed
-            await stage.start(bookie)
+
+    async def change(bookie: Bookie, rng: Random, turn: int) -> None:
+        with contextlib.suppress(HostDied):  # it may give up on its own meanwhile
+            await bookie.stop()
+        if bookie.stopped:
+            left = bookie.settings.journal_directories[: rng.choice((1, 2))]
+            others = [path for n in range(4) if (path := f"/data/journal/{n}") not in left]
+            wanted = [*left, *others[: rng.choice((0, 1, 2))]]
+            dies_at = rng.choice((None, 1, 2, 3, 5, 8, 13, 20))
+            changed = await operators.change_journals(bookie, wanted, dies_at)
+            stage.world.marks[JOURNALS_CHANGED] += changed
+        await stage.start(bookie)
+
+    await _at_times(stage, actor, change)
 
 
 async def move_directories(stage: Stage, actor: Actor) -> None:
     """Move some of the bookie's directories to other disks, each time that it is down, however it ended."""
+
+    async def move(bookie: Bookie, rng: Random, turn: int) -> None:
+        bookie.grows = 0.0  # directories that are moved and others that join need two starts
+        how = rng.choice(("stop", "crash", "power cut"))
+        if how == "stop":
+            with contextlib.suppress(HostDied):  # it may give up on its own meanwhile
+                await bookie.stop()
+        elif how == "crash":
+            bookie.host.crash()
+        else:
+            bookie.host.power_cut()
+        paths = [*bookie.settings.journal_directories, *bookie.settings.ledger_directories]
+        known = [path for path in paths if bookie.host.disk.exists(f"{path}/{COOKIE_NAME}")]
+        moved = rng.sample(known, rng.randint(0, len(known)))
+        places = {path: f"/disk-{turn}/{number}" for number, path in enumerate(moved)}
+        dies_at = rng.choice((None, 1, 2, 3, 5, 8, 13, 20))
+        by_command = rng.random() < 0.4 or known != paths
+        await operators.move_directories(bookie, places, by_command=by_command, dies_at=dies_at)
+        stage.world.marks[DIRECTORIES_MOVED] += bool(places)
+        await stage.start(bookie)
+
+    await _at_times(stage, actor, move)
+
+
+async def _at_times(stage: Stage, actor: Actor, act: Callable[[Bookie, Random, int], Awaitable[None]]) -> None:
+    """Do it to the bookie now and then while the storm lasts, if it is up with today's code."""
     bookie, rng = stage.bookie(actor.options["bookie"]), stage.schedule.stream(actor.key)
-    bookie.grows = 0.0  # directories that are moved and others that join need two starts
     for turn in range(actor.options["times"]):
         await asyncio.sleep(rng.random())
         async with stage.busy[bookie.host.name]:
             if stage.ended.is_set():
                 return
-            if not bookie.host.up or bookie.code is not None or stage.is_gone(bookie):
-                continue
-            how = rng.choice(("stop", "crash", "power cut"))
-            if how == "stop":
-                with contextlib.suppress(HostDied):  # it may give up on its own meanwhile
-                    await bookie.stop()
-            elif how == "crash":
-                bookie.host.crash()
-            else:
-                bookie.host.power_cut()
-            paths = [*bookie.settings.journal_directories, *bookie.settings.ledger_directories]
-            known = [path for path in paths if bookie.host.disk.exists(f"{path}/{COOKIE_NAME}")]
-            moved = rng.sample(known, rng.randint(0, len(known)))
-            places = {path: f"/disk-{turn}/{number}" for number, path in enumerate(moved)}
-            dies_at = rng.choice((None, 1, 2, 3, 5, 8, 13, 20))
-            by_command = rng.random() < 0.4 or known != paths
-            await operators.move_directories(bookie, places, by_command=by_command, dies_at=dies_at)
-            stage.world.marks[DIRECTORIES_MOVED] += bool(places)
-            await stage.start(bookie)
+            if bookie.host.up and bookie.code is None and not stage.is_gone(bookie):
+                await act(bookie, rng, turn)
 
 
 async def drain(stage: Stage, actor: Actor) -> None:
