@@ -11,6 +11,13 @@ _RARE = "tests/unit/log/test_rare_log_steps.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(
+        "a cancelled batch whose writer fails is complained of",
+        "the log of a service says that an exception was never retrieved, with nothing that anybody could have done",
+        "            batch.whole.exception()  # retrieved",
+        "            # retrieved",
+        ("tests/unit/log/test_producers.py::test_a_cancelled_batch_whose_writer_fails_then_is_nothing_to_complain_of",),
+    ),
+    Mutant(
         "an opener does not read the numbers of ledgers that it closes",
         "an append that survived its writer is appended once more",
         "            if segment.stamp == NUMBERED:\n                producer, sequence",

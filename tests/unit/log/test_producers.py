@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 from contextlib import aclosing
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from tests.unit.log.stepwise_log import all_of
 from tests.unit.log.test_interrupted import HOW, ending
 from tests.unit.log.test_rolling import Dropped
 from tests.unit.log.test_takeovers import AWAY, FAST, GONE, REPLY_LOST, REQUEST_LOST, faulty_client
-from tests.waiting import eventually
+from tests.waiting import eventually, turns
 
 from bkpy.client.client import log_parts
 from bkpy.errors import (
@@ -531,3 +532,25 @@ async def test_sizes_and_limits_do_not_count_the_longer_stamp(cluster: InProcess
         assert await log.append(b"x" * 1000, sequence=0) == 0
     log_list, _ = await log_parts(client).logs.read(NAME)
     assert [segment.payload_bytes for segment in log_list.segments] == [1000]
+
+
+async def test_a_cancelled_batch_whose_writer_fails_then_is_nothing_to_complain_of(cluster: InProcess) -> None:
+    loop = asyncio.get_running_loop()
+    complaints: list[dict[str, Any]] = []
+    loop.set_exception_handler(lambda loop, context: complaints.append(context))
+    client = await cluster.client(write_window_entries=2)
+    log = await client.open_log("orders", create=True, producer="shop")
+    first = asyncio.create_task(log.append_batch([b"0", b"1"], first_sequence=0))
+    second = asyncio.create_task(log.append_batch([b"2", b"3"], first_sequence=2))
+    await asyncio.sleep(0)
+    second.cancel()  # while it waits for room
+    await first
+    for name in "abc":
+        cluster.hang(name)
+    await eventually(lambda: log.next_position == 4)
+    log.abandon()
+    await asyncio.wait([second])
+    del second
+    gc.collect()
+    await turns()
+    assert not complaints

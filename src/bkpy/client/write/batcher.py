@@ -355,6 +355,7 @@ class AppendBatcher:
             entry_id += 1
         if isinstance(batch, PendingBatch) and batch.whole is not None and not batch.whole.done():
             batch.whole.set_exception(failure(batch.first_id, outcome_unknown=outcome_unknown))
+            batch.whole.exception()  # retrieved: its call may have been cancelled
 
     def on_rest(self) -> None:
         self.lac.on_rest()
