@@ -13,7 +13,6 @@ before it deletes the cookie; a bookie that answers, or refuses this client, is 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from typing import TYPE_CHECKING
 
@@ -30,7 +29,7 @@ from bkpy.metadata import paths
 from bkpy.metadata.audit_trail import ActKind, entry_of
 from bkpy.metadata.bookies.cookies import instance_of, read_cookie
 from bkpy.metadata.bookies.draining import Drain, Drains
-from bkpy.metadata.bookies.naming import NamingScan
+from bkpy.metadata.bookies.naming import NamingScan, agreed
 from bkpy.metadata.bookies.retired import RetiredBy, retire
 from bkpy.metadata.store.outcome import Changed, Done, Gone, Missing, NotDone, Superseded, Unknown, to_error
 from bkpy.metadata.store.resolve import read_certainly
@@ -105,9 +104,7 @@ class Decommission:
             await self._scan.wait_for_movers()
             looked = await self._scan.look(looked_at)
             if looked.scan.clear:
-                asked = agree(looked)
-                if inspect.isawaitable(asked):
-                    await asked
+                await agreed(agree(looked))
                 await self._retire(drain)
                 self._own = None
             return looked

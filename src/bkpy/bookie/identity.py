@@ -9,7 +9,6 @@ old one acknowledged; a new bookie under a freed id denies no ledger that is old
 from __future__ import annotations
 
 import contextlib
-import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -19,7 +18,7 @@ from bkpy.errors import BookKeeperError, IdentityError
 from bkpy.metadata import paths
 from bkpy.metadata.audit_trail import ActKind, recorded
 from bkpy.metadata.bookies.cookies import delete_cookie, instance_of, read_cookie, storage_instance, write_cookie
-from bkpy.metadata.bookies.naming import NamingScan
+from bkpy.metadata.bookies.naming import NamingScan, agreed
 from bkpy.metadata.bookies.retired import RetiredBy, read_retired, retire
 from bkpy.metadata.cluster import open_cluster
 from bkpy.metadata.store.outcome import NotDone, to_error
@@ -41,12 +40,6 @@ if TYPE_CHECKING:
     from bkpy.runtime.interfaces import DiskRuntime
 
 _NAMED_MAX: Final = 10  # ledgers that a message names
-
-
-async def _agreed(asked: Awaitable[None] | None) -> None:
-    """Return when the operator has agreed, who is perhaps asked while the event loop goes on."""
-    if inspect.isawaitable(asked):
-        await asked
 
 
 class NamingLedgers(NamedTuple):
@@ -185,7 +178,7 @@ class BookieIdentity:
             if known is None:
                 await self._check_same_storage(plan)
             if plan.steps:
-                await _agreed(agree(plan))
+                await agreed(agree(plan))
                 version = None if known is None else known[1]
                 async with self._recorded(ActKind.COOKIE, "; ".join(plan.steps)):
                     await update.carry_out(plan, lambda cookie: self._write(cluster, cookie, version))
@@ -252,7 +245,7 @@ class BookieIdentity:
             if not force:
                 self._refuse_to_format(plan)
             if plan.files or plan.cookie_goes:
-                await _agreed(agree(plan))
+                await agreed(agree(plan))
                 details = f"{plan.files} files; the cookie {'goes' if plan.cookie_goes else 'stays'}"
                 async with self._recorded(ActKind.FORMAT, details):
                     if known is None:  # an interruption must not leave an id that looks as if no bookie ever had it

@@ -343,9 +343,9 @@ class Client:
         """Fence the ledger, find out where it ends, close it there, and open it for reading.
 
         Its writer, if there still is one, can't append any more. No acknowledged entry is lost. A CLOSED ledger is only
-        opened. Raises `NoSuchLedgerError`, `UnauthorizedError` for a wrong password, and
-        `LedgerRecoveryError` if too few bookies could say where it ends: then it stays IN_RECOVERY, and a later call
-        may succeed. A cancelled call may have fenced the ledger, and a later one goes on.
+        opened. Raises `NoSuchLedgerError`, `UnauthorizedError` for a wrong password, or if too many bookies don't
+        allow this to the client, and `LedgerRecoveryError` if too few could say where it ends: then it stays
+        IN_RECOVERY, and a later call may succeed. A cancelled call may have fenced the ledger, and a later one goes on.
         """
         check_ledger_id(ledger_id)
         check_password(password)

@@ -9,6 +9,7 @@ Invariants: the steps come in this order; a scan counts only if it was made in o
 from __future__ import annotations
 
 import asyncio
+import inspect
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bkpy.errors import BookKeeperError, MetadataConflictError, MetadataUnavailableError, NoSuchLedgerError
@@ -18,11 +19,17 @@ from bkpy.metadata.store.resolve import children_if_there
 from bkpy.protocol.repair.draining import BookieReference, Scan, reference_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from bkpy.config.recovery import RecoverySettings
     from bkpy.metadata.cluster import Cluster
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
+
+
+async def agreed(asked: Awaitable[None] | None) -> None:
+    """Return when the operator has agreed, who is perhaps asked while the event loop goes on."""
+    if inspect.isawaitable(asked):
+        await asked
 
 
 class ReferencingLedgers(NamedTuple):
