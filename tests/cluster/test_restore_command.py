@@ -143,6 +143,17 @@ async def test_a_wiped_tree_is_restored_though_commands_are_killed(tmp_path: Pat
                 assert await eventually(writable, pause_s=0.2, meanwhile=bkpy.BookKeeperError) > found["kept_to"]
                 async with await client.open_log("orders") as log:
                     assert await log.append(b"three") > 2
+            for bookie in cluster.bookies:
+                await bookie.stop()
+            again = uri.removesuffix(root) + "again"
+            words = ("cluster", "restore", file, "--also-from", found["instance_id"])
+            assert (await asyncio.to_thread(as_json, *words, uri=again))["also_from"] == [found["instance_id"]]
+            cluster.root = "/again"
+            await asyncio.gather(*(bookie.start() for bookie in cluster.bookies))
+            await asyncio.to_thread(as_json, "cluster", "restore", "--confirm", uri=again)
+            async with bkpy.connect(again) as client:
+                found_again = [entry.data async for entry in (await client.open_ledger(growing.ledger_id)).read()]
+                assert found_again == entries
         finally:
             await store.close()
 

@@ -17,6 +17,8 @@ _DISPUTES: Final = "tests/unit/bookie/connection/test_key_disputes.py::"
 _SALVAGE: Final = "tests/unit/storage/tools/test_salvage.py::"
 _ABSENT: Final = (_RESTORE + "test_an_absent_bookie_keeps_the_restore_unconfirmed_until_it_is_given_up",)
 
+_AGAIN: Final = (_RESTORE + "test_bookies_that_have_joined_another_restored_cluster_join_once_it_is_named",)
+
 MUTANTS = [
     Mutant(
         "a replay makes a row without a key of an ended life",
@@ -104,8 +106,8 @@ MUTANTS = [
     Mutant(
         "a bookie has the cookie of a restored cluster before its ledgers are in limbo",
         "a crash in between leaves a bookie that denies",
-        "    if restore is None or restore.former not in instances:\n",
-        "    if restore is None or restore.former not in instances or restore.instance_id in instances:\n",
+        "Adoption.MEMBER if set(instances) == {restore.instance_id} else",
+        "Adoption.MEMBER if restore.instance_id in instances else",
         (_RESTORE + "test_a_bookie_some_of_whose_directories_have_joined_goes_on",),
     ),
     Mutant(
@@ -276,9 +278,44 @@ MUTANTS = [
     Mutant(
         "ids go on where they were in the backup",
         "a new ledger meets the entries of a former one",
-        "    high = newest_high + HIGHS_SKIPPED\n",
+        "    high = newest_high + HIGHS_SKIPPED + max(0, int(age_s))\n",
         "    high = newest_high\n",
         _LATER,
+    ),
+    Mutant(
+        "two clusters that are restored from one backup draw the same ids",
+        "a new ledger meets the entries of the first cluster's",
+        "    high = newest_high + HIGHS_SKIPPED + max(0, int(age_s))\n",
+        "    high = newest_high + HIGHS_SKIPPED\n",
+        _AGAIN,
+    ),
+    Mutant(
+        "bookies of a cluster that is named may not join",
+        "the entries of all bookies of a first restored cluster can't be reached",
+        "not {restore.instance_id, restore.former, *restore.also_from}.issuperset(",
+        "not {restore.instance_id, restore.former}.issuperset(",
+        _AGAIN,
+    ),
+    Mutant(
+        "a bookie of another restored cluster is a new one",
+        "its start advises to empty its directories",
+        "        if adoption is Adoption.STRANGER and instances:\n",
+        "        if False:\n",
+        _AGAIN,
+    ),
+    Mutant(
+        "a second call names no further cluster",
+        "bookies that are refused never join",
+        "        found = await _name(store, root, found, also_from, trail, settings)\n",
+        "",
+        (_RESTORE + "test_clusters_whose_bookies_may_join_are_recorded",),
+    ),
+    Mutant(
+        "clusters whose bookies may join are in no record of an act",
+        "nobody can tell who let them join",
+        "    if wider.state is not RestoreState.WRITING:  # until",
+        "    if False:  # until",
+        (_RESTORE + "test_clusters_whose_bookies_may_join_are_recorded",),
     ),
     Mutant(
         "a backup is restored under the root that it is of",

@@ -103,6 +103,8 @@ KEPT_FOR_LATER = "a bookie kept a ledger that the backup does not have"
 COLLECTED_LATER = "ledgers that are younger than a backup were collected"
 GIVEN_UP_IN_RESTORE = "a restore was confirmed without a bookie that was lost meanwhile"
 CONFIRMED_BY_TWO = "two operators confirmed a restore"
+RESTORED_IN_VAIN = "bookies joined a second restored cluster behind a first one"
+CONFIRMED_IN_VAIN = "a restored cluster was confirmed, and lost as well"
 IMPORTED = "a ledger of BookKeeper was imported"
 CREATED_WITHOUT = "a ledger was created without a bookie"
 TAKEN_IN = "a writer took in a bookie that was absent"
@@ -216,6 +218,8 @@ EXPECTED: Mapping[str, tuple[str, ...]] = {
             COLLECTED_LATER,
             GIVEN_UP_IN_RESTORE,
             CONFIRMED_BY_TWO,
+            RESTORED_IN_VAIN,
+            CONFIRMED_IN_VAIN,
             IMPORTED,
             JOURNALS_CHANGED,
             DIRECTORIES_MOVED,

@@ -172,6 +172,7 @@ def encode_restore(restore: Restore) -> bytes:
             "was_disabled": restore.was_disabled,
             "collects_later": restore.collects_later,
             "given_up": restore.given_up,
+            "also_from": restore.also_from,
         }
     )
 
@@ -188,6 +189,7 @@ def _decode(data: bytes) -> Restore:
             take(fields, "was_disabled", bool),
             take(fields, "collects_later", bool),
             tuple(str(one) for one in fields.pop("given_up", ())),  # earlier records have none
+            tuple(str(one) for one in fields.pop("also_from", ())),  # nor these
         )
 
     return _RECORD.decode(data, made)

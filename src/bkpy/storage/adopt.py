@@ -19,7 +19,7 @@ from bkpy.storage.index import index
 from bkpy.storage.open import check_indexes, damaged_index
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Collection
 
     from bkpy.config.bookie import BookieSettings
     from bkpy.protocol.restore.restoring import Restore
@@ -53,7 +53,10 @@ async def adopt_storage(
             if adoption_of({expected.instance_id}, restore) is Adoption.JOIN:
                 await register(expected._replace(instance_id=restore.instance_id).encode())
             return False
-        if adoption_of(instances, restore) is not Adoption.JOIN:
+        adoption = adoption_of(instances, restore)
+        if adoption is Adoption.STRANGER and instances:
+            raise _of_another(instances, restore)
+        if adoption is not Adoption.JOIN:
             return False
         newest = max(cookies.values(), key=lambda cookie: len(cookie.ledger_directories))
         cookie = newest._replace(instance_id=restore.instance_id)
@@ -66,6 +69,16 @@ async def adopt_storage(
         for path in cookies:
             directories.write_to(path, cookie)
     return True
+
+
+def _of_another(instances: Collection[str], restore: Restore) -> IdentityError:
+    others = sorted({*instances} - {restore.instance_id, restore.former, *restore.also_from})
+    return IdentityError(
+        f"the bookie belongs to cluster {', '.join(others)}, but the metadata store is that of cluster "
+        f"{restore.instance_id}, which was restored from a backup of {restore.former}; correct metadata_uri. If the "
+        "bookie's cluster was restored from a backup, too, and is given up: `bkpy cluster restore FILE "
+        f"{' '.join(f'--also-from {one}' for one in others)}`, with the file of this restore, lets its bookies join"
+    )
 
 
 def _check(directories: Directories, cookies: dict[str, Cookie], joined: Cookie) -> None:

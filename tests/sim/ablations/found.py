@@ -67,7 +67,7 @@ FOUND: Final[Mapping[str, Found]] = {
     ),
     "S17 the name of a kept file is not synced": Found("storage", 144, "are unknown, and were not lost", cheap=True),
     "states a state is evicted for another of the same request": Found(
-        "crowd", 54, "ledger 9: on fewer than 2 of their bookies"
+        "crowd", 54, "ledger 17: on fewer than 2 of their bookies"
     ),
     "outcomes a write in doubt counts as not stored": Found("failover", 13, "was acknowledged when"),
 }

@@ -1,10 +1,10 @@
 """The end of a run whose metadata are lost, and restored from a backup that was made in mid-run.
 
 Bookies join the restored cluster in any order, and die now and then, one of them for ever; an operator restores,
-confirms, and tries again what failed, and now and then another one confirms as well. What was ever acknowledged in a
-ledger of the backup is read with equal bytes, and is on every bookie that the restored metadata name; nobody is told
-before that it isn't there; bookies keep what was written to ledgers that the backup doesn't have, until an operator
-lets it go.
+confirms, and tries again what failed, and now and then another one confirms as well, or a first restored cluster is
+lost in the same way. What was ever acknowledged in a ledger of the backup is read with equal bytes, and is on every
+bookie that the restored metadata name; nobody is told before that it isn't there; bookies keep what was written to
+ledgers that the backup doesn't have, until an operator lets it go.
 """
 
 from __future__ import annotations
@@ -32,11 +32,13 @@ from tests.sim.cluster import Tree, held_by
 from tests.sim.coverage_marks import (
     COLLECTED_LATER,
     CONFIRMED_BY_TWO,
+    CONFIRMED_IN_VAIN,
     GIVEN_UP_IN_RESTORE,
     KEPT_FOR_LATER,
     READ_BEFORE_CONFIRMED,
     RESTORED,
     RESTORED_BEYOND_BACKUP,
+    RESTORED_IN_VAIN,
 )
 from tests.sim.stories import PASSWORD
 from tests.sim.world import HostDied
@@ -53,7 +55,7 @@ if TYPE_CHECKING:
 
     from .stage import Stage
 
-ROOT = "/restored"
+FIRST, ROOT = "/first", "/restored"
 DELETES_AGAIN = 30  # times, before nothing else is left to be deleted
 COLLECTS_WITHIN_S = 10.0  # several rounds of every bookie's collection
 _WHEN = "after the metadata were restored, "
@@ -90,17 +92,23 @@ class RestoredCluster:
         self.stage = stage
         self.backup = backup
         self.former = stage.cluster.tree
-        self.tree = Tree(ROOT, self.former.layout, self.former.codec)
+        self.root = ROOT
         self.rng = stage.schedule.stream("restored")
         self.as_backed_up: dict[int, LedgerMetadata] = {}
         self.accepted_loss = False  # by the confirmation
         self.lost = False  # a bookie for ever, since
+        self.written: set[int] = set()  # ledgers of restored clusters
+
+    @property
+    def tree(self) -> Tree:
+        return Tree(self.root, self.former.layout, self.former.codec)
 
     async def play(self) -> None:
         stage = self.stage
         await self._all_die()
+        given_up = await self._restore_in_vain()
         held = {bookie: {i for i, ids in bookie.promises.items() if ids} for bookie in self._bookies()}
-        restored = await stage.within("metadata restored", self._restore())
+        restored = await stage.within("metadata restored", self._restore(given_up))
         self.as_backed_up = {metadata.ledger_id: metadata for metadata in self._ledgers()}
         if left := {i for i in self.backup.ledgers if not self._is_deleted(i)} - self.as_backed_up.keys():
             self._violated("I2", f"the backup lacks ledgers {sorted(left)}, which were there all the time")
@@ -136,6 +144,45 @@ class RestoredCluster:
         for one in supervising:
             _end(one)
 
+    async def _restore_in_vain(self) -> tuple[str, ...]:
+        """Now and then a first restored cluster is lost as well, as bookies join it, or once it is confirmed."""
+        stage, rng = self.stage, self.stage.schedule.stream("restored in vain")
+        if rng.random() < 0.6:
+            return ()
+        self.root = FIRST
+        first = (await stage.within("metadata restored", self._restore())).restore
+        stage.cluster.tree = self.tree
+        joining = asyncio.create_task(self._join())
+        for host in (*stage.clients, stage.operating):
+            stage.boot(host)
+        confirming = asyncio.create_task(stage.on(stage.operating.name, self._confirm_in_vain))
+        await asyncio.sleep(rng.choice((2.0, 10.0, 40.0)) * rng.random())
+        for one in (joining, confirming):
+            _end(one)
+            await asyncio.wait([one])
+        for bookie in stage.cluster.bookies:
+            async with stage.busy[bookie.host.name]:
+                pass
+        data = stage.oracle.data(f"{FIRST}/{paths.RESTORE}")
+        stage.world.marks[RESTORED_IN_VAIN] += 1
+        stage.world.marks[CONFIRMED_IN_VAIN] += data is not None and b'"confirmed"' in data
+        await self._all_die()
+        self.root = ROOT
+        return (first.instance_id,)
+
+    async def _confirm_in_vain(self, client: Client) -> None:
+        """As whoever doesn't know that it will be lost; accepts no losses, and writes something."""
+        while True:
+            try:
+                await self._confirmation(client).run(without=await self._given_up(cluster_of(client).store))
+            except BookKeeperError as error:
+                self.stage.world.record("operator", "did not confirm the first restore", str(error))
+                await self._delete_again(client)
+                await asyncio.sleep(0.5)
+            else:
+                break
+        await self._write_anew(client)
+
     async def _collect_later(self, held: dict[Bookie, set[int]], later: range) -> None:
         """An operator lets go what was created after the backup; then no bookie keeps any of it."""
         if self.stage.schedule.stream("later ledgers").random() < 0.5:
@@ -159,7 +206,7 @@ class RestoredCluster:
 
     def _bookies(self) -> list[Bookie]:
         """Those that the former cluster had. One that was about to join it, or had just been formatted, is new."""
-        oracle, cookies = self.stage.oracle, f"{ROOT}/{paths.COOKIES}"
+        oracle, cookies = self.stage.oracle, f"{self.root}/{paths.COOKIES}"
         return [
             bookie
             for bookie in self.stage.cluster.bookies
@@ -184,16 +231,24 @@ class RestoredCluster:
 
     # --- the store ----------------------------------------------------------------------------------------------------
 
-    async def _restore(self) -> Restored:
+    async def _restore(self, also_from: tuple[str, ...] = ()) -> Restored:
         """The operator's process dies now and then, and loses replies; what it has begun goes on."""
         host, settings = self.stage.operating, MetadataSettings(restore_nodes_max=self.rng.choice((1, 3, 50)))
         unlucky = self.rng.choice((0, 1, 3))
+        late = bool(also_from) and self.rng.random() < 0.5
         while True:
             host.boot()
             if unlucky:
                 host.faults.chances = {"metadata.request_lost": 0.1, "metadata.reply_lost": 0.1}
             restoring = host.start(
-                restore_backup(host.session(), ROOT, host.runtime.files, self.backup.path, settings=settings)
+                restore_backup(
+                    host.session(),
+                    self.root,
+                    host.runtime.files,
+                    self.backup.path,
+                    also_from=() if late else also_from,
+                    settings=settings,
+                )
             )
             await asyncio.wait([restoring], timeout=self.rng.random() ** 3 if unlucky else None)
             host.faults.chances = {}
@@ -202,14 +257,17 @@ class RestoredCluster:
             host.crash()
             if done:
                 with contextlib.suppress(BookKeeperError):  # a reply was lost; whatever else is a defect
-                    return restoring.result()
+                    restored = restoring.result()
+                    if not late:
+                        return restored
+                    late = False  # once more, as bookies are refused
 
     def _ledgers(self) -> Iterable[LedgerMetadata]:
         """Of the restored cluster, as they are stored."""
         metadata = self.stage.world.metadata
         for path in metadata.paths:
-            if path.startswith(f"{ROOT}/"):
-                ledger_id = self.tree.layout.id_of(path.removeprefix(f"{ROOT}/"))
+            if path.startswith(f"{self.root}/"):
+                ledger_id = self.tree.layout.id_of(path.removeprefix(f"{self.root}/"))
                 if ledger_id is not None:
                     yield self.tree.codec.decode(ledger_id, metadata.node(path).data)
 
@@ -225,9 +283,9 @@ class RestoredCluster:
         bookies = self._bookies()
         self.rng.shuffle(bookies)
         for bookie in bookies:
-            bookie.tree = self.tree
-            uri = bookie.settings.metadata_uri.removesuffix(self.former.root) + ROOT
+            uri = bookie.settings.metadata_uri.removesuffix(bookie.tree.root) + self.root
             bookie.settings = bookie.settings.model_copy(update={"metadata_uri": uri})
+            bookie.tree = self.tree
             bookie.mends = True
             bookie.rebuilds |= not _has_begun(bookie)
         late_s = self.rng.choice((0.0, 0.0, 8.0))
@@ -299,7 +357,7 @@ class RestoredCluster:
 
     async def _given_up(self, store: MetadataStore) -> list[str]:
         """The bookies that never come back, as far as the restored cluster knows them."""
-        known = await list_cookies(store, ROOT)
+        known = await list_cookies(store, self.root)
         return [name for name in sorted(self.stage.oracle.gone) if name in known]
 
     async def _confirm_as_well(self, client: Client) -> None:
@@ -325,7 +383,7 @@ class RestoredCluster:
 
     async def _delete_again(self, client: Client) -> None:
         """What was deleted, or truncated, since the backup."""
-        metadata, logs = self.stage.world.metadata, f"{ROOT}/{paths.LOGS}/"
+        metadata, logs = self.stage.world.metadata, f"{self.root}/{paths.LOGS}/"
         names = {path.removeprefix(logs).partition("/")[0] for path in metadata.paths if path.startswith(logs)}
         for name in sorted(names):
             former = self.stage.oracle.data(f"{self.former.root}/{paths.LOGS}/{name}")
@@ -361,6 +419,9 @@ class RestoredCluster:
                 await asyncio.sleep(0.2)
             else:
                 break
+        if writer.ledger_id in self.written:
+            self._violated("I2", f"the id {writer.ledger_id} was given out in the first restored cluster, too")
+        self.written.add(writer.ledger_id)
         if writer.ledger_id in self.as_backed_up or writer.ledger_id in self.stage.oracle.created:
             self._violated("I2", f"the id {writer.ledger_id} was given out twice")
 
@@ -369,7 +430,7 @@ class RestoredCluster:
         if self.accepted_loss:
             return  # the ledgers at the end of a log may be among those that have to be given up one by one
         for name, users in self.stage.logs.items():
-            if self.stage.oracle.data(f"{ROOT}/{paths.LOGS}/{name}") is None:
+            if self.stage.oracle.data(f"{self.root}/{paths.LOGS}/{name}") is None:
                 continue  # it is younger than the backup
             while True:
                 try:
@@ -421,7 +482,7 @@ class RestoredCluster:
             await writer.append(b"too early")
         except BookKeeperError:
             return
-        data = self.stage.oracle.data(f"{ROOT}/{paths.RESTORE}")
+        data = self.stage.oracle.data(f"{self.root}/{paths.RESTORE}")
         if data is not None and b'"confirmed"' not in data:
             self._violated("I1", f"ledger {writer.ledger_id} was written before the restore was confirmed")
 

@@ -51,7 +51,7 @@ from bkpy.metadata.restore_record import encode_restore, read_reports, read_rest
 from bkpy.metadata.store.resolve import children_if_there, read_certainly
 from bkpy.metadata.store.store import NodeExists
 from bkpy.protocol.ledger.ledger_metadata import LedgerState
-from bkpy.protocol.restore.restoring import RestoreState
+from bkpy.protocol.restore.restoring import RestoreState, is_kept
 from bkpy.protocol.wire.messages import Status
 from bkpy.storage.identity import read_cookie, write_cookie
 from bkpy.storage.losses import Losses
@@ -97,9 +97,9 @@ class Lost(InProcess):
             await client.close()
         self.clients.clear()
 
-    async def restore(self) -> Restored:
-        self.root = RESTORED
-        return await restore_backup(self.tree.session(), RESTORED, runtime_here().files, self.file)
+    async def restore(self, root: str = RESTORED, also_from: Collection[str] = ()) -> Restored:
+        self.root = root
+        return await restore_backup(self.tree.session(), root, runtime_here().files, self.file, also_from=also_from)
 
     async def join(self, lost: str = "", absent: str = "", *, mending: bool = True) -> None:
         """Start the bookies on the restored metadata; `lost` ones on empty disks, all with checks if `mending`."""
@@ -1101,6 +1101,77 @@ async def test_a_root_that_is_not_empty_or_the_former_one_is_refused(lost: Lost)
     await back_up(cluster_of(lost.former), files, f"{lost.file}2")
     with pytest.raises(ConfigError, match="another backup"):
         await restore_backup(session, RESTORED, files, f"{lost.file}2")
+
+
+@pytest.mark.parametrize("confirmed", [True, False])
+async def test_bookies_that_have_joined_another_restored_cluster_join_once_it_is_named(
+    lost: Lost, confirmed: bool
+) -> None:
+    """The first one is lost as well, or was of another backup; a copy was moved in it, and a ledger closed."""
+    whole, growing = await closed(lost.former), await opened(lost.former)
+    await growing.append_batch(payloads(0, 10))
+    await lost.back_up()
+    await growing.append_batch(payloads(10, 10))
+    await lost.lose_metadata()
+    first = (await lost.restore()).restore
+    await lost.join()
+    later = -1
+    if confirmed:
+        await lost.confirm()
+        await eventually(lambda: not any(storage_of(node).untrusted for node in lost.nodes))
+        client = await lost.client()
+        later = await closed(client)
+        assert await contents(client, growing.ledger_id) == payloads(0, 20)
+        await lost.start_node("e", mending=True)
+        taken, _ = sorted(set("abcd") & set(await names_of(client, whole)))[:2]
+        await move(client, whole, taken)
+    await lost.lose_metadata()
+    await asyncio.sleep(1.0)
+    second = (await lost.restore("/again")).restore
+    with pytest.raises(
+        IdentityError, match=f"belongs to cluster {first.instance_id}.*--also-from {first.instance_id}`"
+    ):
+        await lost.join()
+    named = await lost.restore("/again", also_from=[first.instance_id])
+    assert named.done
+    assert named.restore == second.joined_from([first.instance_id])
+    await lost.join()
+    await lost.confirm()
+    await eventually(lambda: not any(storage_of(node).untrusted for node in lost.nodes))
+    client = await lost.client()
+    assert await contents(client, whole) == payloads(0, 20)
+    assert await contents(client, growing.ledger_id) == payloads(0, 20)
+    assert is_kept(named.restore, later) == confirmed
+    for node in lost.nodes:
+        run = collector_of(node).begin()
+        assert run is not None
+        await eventually(lambda run=run: run.seconds is not None)
+    if confirmed:
+        assert sum([later in await storage_of(node).held_ledgers(-1, 1 << 20) for node in lost.nodes]) == 3
+    newest = await closed(client)
+    assert newest > named.restore.kept_to >= max(first.kept_to, later)
+    assert await contents(client, newest) == payloads(0, 20)
+
+
+async def test_clusters_whose_bookies_may_join_are_recorded(lost: Lost) -> None:
+    """At the beginning, or by a further call, each once; nobody's own is one of them."""
+    await lost.back_up()
+    session, files = lost.tree.session(), runtime_here().files
+    for root, names in (("/one", ["x", "y"]), ("/other", ["y"])):
+        trail = AuditTrail(session, root, runtime_here(), client_settings(), Actor("alice", "ops-1, pid 7"))
+        made = await restore_backup(session, root, files, lost.file, also_from=names, trail=trail)
+        assert made.restore.also_from == tuple(names)
+        own = (made.restore.instance_id, made.restore.former)
+        for more in ([], ["x", "y", "x", *own], ["x"]):
+            again = await restore_backup(session, root, files, lost.file, also_from=more, trail=trail)
+        assert again.restore.also_from == ("x", "y")
+        details = [record.details for record in await trail.read(await trail.names())]
+        assert [one for one in details if "may join" in one] == (
+            ["bookies of x, y may join"] if root == "/other" else []
+        )
+        assert [one.rpartition(f"cluster {made.restore.former}")[2] for one in details if "backup of" in one] == [
+            "".join(f", and bookies of {name}" for name in names)
+        ]
 
 
 @pytest.mark.thorough

@@ -15,6 +15,8 @@ from bkpy.cli.output.text import say
 from bkpy.cli.running import interruptible, run
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from bkpy.admin.restore_confirmation import ConfirmationProgress
     from bkpy.metadata.backup.backup import BackedUp
     from bkpy.metadata.backup.restore import Restored
@@ -56,6 +58,13 @@ async def _backup(uri: str, path: str) -> BackedUp:
 @click.command()
 @click.argument("file", metavar="[FILE]", required=False, type=NewPath(dir_okay=False))
 @connect_option
+@click.option(
+    "--also-from",
+    metavar="CLUSTER",
+    multiple=True,
+    help="With FILE: let the bookies of this cluster join, too. It was restored before, and is given up: ledgers that "
+    "were created in it are in no metadata then. May be given again.",
+)
 @click.option("--confirm", is_flag=True, help="Finish the restore of the cluster at URI, after all bookies joined it.")
 @click.option(
     "--without",
@@ -77,6 +86,7 @@ async def _backup(uri: str, path: str) -> BackedUp:
 def restore(
     file: str | None,
     uri: str,
+    also_from: tuple[str, ...],
     confirm: bool,
     without: tuple[str, ...],
     accept_loss: bool,
@@ -93,9 +103,11 @@ def restore(
         raise click.UsageError("give FILE to restore a backup, or --confirm to finish a restore")
     if not confirm and (without or accept_loss or collect_later_ledgers):
         raise click.UsageError("--without, --accept-loss and --collect-later-ledgers go with --confirm")
+    if confirm and also_from:
+        raise click.UsageError("--also-from goes with FILE")
     if file is not None:
         with interruptible("the restore isn't whole: run it again with the same file"):
-            _show_restored(run(_restore(uri, os.path.abspath(file))), as_json)
+            _show_restored(run(_restore(uri, os.path.abspath(file), also_from)), as_json)
         return
     with interruptible("the restore isn't confirmed: run this again"):
         done = run(_confirm(uri, set(without), accept_loss=accept_loss, collect_later=collect_later_ledgers))
@@ -110,6 +122,7 @@ def _json(done: Restore) -> dict[str, Any]:
         "state": done.state.value,
         "instance_id": done.instance_id,
         "former_instance_id": done.former,
+        "also_from": done.also_from,
         "kept_from": done.kept_from,
         "kept_to": done.kept_to,
         "collects_later_ledgers": done.collects_later,
@@ -122,12 +135,14 @@ def _show_restored(done: Restored, as_json: bool) -> None:
         return
     if done.done:
         click.echo(f"this backup was restored here before; its state is {done.restore.state}")
+        if done.restore.also_from:
+            click.echo(f"bookies of these clusters may join, too: {', '.join(done.restore.also_from)}")
         return
     click.echo(f"restored {done.ledgers:,} ledgers, {done.nodes:,} nodes in all, as cluster {done.restore.instance_id}")
     click.echo("Nothing can be written yet. Start every bookie with this URI, then: bkpy cluster restore --confirm")
 
 
-async def _restore(uri: str, path: str) -> Restored:
+async def _restore(uri: str, path: str, also_from: Collection[str]) -> Restored:
     from bkpy.metadata.audit_trail import AuditTrail, client_actor
     from bkpy.metadata.backup.restore import restore_backup
     from bkpy.runtime.system import RealFiles
@@ -143,6 +158,7 @@ async def _restore(uri: str, path: str) -> Restored:
                 root,
                 RealFiles(),
                 path,
+                also_from=also_from,
                 settings=given,
                 trail=trail,
                 verified=lambda count: bar.update(verifying, completed=count),

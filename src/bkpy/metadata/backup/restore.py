@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
 
@@ -60,6 +61,7 @@ async def restore_backup(
     files: Files,
     path: str,
     *,
+    also_from: Collection[str] = (),
     settings: MetadataSettings = _DEFAULTS,
     trail: AuditTrail | None = None,
     verified: Callable[[int], None] = lambda count: None,
@@ -67,7 +69,9 @@ async def restore_backup(
 ) -> Restored:
     """Restore the backup in the file `path` under `root`; a second call with the same file goes on where one ended.
 
-    The last transaction has the record of the act, for `trail`, which is of the restored cluster.
+    `also_from`: clusters that were restored before, and are given up: their bookies join, as those of the backup's own;
+    a further call may name them, too. The last transaction has the record of the act, for `trail`, which is of the
+    restored cluster.
     Raises `ConfigError` for a root that isn't empty, or is that of the backup, and for a backup of another layout than
     long-hierarchical; `CorruptDataError` for a damaged file; `MetadataUnavailableError`.
     """
@@ -86,13 +90,12 @@ async def restore_backup(
         ends = _LogEnds()
         end = await verify(reader, verified, ends.look)
         found = await _begun(store, root, end.checksum, path)
-        if found is not None and found.restore.state is not RestoreState.WRITING:
-            return Restored(found.restore, end.nodes, end.ledgers, True, True)
         resumed = found is not None
-        await check_root_above(store, root)
         if found is None:
+            await check_root_above(store, root)
             try:
-                ids = ids_after(end.newest_high, header.kept_from)
+                age_s = store.runtime.clock.time() - header.time_ms / 1000
+                ids = ids_after(end.newest_high, header.kept_from, age_s)
             except ValueError as error:
                 raise ConfigError(f"{path} can't be restored: {error}") from error
             new = Restore(
@@ -103,9 +106,12 @@ async def restore_backup(
                 ids.kept_from,
                 ids.kept_to,
             )
-            await _begin(store, root, new, settings)
+            await _begin(store, root, new.joined_from(also_from), settings)
             found = await _begun(store, root, end.checksum, path)
             assert found is not None
+        found = await _name(store, root, found, also_from, trail, settings)
+        if found.restore.state is not RestoreState.WRITING:
+            return Restored(found.restore, end.nodes, end.ledgers, True, True)
         writer = _Writer(store, root, header.time_ms, settings, wrote, ends.deleted)
         was_disabled = False
         async with contextlib.aclosing(reader.nodes()) as nodes:
@@ -115,8 +121,8 @@ async def restore_backup(
         await writer.flush()
         if reader.end != end:
             raise CorruptDataError("the file has changed while it was restored", path=path)
-        details = f"from a backup of cluster {header.instance_id}"
-        audit = await entry_of(trail, ActKind.RESTORE, root, details)
+        origins = ", and bookies of ".join((header.instance_id, *found.restore.also_from))
+        audit = await entry_of(trail, ActKind.RESTORE, root, f"from a backup of cluster {origins}")
         restored = await _finish(store, root, found, audit, was_disabled=was_disabled, settings=settings)
         return Restored(restored.restore, end.nodes, end.ledgers, resumed, False)
 
@@ -156,6 +162,27 @@ async def _begin(store: MetadataStore, root: str, restore: Restore, settings: Me
             assert_never(outcome)
 
 
+async def _name(
+    store: MetadataStore,
+    root: str,
+    found: StoredRestore,
+    also_from: Collection[str],
+    trail: AuditTrail | None,
+    settings: MetadataSettings,
+) -> StoredRestore:
+    """Let the bookies of these clusters join, too; nothing is written if they may already."""
+    wider = found.restore.joined_from(also_from)
+    if wider == found.restore:
+        return found
+    audit: Sequence[Create] = ()
+    if wider.state is not RestoreState.WRITING:  # until then the last transaction says so
+        details = f"bookies of {', '.join(wider.also_from)} may join"
+        audit = await entry_of(trail, ActKind.RESTORE, root, details)
+    return await write_restore(
+        store, root, wider, found.version, audit, attempts_max=settings.metadata_write_attempts_max
+    )
+
+
 async def _finish(
     store: MetadataStore,
     root: str,
@@ -181,17 +208,9 @@ async def _finish(
         Create(f"{root}/{paths.INSTANCE_ID}", restore.instance_id.encode()),
         *audit,
     ]
-    advanced = Restore(
-        RestoreState.RESTORED,
-        restore.instance_id,
-        restore.former,
-        restore.checksum,
-        restore.kept_from,
-        restore.kept_to,
-        was_disabled,
-    )
+    restored = dataclasses.replace(restore.advanced(), was_disabled=was_disabled)
     return await write_restore(
-        store, root, advanced, found.version, visible, attempts_max=settings.metadata_write_attempts_max
+        store, root, restored, found.version, visible, attempts_max=settings.metadata_write_attempts_max
     )
 
 

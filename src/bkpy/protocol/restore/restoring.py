@@ -7,7 +7,8 @@
 
 The restored metadata are older than the bookies' entries: since then ledgers may have been closed, moved, deleted or
 created. So the restored cluster is a new generation, with an instance id of its own. A bookie of the *former* instance
-joins it by putting all its ledgers in limbo first: from then on it denies nothing, whatever the metadata say.
+joins it by putting all its ledgers in limbo first: from then on it denies nothing, whatever the metadata say. So may
+bookies that have joined another restored cluster meanwhile, which an operator gives up and names (`also_from`).
 
     event after the backup    the restored metadata say           what keeps every acknowledged entry
     ------------------------  ----------------------------------  -----------------------------------------------
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
 
 SEQUENCE_BITS = 31
-# Highs of the long layout that a restore skips: two thousand milliards of ids, which nobody draws in between.
+# Highs of the long layout that a restore skips, and another one for each second since the backup: two milliards of ids
+# each, which nobody draws in between, and two clusters that are restored from one backup don't draw the same ones.
 HIGHS_SKIPPED = 1024
 
 
@@ -67,7 +69,8 @@ class Restore:
 
     `instance_id` is the cluster's, `former` that of the cluster in the backup. `checksum` names the backup. Ledgers
     from `kept_from` to `kept_to` may have been created after the backup. `was_disabled`: re-replication was off then.
-    `given_up`: the bookies that it was closed without, sorted; others have taken their places.
+    `given_up`: the bookies that it was closed without, sorted; others have taken their places. `also_from`: clusters
+    that were restored before, sorted, whose bookies may join as those of the former one.
     """
 
     state: RestoreState
@@ -79,6 +82,12 @@ class Restore:
     was_disabled: bool = False
     collects_later: bool = False  # an operator has decided that ledgers created after the backup may go
     given_up: tuple[str, ...] = ()
+    also_from: tuple[str, ...] = ()
+
+    def joined_from(self, instances: Collection[str]) -> Restore:
+        """With bookies of these clusters joining, too."""
+        more = {*self.also_from, *instances} - {self.instance_id, self.former}
+        return dataclasses.replace(self, also_from=tuple(sorted(more)))
 
     def advanced(self) -> Restore:
         """The next state. `ValueError` behind CONFIRMED."""
@@ -122,12 +131,13 @@ class IdRange(NamedTuple):
     kept_to: int
 
 
-def ids_after(newest_high: int, kept_from: int) -> IdRange:
+def ids_after(newest_high: int, kept_from: int, age_s: float) -> IdRange:
     """Where ids go on behind all that were drawn after a backup. `ValueError` if there are none left.
 
-    `newest_high`: at the end of the backup; `kept_from`: the lowest id whose ledger it may have missed.
+    `newest_high`: at the end of the backup; `kept_from`: the lowest id whose ledger it may have missed; `age_s`: of the
+    backup.
     """
-    high = newest_high + HIGHS_SKIPPED
+    high = newest_high + HIGHS_SKIPPED + max(0, int(age_s))
     if high >= 1 << (63 - SEQUENCE_BITS):
         raise ValueError("the cluster has no ledger ids left")
     return IdRange(high, kept_from, (high << SEQUENCE_BITS) - 1)
@@ -137,16 +147,19 @@ class Adoption(enum.Enum):
     """What a bookie's directories have to do with a restored cluster."""
 
     MEMBER = "they belong to it already"
-    JOIN = "they belong to the cluster in the backup: all their ledgers go into limbo first"
+    JOIN = "they belong to the cluster in the backup, or one also named: all their ledgers go into limbo first"
     STRANGER = "they are new, or another cluster's"
 
 
 def adoption_of(instances: Collection[str], restore: Restore | None) -> Adoption:
     """By the instance ids in the directories' cookies. Some may be new already, after a start that was interrupted."""
-    if restore is None or restore.former not in instances:
-        own = restore is not None and set(instances) == {restore.instance_id}
-        return Adoption.MEMBER if own else Adoption.STRANGER
-    return Adoption.JOIN if set(instances) <= {restore.former, restore.instance_id} else Adoption.STRANGER
+    if (
+        restore is None
+        or not instances
+        or not {restore.instance_id, restore.former, *restore.also_from}.issuperset(instances)
+    ):
+        return Adoption.STRANGER
+    return Adoption.MEMBER if set(instances) == {restore.instance_id} else Adoption.JOIN
 
 
 def widened(metadata: LedgerMetadata, bookies: Sequence[str]) -> LedgerMetadata:

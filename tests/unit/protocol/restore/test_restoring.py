@@ -69,10 +69,12 @@ def test_ledgers_that_may_be_later_are_kept_until_an_operator_decides() -> None:
 
 
 def test_ids_go_on_behind_all_that_were_drawn_and_end() -> None:
-    assert ids_after(5, 3) == (5 + HIGHS_SKIPPED, 3, ((5 + HIGHS_SKIPPED) << SEQUENCE_BITS) - 1)
-    assert ids_after(LAST_HIGH - HIGHS_SKIPPED, 3).high == LAST_HIGH
+    assert ids_after(5, 3, 0.9) == (5 + HIGHS_SKIPPED, 3, ((5 + HIGHS_SKIPPED) << SEQUENCE_BITS) - 1)
+    assert ids_after(5, 3, -7) == ids_after(5, 3, 0)
+    assert ids_after(5, 3, 60.5).high == 65 + HIGHS_SKIPPED
+    assert ids_after(LAST_HIGH - HIGHS_SKIPPED, 3, 0).high == LAST_HIGH
     with pytest.raises(ValueError, match="no ledger ids left"):
-        ids_after(LAST_HIGH - HIGHS_SKIPPED + 1, 3)
+        ids_after(LAST_HIGH - HIGHS_SKIPPED, 3, 1)
 
 
 def test_directories_join_only_where_all_are_of_the_former_cluster_or_the_new_one() -> None:
@@ -92,6 +94,12 @@ def test_directories_join_only_where_all_are_of_the_former_cluster_or_the_new_on
         ("old", "new", "other"): Adoption.STRANGER,
     }
     assert adoption_of(("old",), None) is Adoption.STRANGER
+    named = RESTORE.joined_from(("other", "new", "old", "other"))
+    assert named.also_from == ("other",)
+    assert {instances for instances in found if adoption_of(instances, named) is Adoption.JOIN} == set(found) - {
+        (),
+        ("new",),
+    }
 
 
 def test_a_log_leaves_a_gap_behind_a_closed_ledger_once() -> None:
