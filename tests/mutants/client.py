@@ -34,7 +34,38 @@ _RIGHTS: Final = (
 )
 _TOLD_AGAIN: Final = "tests/unit/client/write/test_idle_writers.py::test_what_too_few_bookies_were_told_is_told_again"
 
+_CLOSED: Final = (_LIFETIME + "test_a_call_under_way_says_that_the_client_was_closed_and_not_that_bookies_are_away",)
+
 MUTANTS: list[Mutant] = [
+    # --- a client that is closed during a call ----------------------------------------------------------------------
+    Mutant(
+        "a request is told that its bookie is away as the client is closed",
+        "callers try again what can never succeed",
+        'self._went_down(ClosedMeanwhileError("the client was',
+        'self._went_down(BookieUnavailableError("the client was',
+        _CLOSED,
+    ),
+    Mutant(
+        "an error of a closed client looks as if it could pass",
+        "callers try again what can never succeed",
+        'as if this one were away."""\n\n    retriable = False\n',
+        'as if this one were away."""\n',
+        _CLOSED,
+    ),
+    Mutant(
+        "a reader takes the end of its client for bookies that are away",
+        "callers try again what can never succeed",
+        "            if isinstance(error, ClientClosedError):\n                raise error.renewed(",
+        "            if False:\n                raise error.renewed(",
+        _CLOSED,
+    ),
+    Mutant(
+        "a recovery takes the end of its client for bookies that are away",
+        "callers try again what can never succeed",
+        "        if isinstance(error, ClientClosedError):\n            raise error\n",
+        "",
+        _CLOSED,
+    ),
     # --- iterators that survive a time-out --------------------------------------------------------------------------
     Mutant(
         "a bookie's refusal ends every recovery",

@@ -9,6 +9,13 @@ _RECORDS = "tests/unit/metadata/test_stored_record.py::"
 
 MUTANTS: list[Mutant] = [
     Mutant(
+        "a byte order mark is no TOML",
+        "a file that an editor has begun with one is refused, and shows nothing wrong",
+        'tomllib.loads(data.decode("utf-8-sig"))',
+        "tomllib.loads(data.decode())",
+        ("tests/unit/config/test_config.py::test_a_file_may_begin_with_a_byte_order_mark",),
+    ),
+    Mutant(
         "sizes of settings may be larger than 64 bits",
         "the bookie ends with an unexpected OverflowError, which names no setting",
         "Mebibytes = Annotated[int, Field(gt=0, le=SIZE_MAX // MIB)]",

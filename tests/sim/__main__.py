@@ -18,10 +18,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
     parser.add_argument("scenario", choices=RUNS)
     parser.add_argument("seed", type=int)
-    parser.add_argument("--seeds", type=int, default=0, help="how many seeds to run, from that one on")
+    parser.add_argument("--seeds", type=int, help="how many seeds to run, from that one on")
     parser.add_argument("--few", action="store_true", help="say which few of them go through all that is expected")
     arguments = parser.parse_args()
-    if arguments.seeds:
+    if arguments.seeds is not None:
+        if arguments.seeds < 1:
+            parser.error("--seeds: at least one")
         return run_range(arguments.scenario, arguments.seed, arguments.seeds, few=arguments.few)
     return run_one(arguments.scenario, arguments.seed)
 

@@ -699,6 +699,7 @@ INHERITED = {
     "blocking.poll.BlockingPoll": "its heir is made from the client",
     "errors.BookKeeperError": "what is caught says how much is",
     "errors.BookieUnavailableError": "what is caught says how much is",
+    "errors.ClientClosedError": "what is caught says how much is",
     "errors.CallerError": "what is caught says how much is",
     "errors.ClusterError": "what is caught says how much is",
     "errors.DiskError": "what is caught says how much is",

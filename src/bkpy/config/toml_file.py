@@ -18,6 +18,6 @@ def read_toml(path: str) -> dict[str, Any]:
     if len(data) > _BYTES_MAX:
         raise ValueError(f"it has over {_BYTES_MAX} bytes")
     try:
-        return tomllib.loads(data.decode())
+        return tomllib.loads(data.decode("utf-8-sig"))  # some editors put a mark before the text
     except RecursionError:
         raise ValueError("it is nested too deeply") from None

@@ -25,6 +25,7 @@ from bkpy.client.iteration import raised_where_awaited
 from bkpy.client.read.range_pipeline import RangePipeline
 from bkpy.errors import (
     BookKeeperError,
+    ClientClosedError,
     CorruptDataError,
     DigestMismatchError,
     LedgerClosedError,
@@ -276,11 +277,14 @@ class LedgerRecovery:
         if self._metadata.state is LedgerState.OPEN:
             raise MetadataConflictError("the ledger's metadata kept changing", ledger_id=self._ledger_id)
 
-    def _note_refusal(self, error: BookKeeperError) -> None:
+    def _note_failure(self, error: BookKeeperError) -> None:
         """The bookie's file of rights may not be the others': it counts as one that failed, while others are enough.
 
-        Who gives up a bookie's word, or asks for that of all, has to be allowed to hear it.
+        Who gives up a bookie's word, or asks for that of all, has to be allowed to hear it. The end of the client is
+        raised.
         """
+        if isinstance(error, ClientClosedError):
+            raise error
         if isinstance(error, UnauthorizedError):
             if self._giving_up is not None or self._everywhere is not None:
                 raise error
@@ -346,7 +350,7 @@ class LedgerRecovery:
                         self._answers[bookie_id] = "fenced"
                         fencing.fenced(index)
                     except BookKeeperError as e:
-                        self._note_refusal(e)
+                        self._note_failure(e)
                         self._answers[bookie_id] = self._seen[bookie_id] = e.message
                         self._without_answer |= e.retriable
                         if self._is_given_up(bookie_id) or self._cannot_tell(e):
@@ -472,7 +476,7 @@ class LedgerRecovery:
         try:
             reply, found = asked.result()
         except BookKeeperError as e:
-            self._note_refusal(e)
+            self._note_failure(e)
             self._answers[bookie_id] = e.message
             if self._cannot_tell(e):
                 rest = (forward.next, forward.last)

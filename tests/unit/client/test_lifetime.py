@@ -18,7 +18,11 @@ from bkpy.client.client import Client, open_client
 from bkpy.config.client import client_settings
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
+
+    from bkpy.client.read.reader import LedgerReader
+    from bkpy.log.reader import LogReader
 
 
 async def new_client(cluster: InProcess) -> Client:
@@ -129,3 +133,61 @@ async def test_a_writer_that_has_ended_needs_no_cycle_collector(cluster: InProce
         assert (await use())() is None
     finally:
         gc.enable()
+
+
+CALLS: dict[str, Callable[[Client, LedgerReader, LogReader], Awaitable[object]]] = {
+    "open_ledger": lambda client, reader, log: client.open_ledger(reader.ledger_id),
+    "recover_ledger": lambda client, reader, log: client.recover_ledger(reader.ledger_id),
+    "read_last_add_confirmed": lambda client, reader, log: reader.read_last_add_confirmed(),
+    "read": lambda client, reader, log: anext(reader.read()),
+    "read_log": lambda client, reader, log: client.read_log(log.name),
+    "open_log": lambda client, reader, log: client.open_log(log.name),
+    "refresh": lambda client, reader, log: log.refresh(),
+    "lag_at": lambda client, reader, log: log.lag_at(0),
+    "close_ledger": lambda client, reader, log: bkpy.AdminClient(client).close_ledger(reader.ledger_id),
+}
+
+
+@pytest.mark.parametrize("away", ["", "a"])
+async def test_a_call_under_way_says_that_the_client_was_closed_and_not_that_bookies_are_away(
+    cluster: InProcess, away: str
+) -> None:
+    """Nobody need try that again; one bookie had failed before, or none."""
+    other = await cluster.client()
+    writer = await other.create_ledger(ensemble_size=3)
+    for _ in range(2):  # the second one tells that the first is confirmed
+        await writer.append(b"x")
+    log = await other.open_log("orders", create=True)
+    await log.append(b"x")
+    for name, call in CALLS.items():
+        client = await new_client(cluster)
+        reader = await client.open_ledger(writer.ledger_id)
+        log_reader = await client.read_log("orders")
+        for bookie in "abc":
+            if bookie in away:
+                cluster.kill(bookie)
+            else:
+                cluster.hang(bookie)
+        under_way = asyncio.ensure_future(call(client, reader, log_reader))
+        await asyncio.sleep(0.5)
+        assert not under_way.done(), name
+        await client.close()
+        with pytest.raises(bkpy.ClientClosedError) as raised:
+            await under_way
+        assert not raised.value.retriable, name
+        for bookie in "abc":
+            await cluster.restart(bookie)
+
+
+async def test_an_acknowledgement_of_durability_under_way_says_that_the_client_was_closed(cluster: InProcess) -> None:
+    client = await new_client(cluster)
+    writer = await client.create_ledger(deferred_sync=True)
+    await writer.append(b"x")
+    for name in "abc":
+        cluster.hang(name)
+    forcing = asyncio.ensure_future(writer.force())
+    await asyncio.sleep(0.5)
+    with pytest.warns(ResourceWarning):
+        await client.close()
+    with pytest.raises(bkpy.ClientClosedError):
+        await forcing

@@ -274,6 +274,20 @@ def test_a_switch_is_true_or_false(text: str, value: bool) -> None:
         load_bookie_settings(None, {"BKPY_JOURNAL_WRITE_DATA": "no"}, given)
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    """As some editors, of Windows above all, begin every file."""
+    file = tmp_path / "bookie.toml"
+    file.write_text(
+        'metadata_uri = "zk://h:1/r"\njournal_directories = ["/j"]\nledger_directories = ["/l"]\n', encoding="utf-8-sig"
+    )
+    assert file.read_bytes()[:3] == b"\xef\xbb\xbf"
+    assert load_bookie_settings(str(file), {}, {}).metadata_uri == "zk://h:1/r"
+    file.write_text('["ledgers"]\nalice = ["read"]\n', encoding="utf-8-sig")
+    with pytest.raises(ConfigError) as raised:
+        load_bookie_settings(str(file), {}, {})
+    assert "not TOML" not in raised.value.message
+
+
 def test_a_file_that_never_ends_is_refused() -> None:
     """As a device that was named by mistake: read whole, it takes all memory."""
     with pytest.raises(ConfigError, match="not TOML: it has over 16777216 bytes"):

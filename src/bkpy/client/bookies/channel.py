@@ -20,7 +20,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from bkpy.client.bookies.connection import BookieConnection, ChannelConnection, ChannelOwner, FrameWriter
-from bkpy.client.bookies.dialling import Dialler, copy_of, hung_up, not_welcome
+from bkpy.client.bookies.dialling import ClosedMeanwhileError, Dialler, copy_of, hung_up, not_welcome
 from bkpy.errors import BookieUnavailableError, BookKeeperError, FrameTooLargeError, ProtocolError
 from bkpy.protocol.wire import frame as wire
 from bkpy.protocol.wire import messages as m
@@ -373,7 +373,7 @@ class BookieChannel:
     def _unavailable(self) -> BookKeeperError:
         self._used_at = self._runtime.clock.monotonic()
         if self._error is None:
-            return BookieUnavailableError("the client is closed", bookie=self.bookie_id)
+            return ClosedMeanwhileError("the client is closed", bookie=self.bookie_id)
         return self._error.renewed(bookie=self.bookie_id)
 
     # --- connecting -------------------------------------------------------------------------------------------------
@@ -601,4 +601,4 @@ class BookieChannel:
         connection, self._connection = self._connection, None
         if connection is not None and connection.transport is not None:
             connection.transport.abort()  # `close` would wait for a hung bookie to take what was not sent yet
-        self._went_down(BookieUnavailableError("the client is closed", bookie=self.bookie_id))
+        self._went_down(ClosedMeanwhileError("the client was closed during the call", bookie=self.bookie_id))

@@ -10,6 +10,7 @@ from bkpy.config.address import split_address
 from bkpy.errors import (
     BookieUnavailableError,
     BookKeeperError,
+    ClientClosedError,
     ProtocolError,
     TlsError,
     UnauthorizedError,
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bkpy.config.client import ClientSettings
+
+
+class ClosedMeanwhileError(ClientClosedError, BookieUnavailableError):
+    """The client was closed while a bookie was asked; a call that asks others next goes on as if this one were away."""
+
+    retriable = False
 
 
 class Dialler:

@@ -162,6 +162,9 @@ class LedgerReader:
         finally:
             for task in tasks:
                 task.cancel()
+        for error in errors:
+            if isinstance(error, ClientClosedError):
+                raise error.renewed(ledger_id=self.ledger_id)
         kinds = {type(error) for error in errors}
         not_shown = kinds.pop() if kinds in ({TlsError}, {UnauthorizedError}) else BookieUnavailableError
         raise not_shown(
