@@ -11,6 +11,13 @@ _RARE = "tests/unit/log/test_rare_log_steps.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(
+        "the tail that polls follow holds their reader",
+        "a reader that is polled and forgotten goes on for ever, with six tasks and long polls",
+        "LogPoll(self._follow_apart)",
+        "LogPoll(self._following)",
+        ("tests/unit/log/test_log_poll.py::test_a_reader_that_was_polled_leaves_nothing_behind",),
+    ),
+    Mutant(
         "the average of an open ledger's entries stays that of the first length that was told",
         "a stream's batch that is bounded in bytes has many times as many",
         "self._measured = max(self._measured, confirmed.measured)",

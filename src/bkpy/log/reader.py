@@ -81,7 +81,8 @@ class LogReader:
         self._runtime: Runtime = parts.shared.runtime
         self._readers: dict[int, LedgerReader] = {}  # of segments that aren't sealed in the list
         self._tails: set[LogTail] = set()
-        self._poll = LogPoll(self._following)
+        self._polled: LogReader | None = None  # whose tail polls follow: its tasks don't hold this one
+        self._poll = LogPoll(self._follow_apart)
         self._closed = False
 
     # --- what is known ----------------------------------------------------------------------------------------------
@@ -392,6 +393,12 @@ class LogReader:
             return await self._poll.poll(min(max_entries, sys.maxsize), timeout)
         except StopAsyncIteration:  # `close` has ended its tail, which has no other end
             raise self._closed_error() from None
+
+    def _follow_apart(self, first: int | None) -> Stepwise:
+        """The same for polls. A reader that is forgotten is collected, and with it what ends these tasks."""
+        if self._polled is None:
+            self._polled = LogReader(self._snapshot, self._password, parts=self._parts, segments=self._segments)
+        return self._polled._following(first)
 
     def seek(self, position: int) -> None:
         """The next `poll` begins at this position. Raises `RuntimeError` while another task polls."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import random
+import weakref
 from contextlib import aclosing
 from itertools import count
 from typing import TYPE_CHECKING
@@ -67,6 +69,25 @@ async def test_a_poll_returns_what_there_is_and_waits_for_more(cluster: InProces
         await reader.poll()
     with pytest.raises(ClientClosedError):
         reader.seek(0)
+
+
+@pytest.mark.parametrize("closed", [True, False])
+async def test_a_reader_that_was_polled_leaves_nothing_behind(cluster: InProcess, closed: bool) -> None:
+    """Closed, or just forgotten while its tail waits for more."""
+    client = await cluster.client(**FAST)
+    async with await client.open_log("orders", create=True) as log:
+        await log.append(b"0")
+        idle = set(left_running(client))
+        reader = await client.read_log("orders")
+        assert numbers(await reader.poll()) == [0]
+        await eventually(lambda: any(name.startswith("long poll") for name in left_running(client)))
+        gone = weakref.ref(reader)
+        if closed:
+            await reader.close()
+        del reader
+        gc.collect()
+        assert gone() is None
+        await eventually(lambda: set(left_running(client)) <= idle)
 
 
 async def test_polls_that_wait_for_nothing_find_what_came_since_the_last_one(cluster: InProcess) -> None:
