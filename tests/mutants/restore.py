@@ -304,6 +304,13 @@ MUTANTS = [
         _AGAIN,
     ),
     Mutant(
+        "directories join a restored cluster beside a process that has their bookie's id",
+        "the bookie that was rebuilt while they were away is shut out, with all that it holds",
+        '        await self._await_free("it has joined the restored cluster with other directories; stop it")\n',
+        "",
+        (_RESTORE + "test_directories_that_are_found_again_do_not_shut_out_the_bookie_that_was_rebuilt_for_them",),
+    ),
+    Mutant(
         "a second call names no further cluster",
         "bookies that are refused never join",
         "        found = await _name(store, root, found, also_from, trail, settings)\n",

@@ -103,8 +103,10 @@ class Membership:
     async def join(self, instance_id: str, storage: bytes) -> None:
         """Store the cookie of a bookie of the former cluster that joins a restored one, where it was before.
 
-        Its address is that in the backup; the start corrects it.
+        Its address is that in the backup; the start corrects it. Raises `IdentityError` if another process has the id:
+        one on other directories, as these have not joined.
         """
+        await self._await_free("it has joined the restored cluster with other directories; stop it")
         known = await self.cookie()
         address = self._settings.advertised_address or self._settings.listen
         if known is not None:
@@ -160,16 +162,17 @@ class Membership:
 
     async def directories_restarted(self, identity: bytes) -> None:
         """Store that they are new, once no other process can have the id: its cookie would be wrong."""
+        await self._await_free("it can't be rebuilt beside that; stop it, or correct bookie_id")
+        await self._store_identity(identity)
+
+    async def _await_free(self, refused: str) -> None:
         deadline = self._runtime.clock.monotonic() + TAKEOVER_TIMEOUTS * self._store.session_timeout_s
         while await self._registered_somewhere():
             if self._runtime.clock.monotonic() >= deadline:
                 raise IdentityError(
-                    "it is registered, so its process runs somewhere, and it can't be rebuilt beside that; stop it, or "
-                    "correct bookie_id",
-                    bookie=self._settings.bookie_id,
+                    f"it is registered, so its process runs somewhere, and {refused}", bookie=self._settings.bookie_id
                 )
             await asyncio.sleep(self._settings.metadata_retry_pause_s)
-        await self._store_identity(identity)
 
     async def _registered_somewhere(self) -> bool:
         """Whether there is a registration under the id, also one that can't be read: a process holds it."""

@@ -1153,6 +1153,30 @@ async def test_bookies_that_have_joined_another_restored_cluster_join_once_it_is
     assert await contents(client, newest) == payloads(0, 20)
 
 
+async def test_directories_that_are_found_again_do_not_shut_out_the_bookie_that_was_rebuilt_for_them(
+    lost: Lost,
+) -> None:
+    ledger_id = await closed(lost.former, (4, 4, 3))
+    await lost.back_up()
+    await lost.lose_metadata()
+    found_again = lost.disks.pop("a")
+    await lost.restore()
+    for name in "abcd":
+        await lost.start_node(name, mending=True, rebuild=name == "a")
+    session = lost.tree.session()
+    cookie, _ = await session.get(f"{RESTORED}/cookies/a")
+    in_use, lost.disks["a"] = lost.disks["a"], found_again
+    second = lost.new_node("a")
+    with pytest.raises(IdentityError, match=r"is registered.* has joined the restored cluster with other dir"):
+        await second.start()
+    await second.stop()
+    lost.disks["a"] = in_use
+    assert (await session.get(f"{RESTORED}/cookies/a"))[0] == cookie
+    await lost.restart("a")
+    await lost.confirm()
+    assert await contents(await lost.client(), ledger_id) == payloads(0, 20)
+
+
 async def test_clusters_whose_bookies_may_join_are_recorded(lost: Lost) -> None:
     """At the beginning, or by a further call, each once; nobody's own is one of them."""
     await lost.back_up()
