@@ -1172,7 +1172,8 @@ async def test_directories_that_are_found_again_do_not_shut_out_the_bookie_that_
     await second.stop()
     lost.disks["a"] = in_use
     assert (await session.get(f"{RESTORED}/cookies/a"))[0] == cookie
-    await lost.restart("a")
+    await lost.node("a").stop()
+    await lost.start_node("a", mending=True)
     await lost.confirm()
     assert await contents(await lost.client(), ledger_id) == payloads(0, 20)
 
