@@ -57,6 +57,12 @@ def test_what_is_neither_is_refused_with_an_example(text: str) -> None:
         size(CONTEXT, OPTION, text)
 
 
+@pytest.mark.parametrize("name", ["", "7", "zk://h:1/first"])
+def test_a_cluster_whose_bookies_may_join_is_named_by_its_id(name: str) -> None:
+    with pytest.raises(click.BadParameter, match="not a valid UUID"):
+        restore.make_context("restore", ["backup", "--also-from", name, "--connect", "zk://h:1/r"])
+
+
 def test_what_is_not_given_is_none() -> None:
     assert duration(CONTEXT, OPTION, None) is None
     assert size(CONTEXT, OPTION, None) is None

@@ -16,6 +16,7 @@ from bkpy.cli.running import interruptible, run
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+    from uuid import UUID
 
     from bkpy.admin.restore_confirmation import ConfirmationProgress
     from bkpy.metadata.backup.backup import BackedUp
@@ -61,6 +62,7 @@ async def _backup(uri: str, path: str) -> BackedUp:
 @click.option(
     "--also-from",
     metavar="CLUSTER",
+    type=click.UUID,
     multiple=True,
     help="With FILE: let the bookies of this cluster join, too. It was restored before, and is given up: ledgers that "
     "were created in it are in no metadata then. May be given again.",
@@ -86,7 +88,7 @@ async def _backup(uri: str, path: str) -> BackedUp:
 def restore(
     file: str | None,
     uri: str,
-    also_from: tuple[str, ...],
+    also_from: tuple[UUID, ...],
     confirm: bool,
     without: tuple[str, ...],
     accept_loss: bool,
@@ -107,7 +109,7 @@ def restore(
         raise click.UsageError("--also-from goes with FILE")
     if file is not None:
         with interruptible("the restore isn't whole: run it again with the same file"):
-            _show_restored(run(_restore(uri, os.path.abspath(file), also_from)), as_json)
+            _show_restored(run(_restore(uri, os.path.abspath(file), [*map(str, also_from)])), as_json)
         return
     with interruptible("the restore isn't confirmed: run this again"):
         done = run(_confirm(uri, set(without), accept_loss=accept_loss, collect_later=collect_later_ledgers))
