@@ -91,8 +91,9 @@ async def restore_backup(
         end = await verify(reader, verified, ends.look)
         found = await _begun(store, root, end.checksum, path)
         resumed = found is not None
-        if found is None:
+        if found is None or found.restore.state is RestoreState.WRITING:
             await check_root_above(store, root)
+        if found is None:
             try:
                 age_s = store.runtime.clock.time() - header.time_ms / 1000
                 ids = ids_after(end.newest_high, header.kept_from, age_s)
