@@ -546,11 +546,11 @@ def change_members(server: ZooKeeperServer, change: Callable[[list[str]], list[s
 
 
 @contextlib.contextmanager
-def children_started_by(start: Callable[..., Any] | None) -> Iterator[None]:
+def children_started_by(start: Callable[..., Any] | None) -> Iterator[Callable[..., Any]]:
     """Meanwhile `start` starts the children of this process, those for which it gives None apart.
 
     It is given the command, the log file, the environment and the descriptors to inherit. Without it, all children are
-    started as they are for users.
+    started as they are for users, which is what the function does that the block gets.
     """
 
     class Spawner:
@@ -559,7 +559,7 @@ def children_started_by(start: Callable[..., Any] | None) -> Iterator[None]:
 
     before, process._spawner = process._spawner, Spawner()  # type: ignore[assignment]
     try:
-        yield
+        yield _USUAL_SPAWNER.popen
     finally:
         process._spawner = before
 

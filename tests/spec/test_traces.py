@@ -12,7 +12,8 @@ from bkpy.protocol.ledger import recovery
 from bkpy.protocol.ledger.acks import Flight
 from bkpy.protocol.ledger.recovery import EntryStatus
 
-from .traces import CHANGE, RECOVERY, SWAP, explain, refused_at, traces_of, watched
+from .simulated import traces_of, watched
+from .traces import CHANGE, RECOVERY, SWAP, explain, refused_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,47 +1,24 @@
-"""Turns a simulated run into traces of `spec/Ledger.tla`: for each ledger, what happened to it in the model's actions.
+"""Turns what `telling.py` tells into traces of `spec/Ledger.tla`: for each ledger, its events as the model's actions.
 
-The run is watched from outside, by public methods that its parts call of each other; production code doesn't know of
-it. An event stands where the model's step takes effect: a bookie's when it may say so, a change of the metadata when
-the store has accepted it, an acknowledgement when the writer counts it.
+An event stands where the model's step takes effect: a bookie's when it may say so, a change of the metadata when the
+store has accepted it, an acknowledgement when the writer counts it.
 """
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
-from unittest.mock import patch
 
-from bkpy.metadata.ledgers.layout import LONG_HIERARCHICAL
-from bkpy.metadata.store.store import Create, Delete, Put
-from bkpy.protocol.ledger.acks import LedgerAcks
 from bkpy.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
-from bkpy.protocol.wire.messages import Flags, decode_add
-from bkpy.protocol.wire.records import walk
-from bkpy.recovery.write_back import WriteBack
-from bkpy.storage.engine import LedgerStorage
-from bkpy.storage.journal.journal import Journal
-from tests.sim.cluster import ROOT
-from tests.sim.loop import CURRENT
-from tests.sim.runs import RUNS
 
 from .models import LEDGER_INVARIANTS
 from .tlc import Verdict, check
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Hashable, Sequence
     from pathlib import Path
 
-    from bkpy.buffers import Bytes
-    from bkpy.protocol.ledger.acks import Batch
-    from bkpy.protocol.wire.messages import AddColumns
-    from bkpy.recovery.write_back import RecoveredEntry
-    from bkpy.storage.journal.journal import Position
-    from tests.sim.world import World
-
-LEDGERS_MAX = 2000  # ids of the ledgers of a run
 CHANGE, RECOVERY, SWAP = "ensemble change", "recovery", "swap"
 UNMODELLED = "holes and accepted losses"
 
@@ -69,8 +46,10 @@ class Trace:
     metadata: LedgerMetadata  # the newest
     events: list[dict[str, Any]] = field(default_factory=list)
     kinds: set[str] = field(default_factory=set)  # what there is in it of that which a trace is worth checking for
-    recoveries: list[WriteBack] = field(default_factory=list)
+    recoveries: int = 0
     denials: list[Denial] = field(default_factory=list)
+    kept: dict[int, set[int]] = field(default_factory=dict)  # by bookie: what it has said that it has
+    started: dict[int, int] = field(default_factory=dict)  # by bookie: the place in `events` of its last start
     highest: int = -1  # the highest id sent
     batches: list[range] = field(default_factory=list)  # that the writer has sent
     over: bool = False  # the ledger was deleted, or something came that the model doesn't know
@@ -81,30 +60,31 @@ class Trace:
             self.events.append(event)
         return event
 
+    def reveal(self, bookie: int, ids: Sequence[int]) -> None:
+        """It has these. What it never told, it had stored when it was killed."""
+        untold = frozenset(ids) - self.kept.setdefault(bookie, set())
+        if untold and bookie in self.started:
+            place = self.started[bookie]
+            self.events.insert(place, {"a": "store", "b": bookie, "s": untold})
+            self.started = {one: at + (at > place) for one, at in self.started.items()}
+            self.kept[bookie] |= untold
+
 
 class Watch:
-    """Of one world. `traces` by ledger; all bookies have numbers."""
+    """A `Listener`, to which the changes of the metadata are told as well. `traces` by ledger; bookies get numbers."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self) -> None:
         self.traces: dict[int, Trace] = {}
-        self._ids = {LONG_HIERARCHICAL.path_of(ROOT, n): n for n in range(LEDGERS_MAX)}
         self._bookies: dict[str, int] = {}
-        self._acks: dict[int, tuple[LedgerAcks, Trace]] = {}  # of writers; by their identity while they are kept
-        self._fencing: contextvars.ContextVar[bool] = contextvars.ContextVar("fencing", default=False)
+        self._writers: dict[Hashable, Trace] = {}
+        self._recoveries: dict[Hashable, tuple[Trace, int]] = {}
+        self._reads: dict[Hashable, tuple[Trace, dict[str, Any]]] = {}
 
     def number(self, bookie_id: str) -> int:
         return self._bookies.setdefault(bookie_id, len(self._bookies) + 1)
 
-    def ensemble(self, fragment: Fragment) -> tuple[int, ...]:
-        return tuple(map(self.number, fragment.bookies))
-
-    def _here(self) -> int:
-        """The bookie that runs."""
-        incarnation = CURRENT.get()
-        assert incarnation is not None
-        names = [name for name, host in self.world.hosts.items() if host.address == incarnation.address]
-        return self.number(names[0])
+    def ensemble(self, bookies: Sequence[str]) -> tuple[int, ...]:
+        return tuple(map(self.number, bookies))
 
     def counting(self) -> list[Trace]:
         """The traces that have an ensemble change, a recovery or a swap, and nothing that isn't modelled."""
@@ -116,19 +96,18 @@ class Watch:
 
     # --- the metadata -----------------------------------------------------------------------------------------------
 
-    def written(self, operation: object) -> None:
-        """The metadata store has accepted it."""
-        if not isinstance(operation, Create | Put | Delete) or (ledger_id := self._ids.get(operation.path)) is None:
-            return
-        if isinstance(operation, Create):
-            value = LedgerMetadata.decode(ledger_id, operation.data)
+    def written(self, ledger_id: int, data: bytes | None) -> None:
+        """The metadata store has accepted it; None: the ledger is gone."""
+        trace = self.traces.get(ledger_id)
+        if data is None:
+            if trace is not None:
+                trace.over = True
+        elif trace is None:
+            value = LedgerMetadata.decode(ledger_id, data)
             trace = self.traces[ledger_id] = Trace(ledger_id, value)
-            trace.add("create", ens=self.ensemble(value.fragments[0]))
-        elif (known := self.traces.get(ledger_id)) is not None:
-            if isinstance(operation, Delete):
-                known.over = True
-            else:
-                self._changed(known, LedgerMetadata.decode(ledger_id, operation.data))
+            trace.add("create", ens=self.ensemble(value.fragments[0].bookies))
+        else:
+            self._changed(trace, LedgerMetadata.decode(ledger_id, data))
 
     def _changed(self, trace: Trace, new: LedgerMetadata) -> None:
         old, trace.metadata = trace.metadata, new
@@ -142,13 +121,13 @@ class Watch:
             trace.add("end", n=new.last_entry)
         elif new.state is LedgerState.CLOSED and old.state is LedgerState.IN_RECOVERY:
             trace.kinds.add(RECOVERY)
-            frags = tuple({"first": f.first_entry, "ens": self.ensemble(f)} for f in new.fragments)
+            frags = tuple({"first": f.first_entry, "ens": self.ensemble(f.bookies)} for f in new.fragments)
             trace.add("close", n=new.last_entry, frags=frags)
         elif new.state is LedgerState.OPEN and new.fragments[-1] != old.fragments[-1]:
             trace.kinds.add(CHANGE)
             first = new.fragments[-1].first_entry
             again = frozenset(n for batch in trace.batches if first <= batch[-1] for n in batch if n < first)
-            trace.add("change", n=first, ens=self.ensemble(new.fragments[-1]), again=again)
+            trace.add("change", n=first, ens=self.ensemble(new.fragments[-1].bookies), again=again)
         else:
             self._swapped(trace, old.fragments, new.fragments)
 
@@ -161,175 +140,62 @@ class Watch:
 
     # --- the client -------------------------------------------------------------------------------------------------
 
-    def sent(self, acks: LedgerAcks, batch: Batch) -> None:
-        trace, replication = self.traces[batch.ledger_id], batch.owner
-        if isinstance(replication.source, WriteBack):
-            return  # `add` has told
-        self._acks[id(acks)] = acks, trace
-        stride = trace.metadata.ensemble_size if replication.striped else 1
-        trace.highest = max(trace.highest, batch.last_id)
-        trace.batches.append(range(batch.first_id, batch.last_id + 1, stride))
+    def sent(self, writer: Hashable, ledger_id: int, first: int, last: int, striped: bool) -> None:
+        trace = self._writers[writer] = self.traces[ledger_id]
+        stride = trace.metadata.ensemble_size if striped else 1
+        trace.highest = max(trace.highest, last)
+        trace.batches.append(range(first, last + 1, stride))
         trace.add("send", s=frozenset(trace.batches[-1]))
 
-    def acknowledged(self, acks: LedgerAcks) -> None:
-        known = self._acks.get(id(acks))
-        if known is not None:
-            known[1].add("ack", n=acks.last_add_confirmed)
+    def acknowledged(self, writer: Hashable, confirmed: int) -> None:
+        self._writers[writer].add("ack", n=confirmed)
 
-    def recovery_begins(self, recovery: WriteBack, metadata: LedgerMetadata, confirmed: int) -> None:
-        trace = self.traces[metadata.ledger_id]
-        trace.recoveries.append(recovery)
-        last = metadata.fragments[-1]
-        fragment = {"first": last.first_entry, "ens": self.ensemble(last)}
-        trace.add("begin", r=len(trace.recoveries), n=confirmed, last=fragment)
+    def begins(self, recovery: Hashable, ledger_id: int, first: int, ensemble: Sequence[str], confirmed: int) -> None:
+        trace = self.traces[ledger_id]
+        trace.recoveries += 1
+        self._recoveries[recovery] = trace, trace.recoveries
+        trace.add("begin", r=trace.recoveries, n=confirmed, last={"first": first, "ens": self.ensemble(ensemble)})
 
-    def found(self, recovery: WriteBack, entry_id: int) -> None:
-        trace = self.traces[recovery.metadata.ledger_id]
-        number = trace.recoveries.index(recovery) + 1
+    def found(self, recovery: Hashable, entry_id: int) -> None:
+        trace, number = self._recoveries[recovery]
         last = trace.events[-1]
         if (last["a"], last.get("r")) == ("find", number):
             last["n"] = entry_id
         else:
             trace.add("find", r=number, n=entry_id)
 
-    def spare(self, recovery: WriteBack, confirmed: int, ensemble: Sequence[str]) -> None:
-        trace = self.traces[recovery.metadata.ledger_id]
+    def spare(self, recovery: Hashable, confirmed: int, ensemble: Sequence[str]) -> None:
+        trace, number = self._recoveries[recovery]
         trace.kinds.add(CHANGE)
-        number = trace.recoveries.index(recovery) + 1
-        trace.add("spare", r=number, n=confirmed, ens=tuple(map(self.number, ensemble)))
+        trace.add("spare", r=number, n=confirmed, ens=self.ensemble(ensemble))
 
     # --- bookies ----------------------------------------------------------------------------------------------------
 
-    def stored(self, columns: AddColumns) -> None:
-        action = "back" if columns.flags & Flags.RECOVERY else "store"
-        for i, ledger_id in enumerate(columns.ledger_ids):
-            stride = columns.strides if isinstance(columns.strides, int) else columns.strides[i]
-            first, count = columns.first_ids[i], columns.counts[i]
-            ids = frozenset(range(first, first + count * stride, stride))
-            if (trace := self.traces.get(ledger_id)) is not None:
-                trace.add(action, b=self._here(), s=ids)
+    def started(self, bookie: str) -> None:
+        """A process; it begins again with all that is durable."""
+        for trace in self.traces.values():
+            trace.started[self.number(bookie)] = len(trace.events)
 
-    def fenced(self, ledger_id: int, key: bytes) -> None:
+    def stored(self, bookie: str, back: bool, ledger_id: int, first: int, count: int, stride: int) -> None:
+        if (trace := self.traces.get(ledger_id)) is not None:
+            ids, number = frozenset(range(first, first + count * stride, stride)), self.number(bookie)
+            trace.kept.setdefault(number, set()).update(ids)
+            trace.add("back" if back else "store", b=number, s=ids)
+
+    def fenced(self, bookie: str, ledger_id: int, key: bytes) -> None:
         trace = self.traces.get(ledger_id)
         if trace is not None and key == trace.metadata.ledger_key:  # a stranger's fence gives way
-            trace.add("fence", b=self._here())
+            trace.add("fence", b=self.number(bookie))
 
-    @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
-        """Of the world as it is patched already: to be entered when its run has begun."""
-        tree = self.world.metadata
-        apply, apply_all = tree.apply, tree.apply_all
-        add, fence, read = Journal.add, LedgerStorage.fence, LedgerStorage.read
-        sent, done, thaw = LedgerAcks.sent, LedgerAcks.done, LedgerAcks.thaw
-        begin, found, store = WriteBack.__init__, WriteBack.add, WriteBack.store
-        inside = False
+    def reads(self, bookie: str, ledger_id: int, read: Hashable) -> None:
+        if (trace := self.traces.get(ledger_id)) is not None:
+            self._reads[read] = trace, trace.add("deny", b=self.number(bookie), s=frozenset())
 
-        def watched_apply(operation: Any, *args: Any) -> Any:
-            result = apply(operation, *args)
-            if not inside:
-                self.written(operation)
-            return result
-
-        def watched_apply_all(operations: Sequence[Any], *args: Any) -> Any:
-            nonlocal inside
-            inside = True
-            try:
-                result = apply_all(operations, *args)
-            finally:
-                inside = False
-            for operation in operations:
-                self.written(operation)
-            return result
-
-        def watched_add(journal: Journal, head: Bytes, body: Bytes, on_durable: Callable[[], None]) -> Position:
-            # The answer waits for all journals that the frame goes to; a fence for its own ledger's alone.
-            columns = decode_add(head, len(body))
-
-            def durable() -> None:
-                self.stored(columns)
-                on_durable()
-
-            return add(journal, head, body, durable)
-
-        async def watched_fence(storage: LedgerStorage, ledger_id: int, key: bytes) -> bool:
-            durable = await fence(storage, ledger_id, key)
-            if durable:
-                self.fenced(ledger_id, key)
-                self._fencing.set(True)  # the rest of the request's task answers a recovery
-            return durable
-
-        async def watched_read(storage: LedgerStorage, ledger_id: int, first: int, last: int, bytes_max: int) -> Any:
-            trace = self.traces.get(ledger_id)
-            if trace is None or not self._fencing.get():
-                return await read(storage, ledger_id, first, last, bytes_max)
-            # What is denied was not there when the read began, and may come before it ends.
-            event = trace.add("deny", b=self._here(), s=frozenset())
-            result = await read(storage, ledger_id, first, last, bytes_max)
-            there = [(header.entry_id,) * 2 for header in walk(memoryview(b"".join(result.segments)))]
-            trace.denials.append(Denial(event, first, result.examined_to, [*there, *result.unknown]))
-            return result
-
-        def watched_sent(acks: LedgerAcks, batch: Batch) -> None:
-            self.sent(acks, batch)
-            sent(acks, batch)
-
-        def watched_done(acks: LedgerAcks, batch: Batch) -> int:
-            before = acks.last_add_confirmed
-            if (confirmed := done(acks, batch)) > before:
-                self.acknowledged(acks)
-            return confirmed
-
-        def watched_thaw(acks: LedgerAcks) -> int:
-            before = acks.last_add_confirmed
-            if (confirmed := thaw(acks)) > before:
-                self.acknowledged(acks)
-            return confirmed
-
-        def watched_begin(recovery: WriteBack, metadata: LedgerMetadata, **options: Any) -> None:
-            begin(recovery, metadata, **options)
-            self.recovery_begins(recovery, metadata, options["confirmed"])
-
-        async def watched_found(recovery: WriteBack, run: RecoveredEntry) -> None:
-            self.found(recovery, run.entry_id)
-            await found(recovery, run)
-
-        async def watched_store(recovery: WriteBack, fragment: Any, ensemble: Sequence[str], replaced: Any) -> Any:
-            self.spare(recovery, fragment.confirmed, ensemble)
-            return await store(recovery, fragment, ensemble, replaced)
-
-        with (
-            patch.object(tree, "apply", watched_apply),
-            patch.object(tree, "apply_all", watched_apply_all),
-            patch.object(Journal, "add", watched_add),
-            patch.object(LedgerStorage, "fence", watched_fence),
-            patch.object(LedgerStorage, "read", watched_read),
-            patch.object(LedgerAcks, "sent", watched_sent),
-            patch.object(LedgerAcks, "done", watched_done),
-            patch.object(LedgerAcks, "thaw", watched_thaw),
-            patch.object(WriteBack, "__init__", watched_begin),
-            patch.object(WriteBack, "add", watched_found),
-            patch.object(WriteBack, "store", watched_store),
-        ):
-            yield
-
-
-def watched(scenario: str, seed: int) -> tuple[Watch, Callable[[], None]]:
-    """Who watches a run, and what plays it; that raises what the run raises."""
-    cluster, run = RUNS[scenario](seed)
-    watch = Watch(cluster.world)
-
-    async def play() -> None:
-        with watch.watching():
-            await run
-
-    return watch, lambda: cluster.run(play())
-
-
-def traces_of(scenario: str, seed: int) -> list[Trace]:
-    """Play a run; the traces of its ledgers that count."""
-    watch, play = watched(scenario, seed)
-    play()
-    return watch.counting()
+    def answers(self, read: Hashable, first: int, last: int, there: list[int], unknown: list[list[int]]) -> None:
+        if read in self._reads:
+            trace, event = self._reads.pop(read)
+            trace.reveal(event["b"], there)
+            trace.denials.append(Denial(event, first, last, [*((n, n) for n in there), *((a, z) for a, z in unknown)]))
 
 
 # --- as TLC reads them ----------------------------------------------------------------------------------------------
@@ -339,7 +205,7 @@ def explain(traces: Sequence[Trace], directory: Path, *, brief: bool = False) ->
     """Whether the model explains them all: "deadlock" is violated if it doesn't explain one."""
     (directory / "Traces.tla").write_text(_module(traces))
     ensembles = [n for t in traces for e in t.events for n in (*e.get("ens", ()), e.get("b", 0), e.get("new", 0))]
-    recoveries = max(1, *(len(trace.recoveries) for trace in traces))
+    recoveries = max(1, *(trace.recoveries for trace in traces))
     constants = {"Bookies": f"{{{_numbers(max(ensembles))}}}", "Recoveries": f"{{{_numbers(recoveries)}}}", "Off": "{}"}
     return check(
         "LedgerTrace",
