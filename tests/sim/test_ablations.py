@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from .ablations.playing import first_line, play_with
-from .ablations.registry import ABLATIONS, ABSENT
+from .ablations.registry import ABLATIONS
 from .ablations.table import table
 from .runs import RUNS, Range, play
 
@@ -39,9 +39,7 @@ def marked() -> set[str]:
 
 
 def test_every_marked_rule_can_be_switched_off() -> None:
-    rules = {one.rule for one in ABLATIONS}
-    assert marked() <= rules
-    assert rules.isdisjoint(ABSENT)
+    assert marked() <= {one.rule for one in ABLATIONS}
 
 
 def test_every_ablation_has_something_that_notices() -> None:

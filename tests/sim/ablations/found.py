@@ -41,6 +41,17 @@ FOUND: Final[Mapping[str, Found]] = {
     ),
     "53 an opener does not read unsealed numbers": Found("logs", 4, ", and a repetition"),
     "53 a forgotten producer begins again": Found("logs", 8, ", and a repetition"),
+    "55 what is younger than the backup is collected": Found("everything", 6, "which may have been created since"),
+    "55 a bookie joins a restored cluster without limbo": Found(
+        "everything", 13, "was written before the restore was confirmed"
+    ),
+    "55 limbo ends before the restore is confirmed": Found(
+        "everything", 6, "was written before the restore was confirmed"
+    ),
+    "55 a restored ledger ends without the bookies that no metadata name": Found(
+        "everything", 32, "I1: after the metadata were restored, ledger 1 ends at 30"
+    ),
+    "55 a restored cluster gives out ids again": Found("everything", 6, "was given out twice"),
     "S1 frames are acknowledged without a sync": Found("storage", 1, "are unknown, and were not lost", cheap=True),
     "S3 damage is cut like a torn tail": Found("storage", 56, "are unknown, and were not lost", cheap=True),
     "S4 the directory of a new journal file is not synced": Found(

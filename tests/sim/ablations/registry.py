@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tests.mutants.in_process import mutant, planted
 
 from . import Ablation, switches
 from .found import FOUND
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 FAILOVER_RULES: Final = "tests/sim/test_failover_rules.py::test_the_rule_holds"
 COPYING_RULES: Final = "tests/sim/test_copying_rules.py::test_the_rule_holds_and_is_needed"
@@ -23,11 +20,6 @@ DRAINING_RULES: Final = "tests/sim/test_draining_rules.py::test_the_rule_holds_a
 LOG_RULES: Final = "tests/unit/log/test_rules.py::test_with_its_rules_a_log_is_what_its_writers_were_told"
 JOURNAL: Final = "tests/unit/storage/journal"
 CHECKPOINT: Final = "tests/unit/storage/checkpoint"
-
-# Starred rules whose feature the product doesn't have.
-ABSENT: Final[Mapping[str, str]] = {
-    "55": "a restore of the metadata that is confirmed",
-}
 
 
 def changed(
@@ -297,6 +289,45 @@ PROTOCOL: Final = (
         "a bookie is taken in without a new fragment",
         "a bookie is taken in without a new fragment",
         ("everything",),
+    ),
+    by_mutant(
+        "55",
+        "copies are collected before the restore is confirmed",
+        "a bookie collects before the restore is confirmed",
+        ("everything",),
+    ),
+    by_mutant(
+        "55",
+        "what is younger than the backup is collected",
+        "a bookie collects ledgers that were created after the backup",
+        ("everything",),
+    ),
+    by_mutant(
+        "55",
+        "a bookie joins a restored cluster without limbo",
+        "a bookie joins a restored cluster without limbo",
+        ("everything",),
+    ),
+    by_mutant(
+        "55",
+        "limbo ends before the restore is confirmed",
+        "limbo ends before the restore is confirmed",
+        ("everything",),
+    ),
+    by_mutant(
+        "55",
+        "a restored ledger ends without the bookies that no metadata name",
+        "a recovery of a restored ledger asks only the bookies that the metadata name",
+        ("everything",),
+    ),
+    by_mutant(
+        "55",
+        "a restored ledger ends though a bookie gave no answer",
+        "a ledger of a restored cluster is given up though a bookie gave no answer",
+        ("everything",),
+    ),
+    by_mutant(
+        "55", "a restored cluster gives out ids again", "ids go on where they were in the backup", ("everything",)
     ),
     by_mutant("56", "all workers copy beside clients", "all hands copy beside clients"),
     by_mutant("57", "failed ledgers take all slots", "ledgers that fail take all hands"),
