@@ -629,9 +629,9 @@ def thread_of(client: BlockingClient) -> ClientThread:
     return client._thread
 
 
-def turn_of(iterator: BlockingIterator[Any]) -> threading.Lock:
-    """What a thread holds while it waits for the iterator."""
-    return iterator._turn
+def is_waited_for(iterator: BlockingIterator[Any]) -> bool:
+    """Whether a thread waits for the iterator's next element."""
+    return iterator._fetching.locked()
 
 
 def lose_lock(lock: TargetLock) -> None:

@@ -13,20 +13,6 @@ _MADE: Final = _BLOCKING + "test_what_an_interrupted_call_has_made_ends"
 
 MUTANTS = [
     Mutant(
-        "an iterator for threads asks for its turn before it looks where it is",
-        "a forked process waits for a thread that it does not have",
-        "                self._calls.check()  # first: a forked process inherits a lock that nobody releases\n",
-        "",
-        (_BLOCKING + "test_a_forked_process_gets_an_error_and_ends_nothing",),
-    ),
-    Mutant(
-        "an iterator for threads has no turns",
-        "two threads step one iterator at once",
-        "                with self._turn:\n",
-        "                if True:\n",
-        (_BLOCKING + "test_threads_that_wait_for_one_iterator_take_turns",),
-    ),
-    Mutant(
         "an interrupted call of a thread goes on",
         "Ctrl-C leaves work behind",
         "        finally:\n            future.cancel()\n",

@@ -591,8 +591,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "directory not synced after an index has shrunk",
         "a power cut brings back the index as it was before the start",
-        "runtime.files.sync_dir(directory)\nstore.close()",
-        "store.close()",
+        "runtime.files.sync_dir(directory)\nstore.close()\nremove_copy(directory, runtime)",
+        'store.close()\nruntime.store.remove(f"{directory}/{SHRUNK_INDEX_NAME}")',
         (f"{_TESTS}/index/test_shrink.py::test_the_smaller_file_has_its_name_for_good",),
     ),
     Mutant(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import deque
 from collections.abc import Coroutine, Iterator
 from functools import cached_property, partial
@@ -130,18 +129,15 @@ class BlockingIterator(Iterator[T]):
         self._elements = elements
         self._calls = calls
         self._fetched: deque[T] = deque()
-        self._turn = threading.Lock()
-        self._fetching = asyncio.Lock()  # an interrupted call goes on in the loop until its cancellation gets there
+        self._fetching = asyncio.Lock()  # in turn; an interrupted call goes on until its cancellation gets there
 
     def __next__(self) -> T:
         while True:
             try:
                 return self._fetched.popleft()
             except IndexError:
-                self._calls.check()  # first: a forked process inherits a lock that nobody releases
-                with self._turn:
-                    if not self._fetched and not self._calls.call(self._fetch):
-                        raise StopIteration from None
+                if not self._calls.call(self._fetch):
+                    raise StopIteration from None
 
     async def _fetch(self) -> bool:
         """Have the elements that come next; False at the end. What an interrupted thread doesn't take stays here."""

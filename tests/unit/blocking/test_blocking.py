@@ -20,7 +20,7 @@ from unittest.mock import patch
 import pytest
 import uvloop
 from prometheus_client import CollectorRegistry
-from tests.hooks import thread_of, turn_of
+from tests.hooks import is_waited_for, thread_of
 from tests.in_process import DEADLINE_S, InProcess
 from tests.unit.client.test_threads import in_a_fork
 from tests.waiting import eventually
@@ -349,7 +349,7 @@ def test_what_an_interrupted_call_has_made_ends(tmp_path: Path, deaf: bool) -> N
 
 
 async def _when_it_waits(iterator: bkpy.BlockingIterator[bkpy.LogEntry], begun: threading.Event) -> None:
-    while not turn_of(iterator).locked():
+    while not is_waited_for(iterator):
         await asyncio.sleep(0)
     begun.set()
 
@@ -385,14 +385,13 @@ def test_a_forked_process_gets_an_error_and_ends_nothing(tmp_path: Path) -> None
         log.append(b"0")
         with client.read_log("orders") as reader:
             entries = reader.read()
-            with turn_of(entries):  # as if another thread waited, which the child doesn't have
 
-                def child() -> None:
-                    for call in (lambda: log.append(b"x"), lambda: next(entries), client.close, log.close):
-                        with pytest.raises(bkpy.WrongEventLoopError, match="connect in this process"):
-                            call()
+            def child() -> None:
+                for call in (lambda: log.append(b"x"), lambda: next(entries), client.close, log.close):
+                    with pytest.raises(bkpy.WrongEventLoopError, match="connect in this process"):
+                        call()
 
-                in_a_fork(child)
+            in_a_fork(child)
             assert next(entries).data == b"0"
         assert log.append(b"1") == 1
 

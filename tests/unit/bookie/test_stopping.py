@@ -64,6 +64,7 @@ async def test_a_stop_waits_for_requests_of_connections_that_are_gone(
     await eventually(lambda: not cluster.connections("a"))
     stopping = asyncio.ensure_future(node.stop())
     await asyncio.sleep(1.0)
+    assert not stopping.done()
     go_on.set()
     at = asyncio.get_running_loop().time()
     await stopping
