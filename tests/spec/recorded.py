@@ -42,7 +42,10 @@ class _Recorder:
         return lambda *values: self.write(name, *values)
 
     def write(self, name: str, *values: object) -> None:
-        os.write(self._file, msgpack.packb([time.monotonic_ns(), name, values]))  # one call: whole, or not at all
+        os.write(self._file, msgpack.packb([time.monotonic_ns(), name, values]))
+
+    def close(self) -> None:
+        os.close(self._file)
 
     def seen(self, path: str, version: int, data: bytes) -> None:
         if path.startswith(ROOT) and (ledger_id := LONG_HIERARCHICAL.id_of(path.removeprefix(ROOT))) is not None:
@@ -80,8 +83,10 @@ def recording(path: Path | str, bookie: str = "") -> Iterator[None]:
                 recorder.seen(operation.path, cast("int", result), operation.data)
         return results
 
-    recorder.write(STARTED, bookie)
+    if bookie:
+        recorder.write(STARTED, bookie)
     with (
+        contextlib.closing(recorder),
         patch.object(ZooKeeperStore, "create", seen_create),
         patch.object(ZooKeeperStore, "get", seen_get),
         patch.object(ZooKeeperStore, "put", seen_put),
