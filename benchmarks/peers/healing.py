@@ -5,8 +5,9 @@
 Three bookies of either hold the same ledgers, three copies of each entry; another one is empty. One of the three is
 killed: how long until no ledger names it any more? Then another empty one is started, and one of the bookies that hold
 everything is to leave. Meanwhile entries are appended at a steady rate, as before: how long do they take? README.md
-says what is counted from when. FILE may be what run.py wrote: the figures are added to it. Fails, and says why, if the
-ledgers aren't whole in time, or an entry of ours isn't on the bookie that it was copied to.
+says what is counted from when. FILE may be what run.py wrote: the figures are added to it. If BookKeeper fails in a
+row, the row says why, and has what was measured by then. Fails, and says why, if our ledgers aren't whole in time, or
+an entry of ours isn't on the bookie that it was copied to.
 """
 
 from __future__ import annotations
@@ -240,17 +241,16 @@ async def _gone(store: MetadataStore, path: str) -> bool:
 # --- one row ----------------------------------------------------------------------------------------------------------
 
 
-async def measure_one(side: Side, data: Data, directory: str) -> dict[str, Any]:
-    """What happens to that data in one system."""
+async def measure_one(side: Side, data: Data, directory: str, found: dict[str, Any]) -> None:
+    """What happens to that data in one system, added to `found` as soon as it is known."""
     began = time.monotonic()
     await side.client.command(f"store {data.ledgers} {data.entries} {data.size}", STORE_MAX_S)
-    stored_s = round(time.monotonic() - began, 1)
+    found["stored_s"] = round(time.monotonic() - began, 1)
     ledger_ids = [i async for some in side.layout.partitions(side.store, side.root) for i in some]
     if len(ledger_ids) != data.ledgers:
         raise PeerError(f"{data.ledgers} ledgers were made, and {len(ledger_ids)} are there")
-    killed = await _event(side, "kill", ledger_ids, directory)
-    drained = await _event(side, "drain", ledger_ids, directory)
-    return {"stored_s": stored_s, "killed": killed, "drained": drained}
+    found["killed"] = await _event(side, "kill", ledger_ids, directory)
+    found["drained"] = await _event(side, "drain", ledger_ids, directory)
 
 
 async def _event(side: Side, what: str, ledger_ids: list[int], directory: str) -> dict[str, Any]:
@@ -283,7 +283,7 @@ async def _healed(side: Side, ledger_ids: list[int], bookie_id: str) -> None:
         some, left = left[:READS_AT_ONCE], left[READS_AT_ONCE:]
         still = [i for i, yes in zip(some, await asyncio.gather(*map(named, some)), strict=True) if yes]
         left += still
-        if len(still) == len(some):
+        if still:  # at a pace that is no load of its own
             await asyncio.sleep(LOOK_S)
         if time.monotonic() > deadline:
             raise PeerError(f"{len(left)} ledgers still name {bookie_id} after {HEALED_MAX_S:g} s")
@@ -292,17 +292,17 @@ async def _healed(side: Side, ledger_ids: list[int], bookie_id: str) -> None:
 async def measure(rows: list[Data], directory: str, class_path: str) -> AsyncIterator[dict[str, Any]]:
     for data in rows:
         print(f"{data.name}:", file=sys.stderr)
+        found: dict[str, dict[str, Any]] = {"bkpy": {}, "BookKeeper": {}}
         with tempfile.TemporaryDirectory(dir=directory) as own:
             async with Ours.running(Path(own)) as ours:
-                found = await measure_one(ours, data, directory)
+                await measure_one(ours, data, directory, found["bkpy"])
         with tempfile.TemporaryDirectory(dir=directory) as own:
-            async with Theirs.running(Path(own) / "bookkeeper", class_path) as theirs:
-                yield {
-                    "name": data.name,
-                    **vars(data),
-                    "bkpy": found,
-                    "BookKeeper": await measure_one(theirs, data, directory),
-                }
+            try:
+                async with Theirs.running(Path(own) / "bookkeeper", class_path) as theirs:
+                    await measure_one(theirs, data, directory, found["BookKeeper"])
+            except PeerError as error:
+                found["BookKeeper"]["failure"] = str(error)
+        yield {"name": data.name, **vars(data), **found}
 
 
 # --- what is shown ----------------------------------------------------------------------------------------------------
@@ -316,6 +316,9 @@ def table(rows: list[dict[str, Any]]) -> Table:
     for row in rows:
         for what in ("killed", "drained"):
             for who in ("bkpy", "BookKeeper"):
+                if what not in row[who]:
+                    shown.add_row(row["name"], what, who, "failed")
+                    continue
                 one = row[who][what]
                 figures = (
                     f"{one['seconds']:,.1f}",
@@ -376,6 +379,9 @@ def main() -> None:
     if not console.is_terminal:
         console.width = 150
     console.print(table(found))
+    for row in found:
+        if "failure" in row["BookKeeper"]:
+            console.print(f"{row['name']}: BookKeeper failed: {row['BookKeeper']['failure']}")
     if failure is not None:
         raise SystemExit(failure)
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     import argparse
 
+    from rows import Row
+
 COLD_S: Final = 5.0  # of the first round after a start: before that, a busy machine may not get a single answer
 IDLE_S: Final = 2.0  # between two rounds: for so long the disk has to be idle
 # After a round of the peer's: its write cache is flushed by a timer of 10 s (flushInterval), whenever its round ended.
@@ -31,11 +33,17 @@ class Plan:
     ceiling_each_round: bool
     sustained: bool  # whether rows of a minute a round are measured, too
     leaves_out: bool
+    rounds_asked: bool = False  # by `--rounds`: then it is the number for a row with its own as well
+
+    def rounds_of(self, row: Row) -> int:
+        """How many rounds of that row each system has."""
+        return self.rounds if self.rounds_asked or row.rounds is None else row.rounds
 
     def changed(self, options: argparse.Namespace) -> Plan:
         """The same with the `--seconds` and `--rounds` that were asked for."""
         asked = {name: getattr(options, name) for name in ("seconds", "rounds")}
-        return replace(self, **{name: value for name, value in asked.items() if value is not None})
+        given = {name: value for name, value in asked.items() if value is not None}
+        return replace(self, **given, rounds_asked="rounds" in given)
 
 
 FULL: Final = Plan(

@@ -97,13 +97,19 @@ class Rounds:
     async def ours(
         self, row: Row, api: str, entries: int, *, ceiling: bool = False, connect: str | None = None
     ) -> dict[str, Any]:
-        """One `bkpy bench`, on a cluster of its own whose data goes with it, or on Java's bookies."""
+        """One `bkpy bench`, on a cluster of its own whose data goes with it, or on Java's bookies.
+
+        `RoundFailedError` if it fails.
+        """
         seconds = self._length(row)
         command = [sys.executable, "-m", "bkpy", *(PATIENCE if connect else ()), "bench", "--json"]
         command += ["--seconds", str(seconds), "--dir", self._directory, *row.our_arguments(api, entries)]
         command += [*(["--ceiling"] if ceiling else []), *(["--connect", connect] if connect else [])]
         settled = await settle(self._directory, self._idle_s)
-        answer = await output(command, OUR_TIMEOUT_S + 3 * seconds)
+        try:
+            answer = await output(command, OUR_TIMEOUT_S + 3 * seconds)
+        except PeerError as e:
+            raise RoundFailedError(str(e)) from None
         self._idle_s = PEER_IDLE_S if connect else IDLE_S
         return {**answer, **settled.figures()}
 

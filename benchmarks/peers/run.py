@@ -3,8 +3,9 @@
     python benchmarks/peers/run.py [--quick] [--peers kafka,nats] [--json FILE] [--dir DIRECTORY] [--rows N,N,...]
 
 Apache Kafka and NATS JetStream are further columns behind --peers. The peers' servers run all the time, ours only in
-their rounds. Fails, and says why, if a server can't be reached, a round brings no entry, or the time is up; the rows
-that were measured by then are in the file.
+their rounds. A row whose rounds fail, ours or BookKeeper's, says why, and the next ones are measured; if one of ours
+did, the command fails at its end. Fails at once, and says why, if a server can't be reached, a round of a further peer
+brings no entry, or the time is up; the rows that were measured by then are in the file.
 """
 
 from __future__ import annotations
@@ -58,11 +59,15 @@ class Comparison:
         await self._further.prepare(row)
         ours: dict[str, list[dict[str, Any]]] = {api: [] for api, _ in row.apis}
         theirs: dict[str, list[dict[str, Any]]] = {mode: [] for mode in modes}
-        count = row.rounds or self._plan.rounds
+        our_failure = None
+        count = self._plan.rounds_of(row)
         for i in range(count):
             ceiling = self._plan.ceiling_each_round or i == count - 1
-            for api, entries in row.apis:
-                ours[api].append(await self._rounds.ours(row, api, entries, ceiling=ceiling))
+            try:
+                for api, entries in row.apis if our_failure is None else ():
+                    ours[api].append(await self._rounds.ours(row, api, entries, ceiling=ceiling))
+            except RoundFailedError as e:
+                our_failure = str(e)
             try:
                 for mode in modes if failure is None else ():
                     theirs[mode].append(await self._rounds.java(self._theirs, row, mode, refill=True))
@@ -80,9 +85,10 @@ class Comparison:
             "ledgers": row.ledgers,
             "journalMaxGroupWaitMSec": row.group_wait_ms,
             "restarted": row.restart,
-            "ours": {api: summary(rounds) for api, rounds in ours.items()},
+            "ours": {api: summary(rounds) for api, rounds in ours.items() if rounds},
             "theirs": {mode: summary(rounds) for mode, rounds in theirs.items() if rounds},
             "their_warm_up": warm_ups,
+            **({"our_failure": our_failure} if our_failure is not None else {}),
             **({"their_failure": failure} if failure is not None else {}),
             **({"further": further} if further else {}),
         }
@@ -138,7 +144,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--dir", metavar="DIRECTORY", help="where the servers keep their files while it runs")
     parser.add_argument("--rows", metavar="N,N", help=f"only these, 1 to {len(ROWS)}")
     parser.add_argument("--seconds", type=float, help="of a round, instead of the usual")
-    parser.add_argument("--rounds", type=int, help="of each system, instead of the usual")
+    parser.add_argument("--rounds", type=int, help="of each system, instead of the usual, also of a sustained row")
     return parser.parse_args()
 
 
@@ -176,6 +182,8 @@ def main() -> None:
     if left_out:
         numbers = ",".join(str(ROWS.index(row) + 1) for row in left_out)
         print(f"not measured for want of time: {', '.join(row.name for row in left_out)} (--rows {numbers})")
+    if failure is None and (failed := [row["name"] for row in found["rows"] if "our_failure" in row]):
+        failure = f"bench-peers: bkpy failed in {', '.join(failed)}"
     if failure is not None:
         raise SystemExit(failure)
 
@@ -188,8 +196,9 @@ def show(found: dict[str, Any]) -> None:
     for table in tables(found["rows"]) if found["rows"] else ():
         console.print(table)
     for row in found["rows"]:
-        if "their_failure" in row:
-            console.print(f"{row['name']}: BookKeeper failed: {row['their_failure']}")
+        for whose, key in (("bkpy", "our_failure"), ("BookKeeper", "their_failure")):
+            if key in row:
+                console.print(f"{row['name']}: {whose} failed: {row[key]}")
     if "further" in found and found["rows"]:
         console.print(further_table(found["rows"], found["further"]))
 
