@@ -12,6 +12,7 @@ _WHENEVER = f"{_LINGERS}::test_whenever_a_call_ends_that_closes_a_ledger_what_bo
 _IN_PLACE = "tests/unit/replication/worker/test_repair_in_place.py"
 _AUDITOR = "tests/unit/replication/auditor/test_auditor.py"
 _DIRECTORY = "tests/unit/metadata/bookies/test_directory.py"
+_WORKER = "tests/unit/replication/worker/test_worker.py"
 _SHARES = "tests/unit/replication/worker/test_shares.py"
 
 MUTANTS: list[Mutant] = [
@@ -56,9 +57,44 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a worker with nothing left does not look further",
         "ledgers wait for the workers that they are a share of, while others have nothing to do",
-        "if self._enabled and self._leaves_some:\n    self._further.set()",
+        "and self._leaves_some and self._further_at is None:",
+        "and self._further_at is None and self._further_at:",
+        (f"{_SHARES}::test_a_worker_with_nothing_left_looks_at_what_others_do_not_repair",),
+    ),
+    Mutant(
+        "a worker with nothing left looks further at once",
+        "when a bookie is lost all workers of a cluster read its first ledgers, and reach for the same locks",
+        "self._further_at = self._now() + self._settings.repair_pause_min_s",
+        "self._further_at = self._now()",
+        (f"{_SHARES}::test_a_worker_with_nothing_left_waits_a_moment_before_it_looks_further",),
+    ),
+    Mutant(
+        "the time to look further does not end a wait",
+        "a worker with nothing left helps others a minute later",
+        "if self._further_at is not None:\n    due = min(due, self._further_at)",
         "pass",
         (f"{_SHARES}::test_a_worker_with_nothing_left_looks_at_what_others_do_not_repair",),
+    ),
+    Mutant(
+        "each news of records ends a worker's look at others' ledgers",
+        "while records are added all the time, ledgers of workers that hang wait",
+        "if self._further_at is None:\n    self._lookers = self._settings.repair_lookers",
+        "self._lookers = self._settings.repair_lookers",
+        (f"{_SHARES}::test_a_worker_with_nothing_left_looks_further_whatever_news_there_is",),
+    ),
+    Mutant(
+        "a ledger that is tried again keeps a worker from looking further",
+        "one ledger that nobody can repair now, and its only hand helps nobody else",
+        "if postponed is None:  # what is tried again and again must not keep a worker from others' ledgers\n    ",
+        "if True:\n    ",
+        (f"{_SHARES}::test_a_failed_ledger_is_tried_again_whatever_news_there_is",),
+    ),
+    Mutant(
+        "workers reach for locks that others have",
+        "of many workers all but one write to the metadata store in vain for each ledger",
+        "if locked:\n    return Repaired(RepairOutcome.LATER, LOCKED)",
+        "",
+        (f"{_WORKER}::test_a_lock_that_another_worker_has_is_not_reached_for",),
     ),
     Mutant(
         "ledgers that nobody can repair are read by all workers again and again",
@@ -70,8 +106,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "news of records is no reason to look further again",
         "after the first loss that left stuck ledgers, a worker never helps others any more",
-        "self._lookers, self._found_nothing = self._settings.repair_lookers, False",
-        "pass",
+        "self._found_nothing = False\nif self._further_at is None:",
+        "if self._further_at is None:",
         (f"{_SHARES}::test_what_nobody_can_repair_is_read_again_by_its_lookers_alone",),
     ),
     Mutant(

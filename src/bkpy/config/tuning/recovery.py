@@ -144,9 +144,10 @@ class RecoveryTuning(Settings):
         description="under-replicated ledgers whose metadata a worker reads concurrently, to order them by urgency",
     )
     repair_lookers: Size = Field(
-        default=8,
-        description="workers that look at each under-replicated ledger first. Others look at it only when nothing is "
-        "left of theirs, so that a thousand workers don't all read a hundred thousand ledgers",
+        default=2,
+        description="workers that look at each under-replicated ledger first. Others look at it only when nothing has "
+        "been left of theirs for `repair_pause_min_s`, so that a thousand workers don't all read a hundred thousand "
+        "ledgers and reach for the same locks",
     )
     repair_queue_max: Size = Field(
         default=100_000,

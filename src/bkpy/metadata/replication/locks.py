@@ -93,6 +93,10 @@ class LedgerLocks:
             self.abandon(lock)  # it may have been made
             raise
 
+    async def seen(self, ledger_id: int) -> bool:
+        """Whether somebody has the lock, as far as this session knows. A lock that the session knew of may be gone."""
+        return await self._store.exists(paths.ledger_lock(self._root, ledger_id, self._folder))
+
     async def _take(self, lock: LedgerLock, token: str) -> LedgerLock | Exists | NotDone:
         path = lock.path
         fields = {

@@ -151,6 +151,10 @@ class LedgerRepair:
             self._locks.abandon(lock)
             raise
 
+    async def seen_locked(self, ledger_id: int) -> bool:
+        """Whether somebody has the ledger's lock, as far as this session knows. It may be released by now."""
+        return await self._locks.seen(ledger_id)
+
     async def release_abandoned(self) -> None:
         """Release the locks of repairs that were cancelled in this session."""
         await self._locks.release_abandoned()

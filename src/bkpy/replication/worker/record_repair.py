@@ -11,6 +11,7 @@ bookie is dropped from it only when the ledger doesn't need it any more; the loc
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final, assert_never
 
 from bkpy.errors import BookKeeperError
@@ -18,7 +19,7 @@ from bkpy.metadata.replication.underreplication import LossReason, missing_since
 from bkpy.metadata.store.outcome import Changed, Done, Gone, Missing, NotDone, Superseded, Unknown
 from bkpy.protocol.repair.draining import is_void
 from bkpy.protocol.repair.rereplication import RecordUpdate, RepairScope, record_update
-from bkpy.replication.worker.ledger_repair import BACK, Repaired, RepairOutcome
+from bkpy.replication.worker.ledger_repair import BACK, LOCKED, Repaired, RepairOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -57,8 +58,13 @@ class RecordRepair:
 
         A caller that is cancelled here ends the session, or calls `LedgerRepair.release_abandoned`.
         """
-        if not await self._records.seen(ledger_id):  # another worker has repaired it since it was queued
+        # Others may have repaired it since it was queued, or are about to: of many workers all but one reach for the
+        # lock in vain, and a write that is refused costs the metadata store's servers as much as one that isn't.
+        recorded, locked = await asyncio.gather(self._records.seen(ledger_id), self._repair.seen_locked(ledger_id))
+        if not recorded:
             return Repaired(RepairOutcome.DONE)
+        if locked:
+            return Repaired(RepairOutcome.LATER, LOCKED)
         try:
             async with self._repair.locked(ledger_id) as ledger:
                 if isinstance(ledger, Repaired):

@@ -6,8 +6,9 @@
 
 Any number of workers may run: the holder of a ledger's lock repairs it (`record_repair.py`). Each ledger is in the
 shares of `repair_lookers` of them, which look at it first: if every worker looked at every ledger, the reads would grow
-with the square of the cluster. A worker whose queue is empty looks further, at more and more of the others' ledgers,
-until a scan of all of them finds nothing to do; then it keeps to its share until new records are announced.
+with the square of the cluster. A worker with nothing left for a while looks further, at more and more of the others'
+ledgers, until a scan of all of them finds nothing to do; then it keeps to its share until new records are announced.
+Not at once: all workers are idle when the first records appear, and would reach for the same few locks.
 
 The scan of records, the hands and the watch of the switch are tasks of their own. The worker logs, counts and replaces
 a task that ends by an error.
@@ -120,7 +121,8 @@ class ReplicationWorker:
         self._lookers = settings.repair_lookers  # of each ledger, at the next scan
         self._found_nothing = False  # by a scan of all ledgers, since there was news of records
         self._leaves_some = False  # whether the last scan left ledgers to others that it may look at as well
-        self._further = asyncio.Event()  # look at them: the queue is empty
+        self._further_at: float | None = None  # when to look at them; None unless nothing else is left
+        self._idle = asyncio.Event()  # that was None before
         self._repair = LedgerRepair(self._context, locks, settings, self._rate, self.count, target=target)
         drains = Drains(context.cluster.store, context.cluster.root, runtime, settings)
         self._record_repair = RecordRepair(self._context, self._repair, records, drains, settings)
@@ -216,13 +218,17 @@ class ReplicationWorker:
                     self.looked = True
                     self._filled.set()
                     await self._wait(news)
-                    everything = news.done() or self._further.is_set()
+                    further = self._further_at is not None and self._now() >= self._further_at
+                    everything = news.done() or further
                     if news.done():
                         said, news = news, self._listen()
                         if said.result():
-                            self._lookers, self._found_nothing = self._settings.repair_lookers, False
-                    elif everything:
+                            self._found_nothing = False
+                            if self._further_at is None:
+                                self._lookers = self._settings.repair_lookers
+                    if further:
                         self._lookers *= _FURTHER
+                        self._further_at = None
                 except ClientClosedError:
                     return
                 except BookKeeperError as error:
@@ -240,13 +246,16 @@ class ReplicationWorker:
     async def _wait(self, news: asyncio.Future[bool]) -> None:
         """Until there is news of records or of bookies, a ledger is due, or there is cause to look further."""
         due = min((one.due for i, one in self._postponed.items() if not self._in_hand(i)), default=float("inf"))
+        if self._further_at is not None:
+            due = min(due, self._further_at)
         timeout_s = min(max(0.0, due - self._now()), self._settings.marks_look_interval_s)
         self._wakes_at = self._now() + timeout_s
         self._due_sooner.clear()
+        self._idle.clear()
         others = [
             self._runtime.spawn(self._context.directory.changed(), name="news of bookies"),
             self._runtime.spawn(_set(self._due_sooner), name="news of postponed ledgers"),
-            self._runtime.spawn(_set(self._further), name="news of an empty queue"),
+            self._runtime.spawn(_set(self._idle), name="news of an empty queue"),
         ]
         try:
             await asyncio.wait((news, *others), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
@@ -257,7 +266,6 @@ class ReplicationWorker:
     async def _look_at_all(self) -> None:
         """Look at all ledgers of this worker's share."""
         self._leaves_some = False
-        self._further.clear()
         place, workers = (0, 1) if self._node is None else await self._node.place()
         left, queued = 0, self._queued
 
@@ -277,6 +285,8 @@ class ReplicationWorker:
         if not left and queued == self._queued:
             self._lookers, self._found_nothing = self._settings.repair_lookers, True
         self._leaves_some = bool(left) and not self._found_nothing
+        if not self._leaves_some:
+            self._further_at = None
         for ledger_id in self._backlog.end_look():
             if (postponed := self._postponed.get(ledger_id)) is not None and postponed.stuck:
                 del self._postponed[ledger_id]  # others could do it, or it was deleted
@@ -351,6 +361,8 @@ class ReplicationWorker:
         if ledger_id in self._working or self._postponed.get(ledger_id) is not postponed:
             return  # a hand has tried it meanwhile
         self._queue.put(ledger_id, since_ms, sets, failed=failed)
+        if postponed is None:  # what is tried again and again must not keep a worker from others' ledgers
+            self._further_at = None
         self._queued += 1
         self._filled.set()
 
@@ -361,8 +373,9 @@ class ReplicationWorker:
         while True:
             if not (self._enabled and self._queue):
                 self._filled.clear()
-                if self._enabled and self._leaves_some:
-                    self._further.set()
+                if self._enabled and self._leaves_some and self._further_at is None:
+                    self._further_at = self._now() + self._settings.repair_pause_min_s
+                    self._idle.set()
                 await self._records.tidy()
                 await self._filled.wait()
                 continue

@@ -128,6 +128,40 @@ async def test_a_worker_with_nothing_left_looks_at_what_others_do_not_repair(fou
         assert one.worker.ledgers_done == LEDGERS
 
 
+async def test_a_worker_with_nothing_left_waits_a_moment_before_it_looks_further(four: InProcess) -> None:
+    """When a bookie is lost all workers are idle: at once, they would all reach for the first records."""
+    pause_s = 5.0
+    given = {"repair_lookers": 1, "repair_pause_min_s": pause_s, "marks_look_interval_s": 1e6}
+    async with sharers(four, 1, others=30, **given) as (one,):
+        ids = await marked(four, one)
+        place, workers = await one.node.place()
+        share = {ledger_id for ledger_id in ids if looks_first(ledger_id, place, workers, 1)}
+        assert share != set(ids)
+        began = asyncio.get_running_loop().time()
+        one.start()
+        while set(one.reads) <= share:
+            await asyncio.sleep(0.01)
+        assert asyncio.get_running_loop().time() - began >= pause_s
+        await one.unmarked()
+
+
+@pytest.mark.thorough
+async def test_a_worker_with_nothing_left_looks_further_whatever_news_there_is(four: InProcess) -> None:
+    async def keep_announcing(one: Sharer) -> None:
+        while True:
+            await one.marks.announce()
+            await asyncio.sleep(0.02)
+
+    given = {"repair_lookers": 1, "repair_pause_min_s": 0.1, "marks_look_interval_s": 1e6}
+    async with sharers(four, 1, others=300, **given) as (one,):
+        await marked(four, one)
+        one.start()
+        announcing = asyncio.create_task(keep_announcing(one))
+        async with asyncio.timeout(5.0):  # of virtual time
+            await one.unmarked()
+        announcing.cancel()
+
+
 @pytest.mark.thorough
 async def test_a_failed_ledger_is_tried_again_whatever_news_there_is(
     four: InProcess, monkeypatch: pytest.MonkeyPatch

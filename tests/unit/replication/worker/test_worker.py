@@ -18,11 +18,11 @@ from tests.waiting import eventually
 
 from bkpy.client.client import replication_context
 from bkpy.config.recovery import RecoverySettings
-from bkpy.metadata.replication.locks import LedgerLocks
+from bkpy.metadata.replication.locks import LedgerLock, LedgerLocks
 from bkpy.metadata.replication.underreplication import LossReason, LostBookie, UnderreplicationQueue
 from bkpy.metadata.store.outcome import Done
 from bkpy.protocol.ledger.ledger_metadata import LedgerState
-from bkpy.replication.worker.ledger_repair import BACK, GRACE, LedgerRepair, Repaired, RepairOutcome
+from bkpy.replication.worker.ledger_repair import BACK, GRACE, LOCKED, LedgerRepair, Repaired, RepairOutcome
 from bkpy.replication.worker.manual_queue import ManualQueue
 from bkpy.replication.worker.record_repair import RecordRepair
 from bkpy.replication.worker.repair_queue import RepairQueue
@@ -117,6 +117,33 @@ async def test_marked_ledgers_are_whole_again_and_their_marks_gone_whoever_of_tw
         assert one.worker.count.fragments + two.worker.count.fragments == len(named)
         status = one.worker.status()
         assert status["queued"] == status["stuck"] == 0
+
+
+async def test_a_lock_that_another_worker_has_is_not_reached_for(
+    four: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write that is refused costs the metadata store as much as another: a read tells that it would be."""
+    client = await four.client()
+    writer = await closed(client, 20)
+    await lose(four, client, "b")
+    taken: list[str] = []
+    take = LedgerLocks.take
+
+    async def noted(locks: LedgerLocks, ledger_id: int) -> Any:
+        taken.append(locks.holder)
+        return await take(locks, ledger_id)
+
+    monkeypatch.setattr(LedgerLocks, "take", noted)
+    async with healer(four, "one") as one, healer(four, "other") as other:
+        lock = await other.locks.take(writer.ledger_id)
+        assert isinstance(lock, LedgerLock)
+        await one.mark(writer.ledger_id, "b")
+        one.start()
+        await eventually(lambda: one.reasons() == [LOCKED], "it has come to the ledger")
+        assert taken == ["other"]
+        await other.locks.release(lock)
+        await one.unmarked()
+        assert taken == ["other", "one"]
 
 
 @pytest.mark.scenario(59)
