@@ -73,6 +73,7 @@ OUR_SETTINGS: Final[dict[str, Any]] = {
 THEIR_SETTINGS: Final = """\
 autoRecoveryDaemonEnabled=true
 lostBookieRecoveryDelay=0
+openLedgerRereplicationGracePeriod=3600000
 auditorPeriodicCheckInterval=0
 auditorPeriodicBookieCheckInterval=0
 auditorPeriodicPlacementPolicyCheckInterval=0

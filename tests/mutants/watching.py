@@ -9,6 +9,7 @@ _SLOW = "tests/unit/client/test_slow_requests.py::"
 _LOGS = "tests/unit/runtime/test_process_logs.py::"
 _GRAFANA = "tests/unit/bookie/test_grafana.py::"
 _PROCESSOR_TIME = "tests/unit/bench/test_processor_time.py::"
+_CEILING = "tests/unit/bench/test_ceiling.py::"
 
 MUTANTS: list[Mutant] = [
     Mutant(
@@ -184,5 +185,19 @@ MUTANTS: list[Mutant] = [
         "from bkpy.cli.app import RootGroup\nfrom bkpy.config.bookie import BookieSettings\n\nif TYPE_CHECKING:\n"
         "    from collections.abc import Mapping\n\n_COMMANDS",
         ("tests/unit/test_architecture.py::test_the_question_for_health_loads_neither_settings_nor_an_event_loop",),
+    ),
+    Mutant(
+        "the ceiling's second file grows as long as it is measured",
+        "a sustained row fills the disk, and ends without a figure",
+        "if offset + len(part) > LOG_BYTES_MAX:",
+        "if False:",
+        (f"{_CEILING}test_its_second_file_stays_small_however_long_it_is_measured",),
+    ),
+    Mutant(
+        "a process of the ceiling that fails is not noticed",
+        "an error of sockets is all that a user sees of a full disk",
+        "except ConnectionError:\n    raise BookKeeperError(\"the ceiling",
+        "except ZeroDivisionError:\n    raise BookKeeperError(\"the ceiling",
+        (f"{_CEILING}test_a_process_that_fails_is_an_error",),
     ),
 ]

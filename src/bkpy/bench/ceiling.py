@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from crc32c import crc32c
 
+from bkpy.errors import BookKeeperError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -32,6 +34,7 @@ RECEIVE_BYTES_MAX: Final = 8 << 20  # what one sync covers at most
 FILE_BYTES_MAX: Final = 64 << 20  # written over and over, as a journal with recycled files is
 STORED_BYTES_MAX: Final = 64 << 20  # what is kept in memory, as a memtable does
 LOG_WRITE_BYTES: Final = 1 << 20  # what one write to the second file covers
+LOG_BYTES_MAX: Final = 1 << 30  # then it is removed, and a new one begun: a bookie's stay, and a minute's fill a disk
 _LOG_WRITES_MAX: Final = 16  # that may wait: they stay in memory until they are written
 _LOG_TIMEOUT_S: Final = 10.0  # a log that takes nothing for so long has failed: there is no figure then
 _COUNT: Final = struct.Struct("<q")
@@ -40,8 +43,8 @@ _COUNT: Final = struct.Struct("<q")
 def appends(
     directory: str, window_bytes: int, copies: int, ack_quorum: int, seconds: float, *, stored: bool = False
 ) -> float:
-    """MB/s of user data that `ack_quorum` of `copies` receivers made durable."""
-    with _receivers(_receive_and_store if stored else _receive_and_sync, directory, copies) as sockets:
+    """MB/s of user data that `ack_quorum` of `copies` receivers made durable. `BookKeeperError` if one fails."""
+    with _receivers(_receive_and_store if stored else receive_and_sync, directory, copies) as sockets:
         chunk = memoryview(bytes(min(window_bytes, CHUNK_BYTES_MAX)))
         sent = [0] * copies
         durable = [0] * copies
@@ -82,9 +85,12 @@ def appends(
 
 def _take_counts(sock: socket.socket, buffer: bytearray, durable: list[int], i: int) -> None:
     try:
-        buffer += sock.recv(65536)
+        received = sock.recv(65536)
     except BlockingIOError:
         return
+    if not received:
+        raise ConnectionResetError
+    buffer += received
     whole = len(buffer) // _COUNT.size * _COUNT.size
     if whole:
         durable[i] = _COUNT.unpack_from(buffer, whole - _COUNT.size)[0]
@@ -92,7 +98,7 @@ def _take_counts(sock: socket.socket, buffer: bytearray, durable: list[int], i: 
 
 
 def reads(directory: str, in_flight: int, copies: int, seconds: float) -> float:
-    """MB/s that one client receives from `copies` senders, in requests of 1 MiB."""
+    """MB/s that one client receives from `copies` senders, in requests of 1 MiB. `BookKeeperError` as above."""
     size = 1 << 20
     with _receivers(_send_what_is_asked, directory, copies) as sockets:
         buffer = bytearray(size)
@@ -108,7 +114,8 @@ def reads(directory: str, in_flight: int, copies: int, seconds: float) -> float:
         while (now := time.perf_counter()) - began < seconds:
             for key, _ in selector.select(0.1):
                 i = key.data
-                got = sockets[i].recv_into(buffer)
+                if not (got := sockets[i].recv_into(buffer)):
+                    raise ConnectionResetError
                 received += got
                 if (pending[i] - got) // size < pending[i] // size:
                     sockets[i].sendall(_COUNT.pack(size))
@@ -119,7 +126,10 @@ def reads(directory: str, in_flight: int, copies: int, seconds: float) -> float:
 
 @contextlib.contextmanager
 def _receivers(target: Any, directory: str, copies: int) -> Iterator[list[socket.socket]]:
-    """`copies` processes running `target`, each with a connection to here; ended on exit."""
+    """`copies` processes running `target`, each with a connection to here; ended on exit.
+
+    `BookKeeperError` if one of them ends a connection: what it printed says why.
+    """
     context = multiprocessing.get_context("spawn")
     sockets: list[socket.socket] = []
     processes = []
@@ -137,6 +147,8 @@ def _receivers(target: Any, directory: str, copies: int) -> Iterator[list[socket
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 sockets.append(sock)
             yield sockets
+        except ConnectionError:
+            raise BookKeeperError("the ceiling can't be measured: one of its processes has failed, see above") from None
         finally:
             for sock in sockets:
                 sock.close()
@@ -146,17 +158,17 @@ def _receivers(target: Any, directory: str, copies: int) -> Iterator[list[socket
                     process.terminate()
 
 
-def _connect(port: int) -> socket.socket:
+def connect(port: int) -> socket.socket:
     sock = socket.create_connection(("127.0.0.1", port))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock
 
 
-def _receive_and_sync(port: int, path: str) -> None:
+def receive_and_sync(port: int, path: str) -> None:
     fd = _journal(path)
     view = memoryview(bytearray(RECEIVE_BYTES_MAX))
     total = offset = 0
-    with contextlib.suppress(ConnectionError), _connect(port) as sock:
+    with contextlib.suppress(ConnectionError), connect(port) as sock:
         while got := _receive(sock, view):
             offset = _sync(fd, view[:got], offset)
             total += got
@@ -167,9 +179,9 @@ def _receive_and_store(port: int, path: str) -> None:
     fd = _journal(path)
     memory = memoryview(bytearray(STORED_BYTES_MAX))
     log: queue.Queue[memoryview] = queue.Queue(_LOG_WRITES_MAX)
-    threading.Thread(target=_write_log, args=(f"{path}.log", log), daemon=True).start()
+    threading.Thread(target=write_log, args=(f"{path}.log", log), daemon=True).start()
     total = offset = at = unwritten = 0
-    with contextlib.suppress(ConnectionError), _connect(port) as sock:
+    with contextlib.suppress(ConnectionError), connect(port) as sock:
         while got := _receive(sock, memory[at : at + RECEIVE_BYTES_MAX]):
             part = memory[at : at + got]
             crc32c(part)  # the frame's
@@ -186,14 +198,21 @@ def _receive_and_store(port: int, path: str) -> None:
                 at = unwritten = 0
 
 
-def _write_log(path: str, log: queue.Queue[memoryview]) -> None:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    offset = 0
+def write_log(path: str, log: queue.Queue[memoryview]) -> None:
+    fd, offset = _new_log(path), 0
     while True:
         part = log.get()
+        if offset + len(part) > LOG_BYTES_MAX:
+            os.close(fd)
+            os.unlink(path)
+            fd, offset = _new_log(path), 0
         crc32c(part)  # the block's
         offset += os.pwrite(fd, part, offset)
         os.fdatasync(fd)
+
+
+def _new_log(path: str) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
 
 
 def _journal(path: str) -> int:
@@ -222,7 +241,7 @@ def _sync(fd: int, data: memoryview, offset: int) -> int:
 
 def _send_what_is_asked(port: int, path: str) -> None:
     source = memoryview(bytes(1 << 20))
-    with contextlib.suppress(ConnectionError), _connect(port) as sock:
+    with contextlib.suppress(ConnectionError), connect(port) as sock:
         while request := sock.recv(_COUNT.size * 64):
             for k in range(0, len(request), _COUNT.size):
                 sock.sendall(source[: _COUNT.unpack_from(request, k)[0]])

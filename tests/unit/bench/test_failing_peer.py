@@ -1,8 +1,10 @@
-"""A row in which Apache BookKeeper stops to answer costs that row alone, and says so."""
+"""A row in which Apache BookKeeper or bkpy fails costs that row alone, and says so."""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import contextlib
 import dataclasses
 import io
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 from rich.console import Console
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from types import ModuleType
 
 PEERS = Path(__file__).parents[3] / "benchmarks" / "peers"
@@ -54,10 +57,12 @@ class NoFurther:
         return {}
 
 
-def measured(monkeypatch: pytest.MonkeyPatch, peers: Any, fails_at: int) -> tuple[dict[str, Any], Theirs]:
-    """A row of three rounds whose peer fails at that call: 0 is its warm-up."""
+def measured(
+    monkeypatch: pytest.MonkeyPatch, peers: Any, fails_at: int, *, ours_fails_at: int = -1
+) -> tuple[dict[str, Any], Theirs]:
+    """A row of three rounds whose peer fails at that call, 0 being its warm-up, and bkpy at that round."""
     run, plan, error = peers("run"), peers("plan"), peers("peer").RoundFailedError("nothing was answered")
-    calls = 0
+    calls = our_calls = 0
 
     class Rounds:
         def __init__(self, directory: str, plan: Any) -> None: ...
@@ -74,6 +79,10 @@ def measured(monkeypatch: pytest.MonkeyPatch, peers: Any, fails_at: int) -> tupl
             return FIGURES
 
         async def ours(self, row: Any, api: str, entries: int, *, ceiling: bool) -> dict[str, Any]:
+            nonlocal our_calls
+            our_calls += 1
+            if our_calls == ours_fails_at + 1:
+                raise error
             return FIGURES
 
     async def warm(cluster: Theirs, plan: Any, *, reads: bool) -> None: ...
@@ -108,3 +117,66 @@ def test_a_row_without_a_failure_has_none(monkeypatch: pytest.MonkeyPatch, peers
     assert "their_failure" not in row
     assert (theirs.anew, theirs.commands) == (0, ["close"])
     assert [len(one["rounds"]) for one in row["theirs"].values()] == [3]
+
+
+@pytest.mark.parametrize("ours_fails_at", [0, 2])
+def test_a_row_in_which_bkpy_fails_has_the_rounds_of_before_and_all_of_the_peers(
+    monkeypatch: pytest.MonkeyPatch, peers: Any, ours_fails_at: int
+) -> None:
+    row, theirs = measured(monkeypatch, peers, 10, ours_fails_at=ours_fails_at)
+    assert row["our_failure"] == "nothing was answered"
+    assert "their_failure" not in row
+    assert [len(one["rounds"]) for one in row["ours"].values()] == ([ours_fails_at] if ours_fails_at else [])
+    assert [len(one["rounds"]) for one in row["theirs"].values()] == [3]
+    assert (theirs.anew, theirs.commands) == (0, ["close"])
+    shown = io.StringIO()
+    Console(file=shown, width=165).print(*peers("report").tables([row]))
+    assert ("append : chain" in shown.getvalue()) == bool(ours_fails_at)
+
+
+def test_rounds_that_were_asked_for_are_those_of_a_sustained_row_too(peers: Any) -> None:
+    plan, rows = peers("plan"), peers("rows").ROWS
+    usual, sustained = rows[0], next(row for row in rows if row.rounds is not None)
+    assert plan.FULL.rounds_of(usual) == plan.FULL.rounds
+    assert plan.FULL.rounds_of(sustained) == sustained.rounds
+    for rounds, seconds in ((1, None), (None, 2.0)):
+        changed = plan.FULL.changed(argparse.Namespace(rounds=rounds, seconds=seconds))
+        assert changed.rounds_of(sustained) == (rounds or sustained.rounds)
+
+
+def test_a_row_of_healing_has_what_the_peer_did_before_it_failed(
+    monkeypatch: pytest.MonkeyPatch, peers: Any, tmp_path: Path
+) -> None:
+    healing, error = peers("healing"), peers("peer").PeerError("fenced")
+    event = {"seconds": 2.0, "before": {"p99_ms": 1.0}, "meanwhile": {"p99_ms": 2.0, "longest_ms": 3.0}}
+
+    class Side:
+        @classmethod
+        @contextlib.asynccontextmanager
+        async def running(cls, *_: Any) -> AsyncIterator[Side]:
+            yield cls()
+
+    class Ours(Side):
+        pass
+
+    class Theirs(Side):
+        pass
+
+    async def measure_one(side: Side, data: Any, directory: str, found: dict[str, Any]) -> None:
+        found["killed"] = event
+        if isinstance(side, Theirs):
+            raise error
+        found["drained"] = event
+
+    for name, value in (("Ours", Ours), ("Theirs", Theirs), ("measure_one", measure_one)):
+        monkeypatch.setattr(healing, name, value)
+
+    async def rows() -> list[dict[str, Any]]:
+        return [row async for row in healing.measure([healing.ROWS[0]], str(tmp_path), "")]
+
+    (row,) = asyncio.run(rows())
+    assert row["bkpy"].keys() == {"killed", "drained"}
+    assert row["BookKeeper"] == {"killed": event, "failure": "fenced"}
+    shown = io.StringIO()
+    Console(file=shown, width=165).print(healing.table([row]))
+    assert [line.split()[-1] for line in shown.getvalue().splitlines() if "BookKeeper" in line] == ["3.0", "failed"]
