@@ -90,6 +90,20 @@ MUTANTS: list[Mutant] = [
         (f"{_SHARES}::test_a_failed_ledger_is_tried_again_whatever_news_there_is",),
     ),
     Mutant(
+        "queued ledgers are read again at each news of others",
+        "while an auditor records ten thousand ledgers, workers read those before again and again",
+        "self._look_at(some if again else [one for one in some if one not in self._queue])",
+        "self._look_at(some)",
+        (f"{_SHARES}::test_queued_ledgers_are_not_read_again_at_each_news_of_others",),
+    ),
+    Mutant(
+        "queued ledgers are never looked at again",
+        "a ledger that loses another copy waits behind less endangered ones",
+        "again = now - self._looked_again_at >= self._settings.marks_look_interval_s",
+        "again = False",
+        (f"{_SHARES}::test_queued_ledgers_are_looked_at_again_once_in_an_interval",),
+    ),
+    Mutant(
         "workers reach for locks that others have",
         "of many workers all but one write to the metadata store in vain for each ledger",
         "if locked:\n    return Repaired(RepairOutcome.LATER, LOCKED)",

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -123,6 +124,7 @@ class ReplicationWorker:
         self._leaves_some = False  # whether the last scan left ledgers to others that it may look at as well
         self._further_at: float | None = None  # when to look at them; None unless nothing else is left
         self._idle = asyncio.Event()  # that was None before
+        self._looked_again_at = -math.inf  # at queued ledgers, which may have lost more copies
         self._repair = LedgerRepair(self._context, locks, settings, self._rate, self.count, target=target)
         drains = Drains(context.cluster.store, context.cluster.root, runtime, settings)
         self._record_repair = RecordRepair(self._context, self._repair, records, drains, settings)
@@ -264,8 +266,15 @@ class ReplicationWorker:
                 other.cancel()
 
     async def _look_at_all(self) -> None:
-        """Look at all ledgers of this worker's share."""
+        """Look at all ledgers of this worker's share: at queued ones again once in an interval.
+
+        While an auditor records ledgers there is news again and again, of thousands that wait as before.
+        """
         self._leaves_some = False
+        now = self._now()
+        again = now - self._looked_again_at >= self._settings.marks_look_interval_s
+        if again:
+            self._looked_again_at = now
         place, workers = (0, 1) if self._node is None else await self._node.place()
         left, queued = 0, self._queued
 
@@ -281,7 +290,7 @@ class ReplicationWorker:
         self._backlog.begin_look()
         async with aclosing(own()) as ledger_ids:
             async for some in batched_async(ledger_ids, self._settings.repair_looks_at_once):
-                await self._look_at(some)
+                await self._look_at(some if again else [one for one in some if one not in self._queue])
         if not left and queued == self._queued:
             self._lookers, self._found_nothing = self._settings.repair_lookers, True
         self._leaves_some = bool(left) and not self._found_nothing

@@ -16,6 +16,7 @@ from tests.waiting import eventually, turns
 from bkpy.client.client import replication_context
 from bkpy.config.recovery import RecoverySettings
 from bkpy.metadata.replication.worker_nodes import WorkerNode
+from bkpy.metadata.store.outcome import Gone
 from bkpy.protocol.repair.rereplication import looks_first
 from bkpy.replication.worker.fragment_copy import Failed
 from bkpy.replication.worker.ledger_repair import LedgerRepair
@@ -143,6 +144,38 @@ async def test_a_worker_with_nothing_left_waits_a_moment_before_it_looks_further
             await asyncio.sleep(0.01)
         assert asyncio.get_running_loop().time() - began >= pause_s
         await one.unmarked()
+
+
+async def test_queued_ledgers_are_not_read_again_at_each_news_of_others(four: InProcess) -> None:
+    """An auditor announces the records of a lost bookie little by little."""
+    async with sharers(four, 1, marks_look_interval_s=1e6) as (one,):
+        *ids, last = await marked(four, one)
+        await one.marks.set_enabled(False)
+        record = await one.marks.read(last)
+        assert record is not None
+        assert isinstance(await one.marks.remove(record, ["b"]), Gone)
+        one.start()
+        await eventually(lambda: one.worker.status()["queued"] == len(ids), "all are queued")
+        one.reads.clear()
+        for _ in range(10):
+            await one.marks.announce()
+            await asyncio.sleep(LOOK_S)
+        assert one.reads == []
+        await one.mark(last, "b")
+        await eventually(lambda: one.worker.status()["queued"] == LEDGERS, "so is the new one")
+        assert one.reads == [last]
+
+
+async def test_queued_ledgers_are_looked_at_again_once_in_an_interval(four: InProcess) -> None:
+    """They may have lost more copies since."""
+    async with sharers(four, 1) as (one,):
+        ids = await marked(four, one, ensemble_size=4)
+        await one.marks.set_enabled(False)
+        one.start()
+        await eventually(lambda: one.worker.status()["marked_by_copies_left"] == {"3": LEDGERS}, "all are queued")
+        await lose(four, one.client, "c")
+        await one.mark(ids[0], "c")
+        await eventually(lambda: one.reads.count(ids[1]) > 2, "it looks at them again")
 
 
 @pytest.mark.thorough
