@@ -196,8 +196,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a process of the ceiling that fails is not noticed",
         "an error of sockets is all that a user sees of a full disk",
-        "except ConnectionError:\n    raise BookKeeperError(\"the ceiling",
-        "except ZeroDivisionError:\n    raise BookKeeperError(\"the ceiling",
+        'except ConnectionError:\n    raise BookKeeperError("the ceiling',
+        'except ZeroDivisionError:\n    raise BookKeeperError("the ceiling',
         (f"{_CEILING}test_a_process_that_fails_is_an_error",),
     ),
 ]
