@@ -291,7 +291,7 @@ class ReplicationWorker:
         async with aclosing(own()) as ledger_ids:
             async for some in batched_async(ledger_ids, self._settings.repair_looks_at_once):
                 await self._look_at(some if again else [one for one in some if one not in self._queue])
-        if not left and queued == self._queued:
+        if not left and queued == self._queued and not self._queue:
             self._lookers, self._found_nothing = self._settings.repair_lookers, True
         self._leaves_some = bool(left) and not self._found_nothing
         if not self._leaves_some:
