@@ -148,7 +148,7 @@ BOOKIE: Mapping[str, Bound] = {
     "repair_pause_max_s": Bound((0.1, 5.0)),
     "repair_attempts_max": Bound((1, 3)),
     "repair_looks_at_once": Bound((1, 2)),
-    "repair_lookers": Bound((1, 2)),
+    "repair_lookers": Bound((1, 3)),
     "repair_queue_max": Bound((1, 3)),
     "stuck_ledgers_max": Bound((1, 3)),
     "metadata_retry_pause_s": Bound((0.001, 1.0)),
