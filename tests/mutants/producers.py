@@ -11,6 +11,13 @@ _RARE = "tests/unit/log/test_rare_log_steps.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(
+        "each attempt of an opening judges anew which producers are idle",
+        "a writer is fenced for one that is refused, because its producer's time passed meanwhile",
+        "self._judged_ms = now_ms if self._judged_ms is None else self._judged_ms",
+        "self._judged_ms = now_ms",
+        (f"{_WRITER}::test_a_producer_whose_time_passes_while_its_writer_opens_the_log_is_not_forgotten",),
+    ),
+    Mutant(
         "a cancelled batch whose writer fails is complained of",
         "the log of a service says that an exception was never retrieved, with nothing that anybody could have done",
         "            batch.whole.exception()  # retrieved",

@@ -143,6 +143,7 @@ class Opening:
         self._created: Created | None = None  # a ledger that no list names
         self._uid = ""  # of the log, once its list was read
         self._writer = ""  # of the list that was read last
+        self._judged_ms: int | None = None  # when the first attempt judged which producers are idle
 
     async def run(self) -> Opened:
         """Raises `NoSuchLogError`, `UnauthorizedError`, `LogLockedError`, and whatever `recover_ledger` raises.
@@ -212,7 +213,9 @@ class Opening:
         """None if the list has changed meanwhile."""
         # Before anybody is fenced: without room for a ledger or producer, or bookies, the log's writer goes on.
         settings, now_ms = self._parts.shared.settings, self._logs.now_ms()
-        limits = now_ms, settings.log_producer_idle_s, settings.log_producers_max
+        # Of idle producers by the time of the first attempt: the next one must not forget what that one fenced for.
+        self._judged_ms = now_ms if self._judged_ms is None else self._judged_ms
+        limits = self._judged_ms, settings.log_producer_idle_s, settings.log_producers_max
         if self._producer:
             log_list.producers.check(self._name, self._producer, *limits, new=self._new_producer)
         with_producer = dataclasses.replace(log_list, producers=log_list.producers.opened(self._producer, *limits))

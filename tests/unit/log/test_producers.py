@@ -34,6 +34,7 @@ from bkpy.errors import (
     SequenceError,
     WouldBlock,
 )
+from bkpy.metadata.logs.catalog import LogStore
 from bkpy.metadata.store.store import Create
 from bkpy.protocol.log.log_producers import SEQUENCE_MAX
 from bkpy.protocol.wire.records import NUMBERED_STAMP_BYTES
@@ -250,6 +251,33 @@ async def test_a_producer_that_was_forgotten_fences_nobody(cluster: InProcess) -
     assert await read_all(client) == [(b"0", "shop", 0), (b"plain", None, None), (b"5", "shop", 5)]
     with pytest.raises(ConfigError, match="new_producer says of a producer that it is new, and there is none"):
         await client.open_log(NAME, new_producer=True)
+
+
+async def test_a_producer_whose_time_passes_while_its_writer_opens_the_log_is_not_forgotten(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The former writer is fenced by then, and the list has changed, so that the opening begins again."""
+    client = await cluster.client(log_producer_idle_s=0.5)
+    async with await client.open_log(NAME, create=True, producer="shop") as log:
+        await log.append(b"0", sequence=0)
+    plain = await client.open_log(NAME)
+    write, late = LogStore.write, []
+
+    async def write_late(logs: LogStore, *args: Any, **named: Any) -> Any:
+        if not late:
+            late.append(True)
+            log_list, version = await logs.read(NAME, fresh=True)
+            await write(logs, NAME, log_list, version)
+            await asyncio.sleep(1)
+        return await write(logs, *args, **named)
+
+    monkeypatch.setattr(LogStore, "write", write_late)
+    async with await client.open_log(NAME, producer="shop") as log:
+        assert late
+        assert log.last_sequence == 0
+        assert await log.append(b"1", sequence=1) == 1
+    with pytest.raises(LogFencedError):
+        await plain.append(b"plain")
 
 
 @pytest.mark.parametrize("retention_interval_s", [0.1, 60.0])
