@@ -18,6 +18,13 @@ MUTANTS: list[Mutant] = [
         (f"{_WRITER}::test_a_producer_whose_time_passes_while_its_writer_opens_the_log_is_not_forgotten",),
     ),
     Mutant(
+        "an opening counts as use of its producer when it begins, not when it succeeds",
+        "a producer is forgotten whose writer had the log open a moment ago",
+        "ready.producers.opened(self._producer, *limits).active(self._producer, now_ms)",
+        "ready.producers.opened(self._producer, *limits)",
+        (f"{_WRITER}::test_an_opening_that_took_long_is_no_time_without_the_producer",),
+    ),
+    Mutant(
         "a cancelled batch whose writer fails is complained of",
         "the log of a service says that an exception was never retrieved, with nothing that anybody could have done",
         "            batch.whole.exception()  # retrieved",

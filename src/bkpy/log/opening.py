@@ -235,7 +235,8 @@ class Opening:
                 f"the ledger is gone, and the list of log {self._name} names it", ledger_id=error.ledger_id
             ) from error
         ready = settled(log_list, ends, settings.log_producer_runs_max)
-        ready = dataclasses.replace(ready, producers=ready.producers.opened(self._producer, *limits))
+        producers = ready.producers.opened(self._producer, *limits).active(self._producer, now_ms)
+        ready = dataclasses.replace(ready, producers=producers)
         self._tell_of_dropped(log_list, ends)
         self._tell_of_lost(log_list, ends, ready)
         ready = ready.without_pending_delete(await self._delete_some(log_list.pending_delete))

@@ -7,8 +7,9 @@
 Any number of workers may run: the holder of a ledger's lock repairs it (`record_repair.py`). Each ledger is in the
 shares of `repair_lookers` of them, which look at it first: if every worker looked at every ledger, the reads would grow
 with the square of the cluster. A worker with nothing left for a while looks further, at more and more of the others'
-ledgers, until a scan of all of them finds nothing to do; then it keeps to its share until new records are announced.
-Not at once: all workers are idle when the first records appear, and would reach for the same few locks.
+ledgers, until a scan of all of them finds nothing to do; then it keeps to its share until new records are announced, or
+listed. Not at once: all workers are idle when the first records appear, and would reach for the same few locks. But at
+last: neither a trickle of its own ledgers nor failing ones hold it up for longer than `marks_look_interval_s`.
 
 The scan of records, the hands and the watch of the switch are tasks of their own. The worker logs, counts and replaces
 a task that ends by an error.
@@ -22,6 +23,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from array import array
+from bisect import bisect_left
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -120,16 +123,17 @@ class ReplicationWorker:
         self._turns = CopyTurns(settings, runtime, appended)
         self._node = node
         self._lookers = settings.repair_lookers  # of each ledger, at the next scan
-        self._found_nothing = False  # by a scan of all ledgers, since there was news of records
+        self._nothing_in: array[int] | None = None  # the ledgers in which a scan of all found nothing, before any news
         self._leaves_some = False  # whether the last scan left ledgers to others that it may look at as well
         self._further_at: float | None = None  # when to look at them; None unless nothing else is left
+        self._further_since: float | None = None  # when there was first nothing else left, since it looked further
         self._idle = asyncio.Event()  # that was None before
         self._looked_again_at = -math.inf  # at queued ledgers, which may have lost more copies
         self._repair = LedgerRepair(self._context, locks, settings, self._rate, self.count, target=target)
         drains = Drains(context.cluster.store, context.cluster.root, runtime, settings)
         self._record_repair = RecordRepair(self._context, self._repair, records, drains, settings)
         self._queue = RepairQueue(holder, settings.copies_at_once)
-        self._queued = 0  # ledgers that were ever put into it
+        self._queued = 0  # ledgers that were ever put into it, but for failed ones
         self._backlog = Backlog()
         self._working: dict[int, float] = {}  # since when
         self._failed_in_hand = 0  # of these, how many had failed when they were tried before
@@ -225,12 +229,12 @@ class ReplicationWorker:
                     if news.done():
                         said, news = news, self._listen()
                         if said.result():
-                            self._found_nothing = False
+                            self._nothing_in = None
                             if self._further_at is None:
                                 self._lookers = self._settings.repair_lookers
                     if further:
                         self._lookers *= _FURTHER
-                        self._further_at = None
+                        self._further_at = self._further_since = None
                 except ClientClosedError:
                     return
                 except BookKeeperError as error:
@@ -276,26 +280,29 @@ class ReplicationWorker:
         if again:
             self._looked_again_at = now
         place, workers = (0, 1) if self._node is None else await self._node.place()
-        left, queued = 0, self._queued
+        left, queued, listed = 0, self._queued, array("q")
 
         async def own() -> AsyncGenerator[int, None]:
             nonlocal left
             async for ledger_id in self._records.list():
+                listed.append(ledger_id)
                 self._backlog.saw(ledger_id)
                 if looks_first(ledger_id, place, workers, self._lookers) or self._is_due(ledger_id):
                     yield ledger_id
-                else:
-                    left += 1
+                    continue
+                left += 1
+                if self._nothing_in is not None and not _is_among(self._nothing_in, ledger_id):
+                    self._nothing_in = None  # a record that nobody has announced
 
         self._backlog.begin_look()
         async with aclosing(own()) as ledger_ids:
             async for some in batched_async(ledger_ids, self._settings.repair_looks_at_once):
                 await self._look_at(some if again else [one for one in some if one not in self._queue])
-        if not left and queued == self._queued and not self._queue:
-            self._lookers, self._found_nothing = self._settings.repair_lookers, True
-        self._leaves_some = bool(left) and not self._found_nothing
+        if not left and queued == self._queued and not self._queue.length(failed=False):
+            self._lookers, self._nothing_in = self._settings.repair_lookers, listed
+        self._leaves_some = bool(left) and self._nothing_in is None
         if not self._leaves_some:
-            self._further_at = None
+            self._further_at = self._further_since = None
         for ledger_id in self._backlog.end_look():
             if (postponed := self._postponed.get(ledger_id)) is not None and postponed.stuck:
                 del self._postponed[ledger_id]  # others could do it, or it was deleted
@@ -372,7 +379,7 @@ class ReplicationWorker:
         self._queue.put(ledger_id, since_ms, sets, failed=failed)
         if postponed is None:  # what is tried again and again must not keep a worker from others' ledgers
             self._further_at = None
-        self._queued += 1
+        self._queued += not failed
         self._filled.set()
 
     # --- the hands --------------------------------------------------------------------------------------------------
@@ -380,11 +387,10 @@ class ReplicationWorker:
     async def _work(self) -> None:
         """Repair one ledger after the other, each chosen when it is the hand's turn, not before."""
         while True:
+            if not self._queue.length(failed=False):
+                self._look_further_soon()
             if not (self._enabled and self._queue):
                 self._filled.clear()
-                if self._enabled and self._leaves_some and self._further_at is None:
-                    self._further_at = self._now() + self._settings.repair_pause_min_s
-                    self._idle.set()
                 await self._records.tidy()
                 await self._filled.wait()
                 continue
@@ -395,6 +401,20 @@ class ReplicationWorker:
                         await self._work_on(*taken)
             except ClientClosedError:
                 return
+
+    def _look_further_soon(self) -> None:
+        """Nothing is queued but what has failed: if that stays so for a moment, others' ledgers are next.
+
+        Or if it has been so now and then for an interval, between ledgers of one's own that come one by one.
+        """
+        if not (self._enabled and self._leaves_some) or self._further_at is not None:
+            return
+        now, settings = self._now(), self._settings
+        if self._further_since is None:
+            self._further_since = now
+        at_last = self._further_since + settings.marks_look_interval_s
+        self._further_at = min(now + settings.repair_pause_min_s, max(now, at_last))
+        self._idle.set()
 
     async def _work_on(self, ledger_id: int, failed: bool) -> None:
         self._emptied.set()
@@ -538,6 +558,11 @@ def _signature(record: UnderreplicationRecord, metadata: LedgerMetadata, version
 def _returned(task: asyncio.Task[None]) -> bool:
     """Whether it ended by itself, and without an error."""
     return not task.cancelled() and task.exception() is None
+
+
+def _is_among(ascending: array[int], ledger_id: int) -> bool:
+    place = bisect_left(ascending, ledger_id)
+    return place < len(ascending) and ascending[place] == ledger_id
 
 
 async def _set(event: asyncio.Event) -> None:

@@ -15,6 +15,7 @@ from tests.waiting import eventually, turns
 
 from bkpy.client.client import replication_context
 from bkpy.config.recovery import RecoverySettings
+from bkpy.metadata.replication.underreplication import LostBookie
 from bkpy.metadata.replication.worker_nodes import WorkerNode
 from bkpy.metadata.store.outcome import Gone
 from bkpy.protocol.repair.rereplication import looks_first
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from bkpy.client.client import Client
     from bkpy.metadata.replication.underreplication import UnderreplicationQueue, UnderreplicationRecord
+    from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
     from bkpy.replication.worker.manual_queue import ManualQueue
 
 LEDGERS = 24
@@ -92,16 +94,31 @@ async def sharers(cluster: InProcess, working: int, others: int = 0, **settings:
             await one.stop()
 
 
-async def marked(cluster: InProcess, one: Sharer, *, ensemble_size: int = 3) -> list[int]:
-    """Ledgers that miss bookie b, with their records."""
+async def lacking(cluster: InProcess, *, ensemble_size: int = 3, ledgers: int = LEDGERS) -> list[int]:
+    """Ledgers some of which miss bookie b, which nobody has recorded."""
     client = await cluster.client()
     sizes = {"ensemble_size": ensemble_size, "write_quorum": ensemble_size}
-    writers = [await closed(client, 2, **sizes) for _ in range(LEDGERS)]
+    writers = [await closed(client, 2, **sizes) for _ in range(ledgers)]
     await lose(cluster, client, "b")
-    ids = [writer.ledger_id for writer in writers]
+    return [writer.ledger_id for writer in writers]
+
+
+async def marked(cluster: InProcess, one: Sharer, *, ensemble_size: int = 3) -> list[int]:
+    """The same with their records."""
+    ids = await lacking(cluster, ensemble_size=ensemble_size)
     for ledger_id in ids:
         await one.mark(ledger_id, "b")
     return ids
+
+
+async def divided(cluster: InProcess, one: Sharer, ledgers: int) -> tuple[list[int], list[int]]:
+    """Ledgers that miss bookie b, unrecorded: those in the share of `one`, which looks alone at each, and others'."""
+    place, workers = await one.node.place()
+    own, others = [], []
+    for ledger_id in await lacking(cluster, ledgers=ledgers):
+        if "b" in (await one.client.ledger_metadata(ledger_id)).fragments[0].bookies:
+            (own if looks_first(ledger_id, place, workers, 1) else others).append(ledger_id)
+    return own, others
 
 
 async def test_each_record_is_read_by_its_lookers_and_by_no_other_worker(four: InProcess) -> None:
@@ -195,6 +212,58 @@ async def test_a_worker_with_nothing_left_looks_further_whatever_news_there_is(f
         announcing.cancel()
 
 
+async def test_others_ledgers_are_found_though_nobody_has_announced_them(four: InProcess) -> None:
+    """A ledger that is made while a bookie is away has a record from the start, and no auditor tells of it."""
+    async with sharers(four, 1, others=2, repair_lookers=1, repair_pause_min_s=0.1) as (one,):
+        _, (first, second, *_) = await divided(four, one, LEDGERS)
+        one.start()
+        for ledger_id in (first, second):
+            await asyncio.sleep(10 * LOOK_S)  # it has found nothing
+            await one.marks.add(ledger_id, {"b": LostBookie(1)})
+            async with asyncio.timeout(10 * LOOK_S):  # of virtual time
+                await one.unmarked()
+
+
+async def test_a_trickle_of_own_ledgers_does_not_keep_a_worker_from_others(four: InProcess) -> None:
+    given = {"repair_lookers": 1, "repair_pause_min_s": 1.0, "marks_look_interval_s": 5.0}
+    async with sharers(four, 1, others=2, **given) as (one,):
+        own, others = await divided(four, one, 4 * LEDGERS)
+        one.start()
+        await one.mark(others[0], "b")
+        assert len(own) > 10
+        for ledger_id in own[:10]:
+            await one.mark(ledger_id, "b")
+            await asyncio.sleep(0.9)
+        assert await one.marks.read(others[0]) is None
+
+
+@pytest.mark.thorough
+async def test_ledgers_that_fail_again_and_again_do_not_keep_a_worker_from_others(
+    four: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing: set[int] = set()
+    copy = LedgerRepair.copy
+
+    async def slowly(repair: LedgerRepair, metadata: LedgerMetadata, *args: Any) -> Any:
+        if metadata.ledger_id in failing:
+            await asyncio.sleep(30)
+            return Failed("timed out")
+        return await copy(repair, metadata, *args)
+
+    monkeypatch.setattr(LedgerRepair, "copy", slowly)
+    given = {"repair_lookers": 1, "repair_pause_max_s": 60.0, "copies_at_once": 2}
+    async with sharers(four, 1, others=2, **given) as (one,):
+        own, others = await divided(four, one, 3 * LEDGERS)
+        failing |= set(own[:10])
+        assert len(failing) == 10
+        for ledger_id in (*failing, others[0]):
+            await one.mark(ledger_id, "b")
+        one.start()
+        async with asyncio.timeout(10 * 60):  # of virtual time
+            while await one.marks.read(others[0]) is not None:
+                await asyncio.sleep(1.0)
+
+
 @pytest.mark.thorough
 async def test_a_failed_ledger_is_tried_again_whatever_news_there_is(
     four: InProcess, monkeypatch: pytest.MonkeyPatch
@@ -211,7 +280,8 @@ async def test_a_failed_ledger_is_tried_again_whatever_news_there_is(
             await asyncio.sleep(0)
 
     monkeypatch.setattr(LedgerRepair, "copy", at_times)
-    async with sharers(four, 1, others=30, repair_lookers=1, repair_pause_min_s=0.1, repair_pause_max_s=0.1) as (one,):
+    given = {"repair_lookers": 1, "repair_pause_min_s": 0.1, "repair_pause_max_s": 0.1, "marks_look_interval_s": 1e6}
+    async with sharers(four, 1, others=300, **given) as (one,):
         await marked(four, one)
         one.start()
         await eventually(
@@ -220,7 +290,7 @@ async def test_a_failed_ledger_is_tried_again_whatever_news_there_is(
         )
         announcing = asyncio.create_task(keep_announcing(one))
         failing = False
-        async with asyncio.timeout(1.0):  # of virtual time, in which each turn takes a little
+        async with asyncio.timeout(0.25):  # of virtual time: to look at all others' ledgers takes three pauses
             await one.unmarked()
         announcing.cancel()
         assert one.worker.ledgers_done == LEDGERS
