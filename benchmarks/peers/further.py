@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from disk import settle
 from kafka import Kafka
 from nats import Nats
+from peer import PeerError
 from plan import COLD_S, IDLE_S, Plan
 from report import summary
 from rows import Row
@@ -19,7 +20,7 @@ from rows import Row
 from bkpy.bench.memory import watched
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Coroutine, Mapping, Sequence
     from pathlib import Path
 
     from peer import Peer, Setting
@@ -39,10 +40,11 @@ def peer_names(text: str) -> tuple[str, ...]:
 
 
 class Column:
-    """One peer with one setting: what it reached in the rounds of the current row."""
+    """One peer with one setting: what it reached in the rounds of the current row, until a `failure`."""
 
     def __init__(self, peer: Peer, setting: Setting, plan: Plan, directory: str) -> None:
         self.peer = peer
+        self.failure: str | None = None
         self._directory = directory
         self.setting = setting
         self._plan = plan
@@ -53,7 +55,7 @@ class Column:
     async def prepare(self, row: Row) -> None:
         """Warm up for the row, in every way that its client may take, and keep to the fastest."""
         ways = self.peer.ways(row)
-        self._rounds = []
+        self.failure, self._rounds = None, []
         self._warm_ups = {way: [] for way in ways}
         for way in list(ways) * self._plan.warm_rounds:
             self._warm_ups[way].append(await self._measure(row, way))
@@ -71,13 +73,15 @@ class Column:
 
     def result(self, row: Row) -> dict[str, Any]:
         """Medians and rounds of the row."""
-        found = {"way": self._way, "warm_up": self._warm_ups, **summary(self._rounds)}
+        found: dict[str, Any] = {"way": self._way, "warm_up": self._warm_ups}
+        found |= summary(self._rounds) if self._rounds else {}
+        found |= {} if self.failure is None else {"failure": self.failure}
         stand_in = self.peer.stand_in(row)
         return found if stand_in is None else {**found, "stand_in": stand_in}
 
 
 class Further:
-    """All further columns. Their servers run all the time, as the first peer's do."""
+    """All further columns. Their servers run all the time, as the first peer's do, unless a round fails."""
 
     def __init__(self, peers: Sequence[Peer], plan: Plan, directory: str) -> None:
         self._peers = peers
@@ -87,20 +91,33 @@ class Further:
     async def start(self) -> None:
         for peer in self._peers:
             await peer.start()
-            for seconds in (COLD_S, *[self._plan.seconds] * self._plan.cold_rounds):
-                await peer.open(WARM_UP, peer.settings[0])
-                await peer.append(WARM_UP, peer.ways(WARM_UP)[-1], seconds)
+            await self._warm_up(peer)
+
+    async def _warm_up(self, peer: Peer) -> None:
+        for seconds in (COLD_S, *[self._plan.seconds] * self._plan.cold_rounds):
+            await peer.open(WARM_UP, peer.settings[0])
+            await peer.append(WARM_UP, peer.ways(WARM_UP)[-1], seconds)
 
     def columns_of(self, row: Row) -> list[Column]:
         return self.columns if row.further else []
 
     async def prepare(self, row: Row) -> None:
         for column in self.columns_of(row):
-            await column.prepare(row)
+            await self._try(column, column.prepare(row))
 
     async def round(self, row: Row) -> None:
         for column in self.columns_of(row):
-            await column.round(row)
+            if column.failure is None:
+                await self._try(column, column.round(row))
+
+    async def _try(self, column: Column, measuring: Coroutine[Any, Any, None]) -> None:
+        """A failure is the column's result of this row, and the next one has fresh servers."""
+        try:
+            await measuring
+        except PeerError as e:
+            column.failure = str(e)
+            await column.peer.start_anew()
+            await self._warm_up(column.peer)
 
     async def close(self, row: Row) -> dict[str, dict[str, Any]]:
         """The figures of the row, by the columns' keys; what was written is deleted."""

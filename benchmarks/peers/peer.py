@@ -191,6 +191,7 @@ class Peer(abc.ABC):
     def __init__(self, directory: Path) -> None:
         self.versions: dict[str, str] = {}
         self.client = Client(directory / "client.log")
+        self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
 
     @abc.abstractmethod
@@ -222,6 +223,13 @@ class Peer(abc.ABC):
     async def command(self, *words: object) -> dict[str, Any]:
         """The client's answer; `PeerError` if it is an error, or doesn't come."""
         return await self.client.command(" ".join(map(str, words)), ANSWER_TIMEOUT_S)
+
+    async def start_anew(self) -> None:
+        """Kill everything, and start it again with nothing on disk."""
+        await self.kill()
+        await asyncio.to_thread(shutil.rmtree, self.directory)
+        self.directory.mkdir()
+        await self.start()
 
     async def kill(self) -> None:
         """SIGKILL to everything."""

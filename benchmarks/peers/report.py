@@ -156,6 +156,8 @@ def further_table(rows: Sequence[dict[str, Any]], columns: dict[str, dict[str, s
 def _further_cells(ours: dict[str, Any], theirs: dict[str, Any] | None) -> tuple[str, str, str]:
     if theirs is None:
         return ("—", "—", "—")
+    if "entries_per_s" not in theirs:
+        return ("failed", "—", "—")
     times = ours["entries_per_s"] / theirs["entries_per_s"]
     return f"{theirs['entries_per_s']:,.0f}", f"{times:.2f}", _waits(theirs)
 

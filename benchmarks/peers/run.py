@@ -3,9 +3,9 @@
     python benchmarks/peers/run.py [--quick] [--peers kafka,nats] [--json FILE] [--dir DIRECTORY] [--rows N,N,...]
 
 Apache Kafka and NATS JetStream are further columns behind --peers. The peers' servers run all the time, ours only in
-their rounds. A row whose rounds fail, ours or BookKeeper's, says why, and the next ones are measured; if one of ours
-did, the command fails at its end. Fails at once, and says why, if a server can't be reached, a round of a further peer
-brings no entry, or the time is up; the rows that were measured by then are in the file.
+their rounds. A row whose rounds fail, ours or a peer's, says why, and the next ones are measured; if one of ours did,
+the command fails at its end. Fails at once, and says why, if a server can't be started, or the time is up; what was
+measured by then is in the file.
 """
 
 from __future__ import annotations

@@ -134,6 +134,77 @@ def test_a_row_in_which_bkpy_fails_has_the_rounds_of_before_and_all_of_the_peers
     assert ("append : chain" in shown.getvalue()) == bool(ours_fails_at)
 
 
+@pytest.mark.parametrize(("fails_at", "rounds"), [(0, 0), (2, 1)])
+def test_a_further_peer_that_fails_in_a_row_has_the_next_one_with_fresh_servers(
+    monkeypatch: pytest.MonkeyPatch, peers: Any, tmp_path: Path, fails_at: int, rounds: int
+) -> None:
+    further, peer, plan, rows = peers("further"), peers("peer"), peers("plan"), peers("rows").ROWS
+
+    class Fails(peer.Peer):  # type: ignore[misc]
+        settings = (peer.Setting("it", "It", "as it comes"),)
+        starts = measured = 0
+
+        async def start(self) -> None:
+            self.starts += 1
+            (self.directory / "data").mkdir()  # where there is one of before, that fails
+
+        def server_pids(self) -> list[int | None]:
+            return []
+
+        def ways(self, row: Any) -> tuple[str, ...]:
+            return ("alone",)
+
+        async def open(self, row: Any, setting: Any) -> None: ...
+
+        async def append(self, row: Any, way: str, seconds: float) -> dict[str, Any]:
+            if row.ledgers == 1:
+                return FIGURES
+            self.measured += 1
+            if self.measured == fails_at + 1:
+                raise peer.PeerError("nothing was answered")
+            return FIGURES
+
+        async def command(self, *words: object) -> dict[str, Any]:
+            return {}
+
+        async def kill_servers(self) -> None: ...
+
+    @contextlib.asynccontextmanager
+    async def unwatched(*pids: Any) -> AsyncIterator[tuple[Any, Any]]:
+        yield argparse.Namespace(mb=None), argparse.Namespace(mb=None)
+
+    async def at_once(directory: str, idle_s: float) -> Any:
+        return argparse.Namespace(figures=dict)
+
+    monkeypatch.setattr(further, "watched", unwatched)
+    monkeypatch.setattr(further, "settle", at_once)
+    monkeypatch.setattr(further, "CLOSED_S", 0.0)
+    one = Fails(tmp_path / "it")
+    columns = further.Further([one], plan.QUICK, str(tmp_path))
+
+    async def measure() -> list[dict[str, Any]]:
+        await columns.start()
+        found = []
+        for row in rows[3], rows[4]:
+            await columns.prepare(row)
+            for _ in range(3):
+                await columns.round(row)
+            found.append({"name": row.name, "ours": {"append": FIGURES}, "further": await columns.close(row)})
+        return found
+
+    assert plan.QUICK.warm_rounds == 1
+    failed, next_one = asyncio.run(measure())
+    assert failed["further"]["it"]["failure"] == "nothing was answered"
+    assert len(failed["further"]["it"].get("rounds", [])) == rounds
+    assert "failure" not in next_one["further"]["it"]
+    assert len(next_one["further"]["it"]["rounds"]) == 3
+    assert one.starts == 2
+    shown = io.StringIO()
+    table = peers("report").further_table([failed, next_one], {"it": {"title": "It", "about": "as it comes"}})
+    Console(file=shown, width=165).print(table)
+    assert shown.getvalue().count("failed") == (not rounds)
+
+
 def test_rounds_that_were_asked_for_are_those_of_a_sustained_row_too(peers: Any) -> None:
     plan, rows = peers("plan"), peers("rows").ROWS
     usual, sustained = rows[0], next(row for row in rows if row.rounds is not None)
