@@ -210,6 +210,7 @@ async def test_a_worker_with_nothing_left_looks_further_whatever_news_there_is(f
         async with asyncio.timeout(5.0):  # of virtual time
             await one.unmarked()
         announcing.cancel()
+        assert one.worker.ledgers_done == LEDGERS
 
 
 async def test_others_ledgers_are_found_though_nobody_has_announced_them(four: InProcess) -> None:
@@ -222,6 +223,7 @@ async def test_others_ledgers_are_found_though_nobody_has_announced_them(four: I
             await one.marks.add(ledger_id, {"b": LostBookie(1)})
             async with asyncio.timeout(10 * LOOK_S):  # of virtual time
                 await one.unmarked()
+        assert one.worker.ledgers_done == 2
 
 
 async def test_a_trickle_of_own_ledgers_does_not_keep_a_worker_from_others(four: InProcess) -> None:
@@ -262,6 +264,7 @@ async def test_ledgers_that_fail_again_and_again_do_not_keep_a_worker_from_other
         async with asyncio.timeout(10 * 60):  # of virtual time
             while await one.marks.read(others[0]) is not None:
                 await asyncio.sleep(1.0)
+        assert one.worker.ledgers_done == 1
 
 
 @pytest.mark.thorough
