@@ -125,6 +125,44 @@ MUTANTS: list[Mutant] = [
         (f"{_SHARES}::test_what_nobody_can_repair_is_read_again_by_its_lookers_alone",),
     ),
     Mutant(
+        "news that came beside a scan that failed are forgotten",
+        "of the records that were announced then, a worker looks at its own share alone",
+        "self._nothing_in = None  # there may have been news beside what ended before",
+        "pass",
+        (f"{_SHARES}::test_news_that_came_beside_a_scan_that_failed_are_a_reason_to_look_at_all_of_them",),
+    ),
+    Mutant(
+        "a lock that is held is looked at in the shortest pause, again and again",
+        "all idle workers of a large cluster ask the metadata store every second while one makes a long copy",
+        "backoff_s(max(attempts, locked) - 1, settings",
+        "backoff_s(attempts - 1, settings",
+        (f"{_WORKER}::test_a_lock_that_is_held_for_long_is_looked_at_less_and_less_often",),
+    ),
+    Mutant(
+        "a lock that was held for long is looked at after the longest pause of failures",
+        "a ledger whose copier died waits for minutes",
+        "settings.marks_look_interval_s if ended.why in (BACK, LOCKED) else",
+        "settings.marks_look_interval_s if ended.why == BACK else",
+        (f"{_WORKER}::test_a_lock_that_is_held_for_long_is_looked_at_less_and_less_often",),
+    ),
+    Mutant(
+        "a look at a lock that somebody else has counts as an attempt",
+        "a copy is moved away from a bookie that has come back",
+        "postponed is None or (postponed.why == LOCKED and not postponed.attempts)",
+        "postponed is None",
+        (f"{_WORKER}::test_a_lock_that_somebody_else_had_is_no_attempt_to_move_a_returned_bookies_copy",),
+    ),
+    Mutant(
+        "a bookie that rebuilds itself has a worker's share of the ledgers",
+        "a share that nobody looks at until others have nothing left",
+        "names = {self._name, *(name for name in children if not name.startswith(_NO_WORKER))}",
+        "names = {self._name, *children}",
+        (
+            "tests/unit/metadata/replication/test_worker_nodes.py::"
+            "test_a_bookie_that_rebuilds_itself_is_told_of_and_is_no_worker",
+        ),
+    ),
+    Mutant(
         "only an announcement is a reason to look further again",
         "a ledger that was made while a bookie was away misses its copy for ever, if its lookers repair nothing",
         "self._nothing_in = None  # a record that nobody has announced",

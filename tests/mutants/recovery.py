@@ -219,8 +219,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "failed work is tried again as soon as before",
         "a cluster without room is busy with failures",
-        "backoff_s(attempts - 1, settings.repair_pause_min_s,",
-        "backoff_s(0, settings.repair_pause_min_s,",
+        "backoff_s(max(attempts, locked) - 1, settings",
+        "backoff_s(max(0, locked) - 1, settings",
         (_WORKER + "test_failures_are_tried_again_less_and_less_often_and_then_only_now_and_then",),
     ),
     Mutant(

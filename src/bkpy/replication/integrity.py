@@ -176,7 +176,7 @@ class IntegrityCheck:
         self._search_at = float("-inf")  # when to look for ledgers in limbo again
         self._woken = asyncio.Event()
         self._tasks: list[asyncio.Task[Any]] = []
-        self._node = WorkerNode(store, root, settings)
+        self._node = WorkerNode(store, root, settings, rebuilding=True)
         self._reported = False  # that there is something to do
 
     def start(self) -> None:

@@ -1,4 +1,4 @@
-"""The reports of replication workers in the metadata, for people: an ephemeral node for each worker.
+"""The reports of replication workers in the metadata: an ephemeral node for each, and for each bookie that rebuilds.
 
 Invariants: a worker has one node, whose name nobody else's ever has, and which goes with its session; nothing depends
 on what is in it.
@@ -23,14 +23,18 @@ if TYPE_CHECKING:
 _RECORD: Final = StoredRecord("a worker's report", version=1)
 REBUILDING = "rebuilding"  # the field of a bookie that copies back what it lost, in place of a worker's fields
 _TOKEN_BYTES = 8
+_NO_WORKER: Final = "rebuilding-"  # begins the name of a node that is no worker's: it stays for the session
 _NUMBERS: Final = ("queued", "postponed", "stuck", "ledgers_done", "bytes_copied", "bytes_per_s", "ledgers_per_s")
 
 
 class WorkerNode:
-    """The node of one worker under `root`."""
+    """The node of one worker under `root`, or, as `rebuilding`, that of a bookie that copies back what it lost."""
 
-    def __init__(self, store: MetadataStore, root: str, settings: RecoverySettings) -> None:
-        self._name = store.runtime.rng.randbytes(_TOKEN_BYTES).hex()
+    def __init__(
+        self, store: MetadataStore, root: str, settings: RecoverySettings, *, rebuilding: bool = False
+    ) -> None:
+        token = store.runtime.rng.randbytes(_TOKEN_BYTES).hex()
+        self._name = f"{_NO_WORKER}{token}" if rebuilding else token
         self._store = store
         self._folder = f"{root}/{paths.WORKERS}"
         self._path = f"{self._folder}/{self._name}"
@@ -64,10 +68,10 @@ class WorkerNode:
     async def place(self) -> tuple[int, int]:
         """The worker's place among all workers, in the order of their nodes, and how many there are.
 
-        As the server knows them, which may lag behind. A worker that has not reported yet is missing, and a bookie that
-        copies back what it lost counts as a worker.
+        As the server knows them, which may lag behind. A worker that has not reported yet is missing.
         """
-        names = {*await children_if_there(self._store, self._folder), self._name}
+        children = await children_if_there(self._store, self._folder)
+        names = {self._name, *(name for name in children if not name.startswith(_NO_WORKER))}
         return sorted(names).index(self._name), len(names)
 
     async def _create(self, value: bytes) -> CreateOutcome:

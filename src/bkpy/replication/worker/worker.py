@@ -82,6 +82,7 @@ class _Postponed:
     due: float
     why: str
     attempts: int = 0
+    locked: int = 0  # attempts in a row at which somebody else had its lock
     failed: bool = False  # the last attempt, and not by a lock, a new record or a bookie's return
     stuck: bool = False
     signature: _Signature | None = None
@@ -217,6 +218,7 @@ class ReplicationWorker:
     async def _look_forever(self) -> None:
         news = self._listen()
         everything = True
+        self._nothing_in = None  # there may have been news beside what ended before
         try:
             while True:
                 try:
@@ -277,8 +279,6 @@ class ReplicationWorker:
         self._leaves_some = False
         now = self._now()
         again = now - self._looked_again_at >= self._settings.marks_look_interval_s
-        if again:
-            self._looked_again_at = now
         place, workers = (0, 1) if self._node is None else await self._node.place()
         left, queued, listed = 0, self._queued, array("q")
 
@@ -298,6 +298,8 @@ class ReplicationWorker:
         async with aclosing(own()) as ledger_ids:
             async for some in batched_async(ledger_ids, self._settings.repair_looks_at_once):
                 await self._look_at(some if again else [one for one in some if one not in self._queue])
+        if again:
+            self._looked_again_at = now
         if not left and queued == self._queued and not self._queue.length(failed=False):
             self._lookers, self._nothing_in = self._settings.repair_lookers, listed
         self._leaves_some = bool(left) and self._nothing_in is None
@@ -444,8 +446,9 @@ class ReplicationWorker:
     async def _work_off(self, ledger_id: int) -> tuple[Repaired, _Signature | None]:
         """How the attempt ended, and by what state of the ledger: any change since then is a reason to try again."""
         postponed, bookies = self._postponed.get(ledger_id), self._context.bookies()
+        first_attempt = postponed is None or (postponed.why == LOCKED and not postponed.attempts)
         ended = await self._record_repair.run(
-            ledger_id, first_attempt=postponed is None, waited_for=self._waited_for(postponed)
+            ledger_id, first_attempt=first_attempt, waited_for=self._waited_for(postponed)
         )
         if ended.how is RepairOutcome.STUCK and ended.bookies != bookies:
             # One came or went meanwhile. It may be back by now: nothing would tell that, and the ledger stay as it is.
@@ -473,11 +476,14 @@ class ReplicationWorker:
         now, settings = self._now(), self._settings
         failed = ended.how is not RepairOutcome.WAITING and ended.why not in (LOCKED, AWAY, BACK, NEWER_RECORD)
         attempts = (before.attempts if before is not None else 0) + (failed or ended.why in (AWAY, BACK))
+        locked = (before.locked if before is not None else 0) + 1 if ended.why == LOCKED else 0
         # A writer that is kept may take its bookie in, or close the ledger, at any time: that is a look, and no copy.
-        longest_s = settings.marks_look_interval_s if ended.why == BACK else settings.repair_pause_max_s
-        pause_s = backoff_s(attempts - 1, settings.repair_pause_min_s, min(longest_s, settings.repair_pause_max_s))
+        # So is what finds a lock held. A worker that waits for its end waits at most about as long again.
+        longest_s = settings.marks_look_interval_s if ended.why in (BACK, LOCKED) else settings.repair_pause_max_s
+        longest_s = min(longest_s, settings.repair_pause_max_s)
+        pause_s = backoff_s(max(attempts, locked) - 1, settings.repair_pause_min_s, longest_s)
         pause_s *= (1 + self._runtime.rng.random()) / 2
-        one = _Postponed(now + pause_s, ended.why, attempts, failed)
+        one = _Postponed(now + pause_s, ended.why, attempts, locked, failed)
         if before is not None and ended.why != BACK:  # a writer had the time to leave, whatever failed since
             one.waiting_since, one.waiting_for = before.waiting_since, before.waiting_for
         if ended.how is RepairOutcome.WAITING:

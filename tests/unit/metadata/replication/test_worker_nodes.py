@@ -51,6 +51,15 @@ async def test_each_has_one_node_with_what_it_told_last(tree: MemoryStore) -> No
     assert len(tree.paths) == applied
 
 
+async def test_a_bookie_that_rebuilds_itself_is_told_of_and_is_no_worker(tree: MemoryStore) -> None:
+    workers = [node(tree)[0] for _ in range(3)]
+    rebuilding = [WorkerNode(tree.session(), ROOT, SETTINGS, rebuilding=True) for _ in range(4)]
+    for n, one in enumerate([*workers, *rebuilding]):
+        await one.tell({"name": f"{n}", "n": n})
+    assert sorted([await one.place() for one in workers]) == [(0, 3), (1, 3), (2, 3)]
+    assert await told(tree) == list(range(7))
+
+
 async def test_it_goes_with_the_session_and_is_made_anew_though_nothing_changed(tree: MemoryStore) -> None:
     one, store = node(tree)
     await one.tell({"name": "one", "n": 1})

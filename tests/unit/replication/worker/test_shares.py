@@ -15,6 +15,7 @@ from tests.waiting import eventually, turns
 
 from bkpy.client.client import replication_context
 from bkpy.config.recovery import RecoverySettings
+from bkpy.errors import CorruptDataError
 from bkpy.metadata.replication.underreplication import LostBookie
 from bkpy.metadata.replication.worker_nodes import WorkerNode
 from bkpy.metadata.store.outcome import Gone
@@ -313,3 +314,30 @@ async def test_what_nobody_can_repair_is_read_again_by_its_lookers_alone(four: I
         one.reads.clear()
         await one.marks.announce()
         await eventually(lambda: len(set(one.reads)) == LEDGERS, "news of records is a reason to look at all of them")
+
+
+async def test_news_that_came_beside_a_scan_that_failed_are_a_reason_to_look_at_all_of_them(
+    four: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with sharers(four, 1, others=30, repair_lookers=1) as (one,):
+        unreadable, *_ = await marked(four, one, ensemble_size=4)
+        read, fails, failed = one.marks.read, asyncio.Event(), asyncio.Event()
+
+        async def at_times(ledger_id: int) -> UnderreplicationRecord | None:
+            if ledger_id != unreadable or failed.is_set():
+                return await read(ledger_id)
+            if not fails.is_set():
+                raise CorruptDataError("unreadable")
+            await one.marks.announce()
+            await asyncio.sleep(LOOK_S)
+            one.reads.clear()
+            failed.set()
+            raise RuntimeError("a defect")
+
+        monkeypatch.setattr(one.marks, "read", at_times)
+        one.start()
+        await eventually(lambda: one.worker.status()["stuck"] >= LEDGERS - 1, "it has looked at all of them")
+        await asyncio.sleep(100 * LOOK_S)
+        fails.set()
+        await failed.wait()
+        await eventually(lambda: len(set(one.reads)) == LEDGERS, "it has looked at all of them again")

@@ -146,6 +146,36 @@ async def test_a_lock_that_another_worker_has_is_not_reached_for(
         assert taken == ["other", "one"]
 
 
+async def test_a_lock_that_is_held_for_long_is_looked_at_less_and_less_often(
+    four: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each idle worker would look once in the shortest pause, for as long as a large copy takes."""
+    first_s, longest_s = 0.1, 3.0
+    client = await four.client()
+    writer = await closed(client, 20)
+    await lose(four, client, "b")
+    looks: list[float] = []
+    seen = LedgerLocks.seen
+
+    async def noted(locks: LedgerLocks, ledger_id: int) -> bool:
+        looks.append(asyncio.get_running_loop().time())
+        return await seen(locks, ledger_id)
+
+    monkeypatch.setattr(LedgerLocks, "seen", noted)
+    given = {"repair_pause_min_s": first_s, "repair_pause_max_s": 1e6, "marks_look_interval_s": longest_s}
+    async with healer(four, "one", **given) as one, healer(four, "other") as other:
+        lock = await other.locks.take(writer.ledger_id)
+        assert isinstance(lock, LedgerLock)
+        await one.mark(writer.ledger_id, "b")
+        one.start()
+        await eventually(lambda: len(looks) == 12, "it has looked a dozen times")
+        for number, (before, after) in enumerate(itertools.pairwise(looks)):
+            assert min(longest_s, first_s * 2**number) / 2 <= after - before < longest_s + 0.5
+        await other.locks.release(lock)
+        await one.unmarked()
+    assert "b" not in (await whole(client, writer.ledger_id)).fragments[0].bookies
+
+
 @pytest.mark.scenario(59)
 async def test_a_new_mark_during_the_work_is_not_lost(four: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the copy for one lost bookie is under way, a check misses another one's."""
@@ -491,6 +521,22 @@ async def test_a_copy_that_a_returned_bookie_has_stays_where_it_is_at_first(four
         one.start()
         await eventually(lambda: one.reasons() == [BACK])
         assert (await client.ledger_metadata(writer.ledger_id)).fragments[0].bookies == writer.ensemble
+
+
+async def test_a_lock_that_somebody_else_had_is_no_attempt_to_move_a_returned_bookies_copy(four: InProcess) -> None:
+    client = await four.client()
+    writer = await closed(client, 3)
+    async with healer(four, "one") as one, healer(four, "other") as other:
+        await eventually(lambda: one.bookies() == set("abcd"))
+        lock = await other.locks.take(writer.ledger_id)
+        assert isinstance(lock, LedgerLock)
+        await one.mark(writer.ledger_id, writer.ensemble[0])
+        one.start()
+        await eventually(lambda: one.reasons() == [LOCKED], "it has come to the ledger")
+        await other.locks.release(lock)
+        await eventually(lambda: one.reasons() == [BACK], "it leaves that to the auditor, once")
+        assert (await client.ledger_metadata(writer.ledger_id)).fragments[0].bookies == writer.ensemble
+        await one.unmarked()
 
 
 @pytest.mark.parametrize("returned", [False, True])
