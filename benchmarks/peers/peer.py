@@ -35,10 +35,6 @@ class PeerError(Exception):
     """Something of the peer can't be had, started or measured; the message says what, in a line or with a log."""
 
 
-class RoundFailedError(PeerError):
-    """A round of the peer's, under a load that it should stand: an outcome of the row."""
-
-
 def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bkpy-bench"
 

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from disk import settle
-from peer import PeerError, RoundFailedError
+from peer import PeerError
 from plan import COLD_S, IDLE_S, PEER_IDLE_S, fits
 from processes import cpu_s
 from rows import DRIVES, READ_MODES
@@ -64,7 +64,7 @@ class Rounds:
     async def java(self, cluster: Driven, row: Row, way: str, refill: bool) -> dict[str, Any]:
         """Java's client, in one of its ways. `refill`: what is read is written before, and so in memory.
 
-        `RoundFailedError` if it doesn't bring the round to its end.
+        `PeerError` if it doesn't bring the round to its end.
         """
         if row.workload == "read":
             if refill and not row.restart:
@@ -79,10 +79,7 @@ class Rounds:
         pids = cluster.bookie_pids()
         before = cpu_s(pids)
         async with watched(lambda: [client.pid], cluster.bookie_pids) as (own, bookies):
-            try:
-                answer = await cluster.command(*words)
-            except PeerError as e:
-                raise RoundFailedError(str(e)) from None
+            answer = await cluster.command(*words)
         answered = answer["all_entries"] * (len(pids) if row.workload == "append" else 1)  # a read asks one of them
         used = {"bookie_cpu_us": round((cpu_s(pids) - before) / answered * 1e6, 2)}
         self._idle_s = cluster.rest_s
@@ -99,17 +96,14 @@ class Rounds:
     ) -> dict[str, Any]:
         """One `bkpy bench`, on a cluster of its own whose data goes with it, or on Java's bookies.
 
-        `RoundFailedError` if it fails.
+        `PeerError` if it fails.
         """
         seconds = self._length(row)
         command = [sys.executable, "-m", "bkpy", *(PATIENCE if connect else ()), "bench", "--json"]
         command += ["--seconds", str(seconds), "--dir", self._directory, *row.our_arguments(api, entries)]
         command += [*(["--ceiling"] if ceiling else []), *(["--connect", connect] if connect else [])]
         settled = await settle(self._directory, self._idle_s)
-        try:
-            answer = await output(command, OUR_TIMEOUT_S + 3 * seconds)
-        except PeerError as e:
-            raise RoundFailedError(str(e)) from None
+        answer = await output(command, OUR_TIMEOUT_S + 3 * seconds)
         self._idle_s = PEER_IDLE_S if connect else IDLE_S
         return {**answer, **settled.figures()}
 

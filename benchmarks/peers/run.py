@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from bookkeeper import JavaCluster, fetch
 from further import Further, further_header, further_peers, peer_names
-from peer import Peer, PeerError, RoundFailedError
+from peer import Peer, PeerError
 from plan import FULL, QUICK, Plan
 from report import comparisons, further_table, summary, tables
 from rich.console import Console
@@ -54,7 +54,7 @@ class Comparison:
         warm_ups: dict[str, list[dict[str, Any]]] = {}
         try:
             modes, warm_ups = await self._prepare(row)
-        except RoundFailedError as e:
+        except PeerError as e:
             failure = await self._start_anew(e)
         await self._further.prepare(row)
         ours: dict[str, list[dict[str, Any]]] = {api: [] for api, _ in row.apis}
@@ -66,12 +66,12 @@ class Comparison:
             try:
                 for api, entries in row.apis if our_failure is None else ():
                     ours[api].append(await self._rounds.ours(row, api, entries, ceiling=ceiling))
-            except RoundFailedError as e:
+            except PeerError as e:
                 our_failure = str(e)
             try:
                 for mode in modes if failure is None else ():
                     theirs[mode].append(await self._rounds.java(self._theirs, row, mode, refill=True))
-            except RoundFailedError as e:
+            except PeerError as e:
                 failure = await self._start_anew(e)
             await self._further.round(row)
         if failure is None:
@@ -94,7 +94,7 @@ class Comparison:
         }
         return {**result, "comparisons": list(comparisons(result))}
 
-    async def _start_anew(self, error: RoundFailedError) -> str:
+    async def _start_anew(self, error: PeerError) -> str:
         """Go on with fresh servers; what the row says of the error."""
         await self._theirs.start_anew()
         self._cold = True

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 PEERS = Path(__file__).parents[3] / "benchmarks" / "peers"
+LARGE = "10 KB, 200 outstanding"
 FIGURES = {"entries_per_s": 1000.0, "p50_ms": 1.0, "p99_ms": 2.0}
 
 
@@ -58,10 +59,13 @@ class NoFurther:
 
 
 def measured(
-    monkeypatch: pytest.MonkeyPatch, peers: Any, fails_at: int, *, ours_fails_at: int = -1
+    monkeypatch: pytest.MonkeyPatch, peers: Any, fails_at: int, *, ours_fails_at: int = -1, name: str = LARGE
 ) -> tuple[dict[str, Any], Theirs]:
-    """A row of three rounds whose peer fails at that call, 0 being its warm-up, and bkpy at that round."""
-    run, plan, error = peers("run"), peers("plan"), peers("peer").RoundFailedError("nothing was answered")
+    """A row of three rounds whose peer fails at that call, 0 being its warm-up, and bkpy at that round.
+
+    -1: at the command before the warm-up that writes what a row reads.
+    """
+    run, plan, error = peers("run"), peers("plan"), peers("peer").PeerError("nothing was answered")
     calls = our_calls = 0
 
     class Rounds:
@@ -87,9 +91,14 @@ def measured(
 
     async def warm(cluster: Theirs, plan: Any, *, reads: bool) -> None: ...
 
+    async def fill(cluster: Theirs, row: Any) -> None:
+        if fails_at == -1:
+            raise error
+
     monkeypatch.setattr(run, "Rounds", Rounds)
     monkeypatch.setattr(run, "warm_up_cold", warm)
-    row = next(row for row in peers("rows").ROWS if row.name == "10 KB, 200 outstanding")
+    monkeypatch.setattr(run, "fill", fill)
+    row = next(row for row in peers("rows").ROWS if row.name == name)
     theirs = Theirs(row.group_wait_ms)
     comparison = run.Comparison(dataclasses.replace(plan.QUICK, rounds=3), theirs, NoFurther(), "nowhere")
     return asyncio.run(comparison.row(row)), theirs
@@ -110,6 +119,15 @@ def test_a_row_keeps_what_was_measured_before_the_peer_failed(
     lines = [line.split() for line in shown.getvalue().splitlines() if "append" in line]
     assert [line[4:7] for line in lines][:1] == [["append", ":", "failed"]]
     assert len(lines) == 1 + bool(rounds)
+
+
+def test_a_peer_that_cannot_write_what_a_row_reads_has_failed_in_that_row(
+    monkeypatch: pytest.MonkeyPatch, peers: Any
+) -> None:
+    row, theirs = measured(monkeypatch, peers, -1, name="read 1 KB, from memory")
+    assert row["their_failure"] == "nothing was answered"
+    assert [len(one["rounds"]) for one in row["ours"].values()] == [3, 3]
+    assert (row["theirs"], theirs.anew) == ({}, 1)
 
 
 def test_a_row_without_a_failure_has_none(monkeypatch: pytest.MonkeyPatch, peers: Any) -> None:
