@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 from typing import TYPE_CHECKING, Any, Final
 
 from peer import ANSWER_TIMEOUT_S, HERE, HOST, START_TIMEOUT_S, Client, PeerError, fetch_java, java, run, until_serving
@@ -212,12 +213,10 @@ class JavaCluster:
             await bookie.start(self.uri, group_wait_ms)
 
     async def start_anew(self) -> None:
-        """Kill the bookies and the client, which may answer no more, and start them again with what is on disk."""
-        assert self.client is not None
-        await asyncio.gather(self.client.kill(), *(bookie.kill() for bookie in self.bookies))
-        for bookie in self.bookies:
-            await self.start_again(bookie)
-        await self._start_client()
+        """Kill everything, which may answer no more, and start it with nothing: its client forgot what it wrote."""
+        await self.kill()
+        await asyncio.to_thread(shutil.rmtree, self._directory)
+        await self.start()
 
     @contextlib.asynccontextmanager
     async def metadata(self) -> AsyncIterator[tuple[MetadataStore, str]]:

@@ -1,9 +1,10 @@
-"""Waits between rounds until the disk has nothing left to do for the system that was measured before."""
+"""Waits between rounds until the disk has nothing left to do, or to delete, for the system that was measured before."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 IDLE_BYTES_PER_S: Final = 2 << 20  # what other processes of an idle machine write
+FREED_BYTES: Final = 64 << 20  # less than a file of a peer that is deleted
 LOOK_S: Final = 0.5
 WAIT_MAX_S: Final = 120.0
 _SECTOR_BYTES: Final = 512  # of /proc/diskstats, whatever the disk has
@@ -43,6 +45,24 @@ def written_bytes(directory: str) -> int:
         if not fields[2].startswith(("loop", "ram", "zram")) and not fields[2][-1].isdigit():
             total += size
     return total
+
+
+def free_bytes(directory: str) -> int:
+    """What can still be written to the disk that `directory` is on."""
+    return shutil.disk_usage(directory).free
+
+
+async def until_freed(
+    directory: str, still_s: float, free: Callable[[str], int] = free_bytes, look_s: float = LOOK_S
+) -> None:
+    """Return once no more space has become free for `still_s`."""
+    began = time.monotonic()
+    most, still = free(directory), 0.0
+    while still < still_s and time.monotonic() - began < WAIT_MAX_S:
+        await asyncio.sleep(look_s)
+        now = free(directory)
+        still = still + look_s if now < most + FREED_BYTES else 0.0
+        most = max(most, now)
 
 
 async def settle(

@@ -14,6 +14,9 @@ COLD_S: Final = 5.0  # of the first round after a start: before that, a busy mac
 IDLE_S: Final = 2.0  # between two rounds: for so long the disk has to be idle
 # After a round of the peer's: its write cache is flushed by a timer of 10 s (flushInterval), whenever its round ended.
 PEER_IDLE_S: Final = 11.0
+PEER_COLLECTS_S: Final = (
+    15.0  # it deletes the files of deleted ledgers in one of its collections, every 5 s (gcWaitTime)
+)
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from disk import settle
+from disk import settle, until_freed
 from peer import PeerError
-from plan import COLD_S, IDLE_S, PEER_IDLE_S, fits
+from plan import COLD_S, IDLE_S, PEER_COLLECTS_S, PEER_IDLE_S, fits
 from processes import cpu_s
 from rows import DRIVES, READ_MODES
 
@@ -52,27 +52,34 @@ class Rounds:
         self._idle_s = IDLE_S
 
     async def warm_up(self, cluster: Driven, row: Row) -> tuple[tuple[str, ...], dict[str, list[dict[str, Any]]]]:
-        """(in which of its ways Java's client is to be measured, the rounds of all of them that say so)."""
+        """(in which of its ways Java's client is to be measured, the rounds of all of them that say so).
+
+        They are short ones of a sustained row as well.
+        """
         ways: tuple[str, ...] = READ_MODES if row.workload == "read" else DRIVES
         found: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
         for way in list(ways) * self._plan.warm_rounds:
-            found[way].append(await self.java(cluster, row, way, refill=False))
+            found[way].append(await self.java(cluster, row, way, refill=False, seconds=self._plan.seconds))
         if row.workload == "append":
             ways = (max(ways, key=lambda way: found[way][-1]["entries_per_s"]),)
         return ways, found
 
-    async def java(self, cluster: Driven, row: Row, way: str, refill: bool) -> dict[str, Any]:
+    async def java(
+        self, cluster: Driven, row: Row, way: str, *, refill: bool, seconds: float | None = None
+    ) -> dict[str, Any]:
         """Java's client, in one of its ways. `refill`: what is read is written before, and so in memory.
+
+        `seconds` are those of the row, or of the plan, if nothing else is said.
 
         `PeerError` if it doesn't bring the round to its end.
         """
         if row.workload == "read":
             if refill and not row.restart:
                 await fill(cluster, row)
-            words: tuple[object, ...] = ("read", way, self._length(row))
+            words: tuple[object, ...] = ("read", way, seconds or self._length(row))
         else:
             await cluster.command("open", row.ledgers)  # and delete those of the round before: the disk is finite
-            words = ("append", way, row.size, row.outstanding, self._length(row))
+            words = ("append", way, row.size, row.outstanding, seconds or self._length(row))
         settled = await settle(self._directory, self._idle_s)
         client = cluster.client
         assert client is not None
@@ -90,6 +97,11 @@ class Rounds:
             "client_rss_anon_mb": own.mb,
             "bookie_rss_anon_mb": bookies.mb,
         }
+
+    async def clear(self, cluster: Driven) -> None:
+        """Have the cluster delete what it stores: with a minute of another system it would fill the disk."""
+        await cluster.command("close")
+        await until_freed(self._directory, PEER_COLLECTS_S)
 
     async def ours(
         self, row: Row, api: str, entries: int, *, ceiling: bool = False, connect: str | None = None

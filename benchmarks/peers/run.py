@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bookkeeper import JavaCluster, fetch
+from disk import free_bytes
 from further import Further, further_header, further_peers, peer_names
 from peer import Peer, PeerError
 from plan import FULL, QUICK, Plan
@@ -44,6 +45,7 @@ class Comparison:
         self._plan = plan
         self._theirs = theirs
         self._further = further
+        self._directory = directory
         self._rounds = Rounds(directory, plan)
         self._cold = True
 
@@ -71,6 +73,8 @@ class Comparison:
             try:
                 for mode in modes if failure is None else ():
                     theirs[mode].append(await self._rounds.java(self._theirs, row, mode, refill=True))
+                    if row.seconds is not None:
+                        await self._rounds.clear(self._theirs)
             except PeerError as e:
                 failure = await self._start_anew(e)
             await self._further.round(row)
@@ -96,9 +100,10 @@ class Comparison:
 
     async def _start_anew(self, error: PeerError) -> str:
         """Go on with fresh servers; what the row says of the error."""
+        left_gb = free_bytes(self._directory) / 1e9
         await self._theirs.start_anew()
         self._cold = True
-        return str(error)
+        return f"{error} ({left_gb:.0f} GB of the disk are free)"
 
     async def _prepare(self, row: Row) -> tuple[tuple[str, ...], dict[str, list[dict[str, Any]]]]:
         """Bring the peer's servers into the row's state and warm them up; which of its ways of calling to measure."""

@@ -82,6 +82,9 @@ def measured(
                 raise error
             return FIGURES
 
+        async def clear(self, cluster: Theirs) -> None:
+            await cluster.command("close")
+
         async def ours(self, row: Any, api: str, entries: int, *, ceiling: bool) -> dict[str, Any]:
             nonlocal our_calls
             our_calls += 1
@@ -100,7 +103,7 @@ def measured(
     monkeypatch.setattr(run, "fill", fill)
     row = next(row for row in peers("rows").ROWS if row.name == name)
     theirs = Theirs(row.group_wait_ms)
-    comparison = run.Comparison(dataclasses.replace(plan.QUICK, rounds=3), theirs, NoFurther(), "nowhere")
+    comparison = run.Comparison(dataclasses.replace(plan.QUICK, rounds=3), theirs, NoFurther(), ".")
     return asyncio.run(comparison.row(row)), theirs
 
 
@@ -109,7 +112,7 @@ def test_a_row_keeps_what_was_measured_before_the_peer_failed(
     monkeypatch: pytest.MonkeyPatch, peers: Any, fails_at: int, rounds: int
 ) -> None:
     row, theirs = measured(monkeypatch, peers, fails_at)
-    assert row["their_failure"] == "nothing was answered"
+    assert row["their_failure"].startswith("nothing was answered (")
     assert len(row["ours"]["append"]["rounds"]) == 3
     assert [len(one["rounds"]) for one in row["theirs"].values()] == ([rounds] if rounds else [])
     assert [one["times"] for one in row["comparisons"]] == ([1.0] if rounds else [])
@@ -125,9 +128,38 @@ def test_a_peer_that_cannot_write_what_a_row_reads_has_failed_in_that_row(
     monkeypatch: pytest.MonkeyPatch, peers: Any
 ) -> None:
     row, theirs = measured(monkeypatch, peers, -1, name="read 1 KB, from memory")
-    assert row["their_failure"] == "nothing was answered"
+    assert row["their_failure"].startswith("nothing was answered (")
     assert [len(one["rounds"]) for one in row["ours"].values()] == [3, 3]
     assert (row["theirs"], theirs.anew) == ({}, 1)
+
+
+def test_a_sustained_row_clears_away_what_the_peer_has_written_before_bkpy_writes(
+    monkeypatch: pytest.MonkeyPatch, peers: Any
+) -> None:
+    _, theirs = measured(monkeypatch, peers, 10, name=f"{LARGE}, for a minute")
+    assert theirs.commands == ["close"] * 4
+
+
+def test_a_sustained_row_is_warmed_up_by_short_rounds(monkeypatch: pytest.MonkeyPatch, peers: Any) -> None:
+    rounds, plan = peers("rounds"), peers("plan").QUICK
+    sustained = next(row for row in peers("rows").ROWS if row.seconds is not None)
+    asked: list[tuple[str, float | None]] = []
+
+    async def java(self: Any, cluster: Any, row: Any, way: str, *, refill: bool, seconds: float | None = None) -> Any:
+        asked.append((way, seconds))
+        return FIGURES
+
+    monkeypatch.setattr(rounds.Rounds, "java", java)
+    asyncio.run(rounds.Rounds(".", plan).warm_up(None, sustained))
+    assert asked == [(way, plan.seconds) for way in peers("rows").DRIVES]
+
+
+def test_space_is_freed_when_no_more_of_it_comes(peers: Any) -> None:
+    disk = peers("disk")
+    step = disk.FREED_BYTES
+    free = iter([0, step // 2, step, 2 * step, 2 * step, 2 * step, 2 * step + 1, -1])
+    asyncio.run(disk.until_freed(".", 0.0025, lambda _: next(free), look_s=0.001))
+    assert next(free) == -1
 
 
 def test_a_row_without_a_failure_has_none(monkeypatch: pytest.MonkeyPatch, peers: Any) -> None:
