@@ -35,7 +35,7 @@ from bkpy.metadata import paths
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.connect import connect_store
 from bkpy.metadata.ledgers.layout import LONG_HIERARCHICAL
-from bkpy.metadata.replication.underreplication import LostBookie, Marks
+from bkpy.metadata.replication.underreplication import LostBookie, UnderreplicationQueue
 from bkpy.metadata.store.outcome import NotDone
 from bkpy.metadata.store.resolve import ensure_path
 from bkpy.metadata.store.store import Create, Delete, Put, parent_of
@@ -55,7 +55,7 @@ COPIES: Final = 3
 SESSION_TIMEOUT_S: Final = 60.0
 MADE_AT_ONCE: Final = 100  # nodes in a transaction
 MADE_IN_FLIGHT: Final = 8
-HEAP: Final = "-Xmx1g"  # of ZooKeeper, which has all nodes in memory: what is its own for tests is too little
+HEAP: Final = "-Xmx4g"  # of ZooKeeper, which has all nodes in memory: what is its own for tests is too little
 LOOKS_S: Final = 0.01  # between two of somebody else's reads
 
 
@@ -123,7 +123,7 @@ class Audit:
         self._cluster = cluster
         self._other = other
         self._settings = settings
-        self._marks = Marks(cluster.store, cluster.root, runtime, settings)
+        self._marks = UnderreplicationQueue(cluster.store, cluster.root, runtime, settings)
         metrics = AuditorMetrics(CollectorRegistry())
         remembered = RememberedLedgers(settings.audit_remembered_max)
         self._scan = LedgerScan(cluster.catalog, self._marks, remembered, runtime, settings, metrics)
