@@ -341,3 +341,4 @@ async def test_news_that_came_beside_a_scan_that_failed_are_a_reason_to_look_at_
         fails.set()
         await failed.wait()
         await eventually(lambda: len(set(one.reads)) == LEDGERS, "it has looked at all of them again")
+        assert one.worker.status()["replaced_tasks"] == 1
