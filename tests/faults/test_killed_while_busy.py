@@ -264,7 +264,5 @@ async def test_killed_again_and_again_while_everything_is_busy(
             await bookie.kill()
             await look_into(bookie, look)
             log = bookie.log_path.read_text()
-            # A kill may end a large write of the journal between two pages.
-            damages = [line for line in log.splitlines() if "damage in" in line]
-            assert all("a torn frame" in line and "never acknowledged" in line for line in damages), damages
+            assert "damage in" not in log
             assert "Traceback" not in log

@@ -638,6 +638,13 @@ MUTANTS: list[Mutant] = [
         (f"{_DELETION}::test_without_a_journal_the_deletion_of_an_earlier_life_never_strikes_a_later_one",),
     ),
     Mutant(
+        "a torn frame that was never acknowledged counts as damage",
+        "each kill in the middle of a write raises a critical alarm",
+        "report = self._observer.damage if self._lost else self._observer.cut",
+        "report = self._observer.damage",
+        ("tests/unit/storage/journal/test_journal_damage.py::test_of_what_starts_cut_off_only_the_newest_copies_stay",),
+    ),
+    Mutant(
         "copies of torn frames kept for ever",
         "a machine that loses power often fills its journal's disk",
         "for name in copies[: -max(1, copies_max)]:",

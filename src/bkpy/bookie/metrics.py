@@ -250,6 +250,9 @@ class BookieMetrics:
     def scrubbed(self, bytes_: int) -> None:
         self._scrubbed_bytes.value += bytes_
 
+    def cut(self, what: str, path: str) -> None:
+        log.warning("%s: %s", path, what)
+
     def damage(self, what: str, path: str) -> None:
         self._damage.value += 1
         log.error("damage in %s: %s", path, what)

@@ -29,6 +29,9 @@ class StorageObserver(Protocol):
     def scrubbed(self, bytes_: int) -> None:
         """The scrub has read and verified that many bytes of blocks."""
 
+    def cut(self, what: str, path: str) -> None:
+        """What a crash left behind all that was acknowledged was cut off; `what` says where. That is no damage."""
+
     def damage(self, what: str, path: str) -> None:
         """Stored bytes are damaged or unreadable; `what` says which bytes, and what was done about it."""
 
@@ -49,6 +52,8 @@ class NoObserver:
     def reclaim_failed(self) -> None: ...
 
     def scrubbed(self, bytes_: int) -> None: ...
+
+    def cut(self, what: str, path: str) -> None: ...
 
     def damage(self, what: str, path: str) -> None: ...
 

@@ -127,9 +127,8 @@ class Replay:
         if journal.torn is not None:
             path, offset = journal.torn
             standing = "perhaps acknowledged" if self._lost else "never acknowledged"
-            self._observer.damage(
-                f"a torn frame at offset {offset}, {standing}, was cut; a copy is in {path}.broken", path
-            )
+            report = self._observer.damage if self._lost else self._observer.cut
+            report(f"a torn frame at offset {offset}, {standing}, was cut; a copy is in {path}.broken", path)
             copies_max = self._settings.journal_max_backups
             cut_torn_frame(self._files, path, offset, read_bytes=read_bytes, copies_max=copies_max)
         for path in journal.unfinished:  # an earlier start found no space and left them

@@ -238,6 +238,7 @@ class Reports:
 
     def __init__(self) -> None:
         self.damages: list[tuple[str, str]] = []
+        self.cuts: list[tuple[str, str]] = []
         self.groups: list[int] = []
         self.removed: list[int] = []
         self.copied: list[int] = []
@@ -268,6 +269,9 @@ class Reports:
 
     def scrubbed(self, bytes_: int) -> None:
         self.scrubbed_bytes += bytes_
+
+    def cut(self, what: str, path: str) -> None:
+        self.cuts.append((what, path))
 
     def damage(self, what: str, path: str) -> None:
         self.damages.append((what, path))

@@ -39,6 +39,9 @@ class _Damages:
 
     def scrubbed(self, bytes_: int) -> None: ...
 
+    def cut(self, what: str, path: str) -> None:
+        say(f"{path}: {what}")
+
     def damage(self, what: str, path: str) -> None:
         say(f"damage in {path}: {what}")
 
