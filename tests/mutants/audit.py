@@ -293,6 +293,20 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     Mutant(
+        "a cluster of a million ledgers is more than the auditor remembers",
+        "it reads the metadata of all of them again, minute after minute, as long as a bookie is away",
+        "        default=20_000_000,  # six million ledgers",
+        "        default=2_000_000,  # six million ledgers",
+        (f"{_AUDITOR}::test_the_auditor_remembers_what_bookies_a_million_ledgers_are_on",),
+    ),
+    Mutant(
+        "the interval between two audits begins with the first of them",
+        "where one takes longer, the next follows at once, and ZooKeeper never rests",
+        "        self._followed_at = self._runtime.clock.monotonic()  #",
+        "        self._followed_at = now  #",
+        (f"{_AUDITOR}::test_an_audit_that_takes_longer_than_the_interval_is_not_followed_by_another_at_once",),
+    ),
+    Mutant(
         "marking from memory goes on though it was switched off",
         "somebody who works on many bookies has them copied all the same",
         "batched(sorted(of), self._settings.audit_reads_at_once):  # between them marking may be disabled",

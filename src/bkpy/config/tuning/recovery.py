@@ -39,7 +39,7 @@ class RecoveryTuning(Settings):
         default=64, description="reads and writes of ledger metadata that an audit keeps in flight"
     )
     audit_remembered_max: Size = Field(
-        default=2_000_000,
+        default=20_000_000,  # six million ledgers of three copies, in up to 160 MB
         description="copies of ledgers that the auditor remembers, 8 bytes each, so that the next loss needs no full "
         "audit; with more, it needs one",
     )

@@ -235,7 +235,7 @@ class _Term:
         if recorded is None:
             return record
         self._drains_recorded = frozenset((drain.bookie_id, drain.token) for drain in drains)
-        self._followed_at = now
+        self._followed_at = self._runtime.clock.monotonic()  # not before the scan: it may take longer than the interval
         self._metrics.recorded_ledgers(recorded + self._scan.added - before)
         after = with_marked(record, found.due)
         now_ms, progress = int(self._runtime.clock.time() * 1000), self._scan.added + self._scan.removed

@@ -196,7 +196,15 @@ class LedgerScan:
         self._remembered.listed(given)
         self._remembered.end()
         self._metrics.whole(self._now() - began)
-        log.info("the auditor has looked at all ledgers, in %.1f s", self._now() - began)
+        if self._remembered.full:
+            log.warning(
+                "the auditor has looked at all ledgers, in %.1f s, and remembers none of them: they are on bookies "
+                "more than %d times. Each further look takes as long",
+                self._now() - began,
+                self._settings.audit_remembered_max,
+            )
+        else:
+            log.info("the auditor has looked at all ledgers, in %.1f s", self._now() - began)
         return True
 
     def _some(self, recorded: array[int]) -> array[int]:

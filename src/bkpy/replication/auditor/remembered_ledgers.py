@@ -42,6 +42,7 @@ class RememberedLedgers:
         self.since = 0.0
         self.announced = -1
         self._useless = False
+        self.full = False  # whether all was forgotten because it was too much
         self._open: set[int] = set()
         self._held: frozenset[int] = frozenset()
         self._above: set[int] = set()  # closed ones above `settled_to`
@@ -139,4 +140,4 @@ class RememberedLedgers:
         if self._items > self._items_max:
             since = self.since
             self.forget()
-            self._useless, self.since = True, since
+            self._useless, self.full, self.since = True, True, since

@@ -115,7 +115,7 @@ class Auditing:
         """A ledger with one fragment for each ensemble, given as "a b c"."""
 
         def build(ledger_id: int) -> LedgerMetadata:
-            return _metadata(ledger_id, LedgerState.OPEN, ensembles)
+            return metadata(ledger_id, LedgerState.OPEN, ensembles)
 
         created = await self.cluster.catalog.create(build)
         assert isinstance(created, Created)
@@ -132,7 +132,7 @@ class Auditing:
 
     def create_drawn(self, new: NewId, *ensembles: str) -> None:
         """That client goes on."""
-        data = _metadata(new.ledger_id, LedgerState.CLOSED, ensembles).encode()
+        data = metadata(new.ledger_id, LedgerState.CLOSED, ensembles).encode()
         self.tree.apply_all([Create(self.cluster.catalog.path_of(new.ledger_id), data), Delete(new.node)], 0)
 
     def give_ids_from(self, ledger_id: int) -> None:
@@ -146,7 +146,7 @@ class Auditing:
 
     async def rewrite(self, ledger_id: int, *ensembles: str, state: LedgerState = LedgerState.CLOSED) -> None:
         _, version = await self.cluster.catalog.read(ledger_id)
-        assert isinstance(await self.cluster.catalog.write(_metadata(ledger_id, state, ensembles), version), Done)
+        assert isinstance(await self.cluster.catalog.write(metadata(ledger_id, state, ensembles), version), Done)
 
     def names(self, ledger_id: int) -> set[str]:
         data = self.tree.node(self.cluster.catalog.path_of(ledger_id)).data
@@ -250,7 +250,7 @@ class Candidate:
         await self.store.close()
 
 
-def _metadata(ledger_id: int, state: LedgerState, ensembles: tuple[str, ...]) -> LedgerMetadata:
+def metadata(ledger_id: int, state: LedgerState, ensembles: tuple[str, ...]) -> LedgerMetadata:
     closed = state is LedgerState.CLOSED
     return LedgerMetadata(
         ledger_id=ledger_id,

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.examples import stride
 from tests.unit.metadata.store.troubled import AWAY, REPLY_LOST, REQUEST_LOST
-from tests.unit.replication.auditor.auditing import DELAY_S, ROOT, SETTLE_S, Auditing, auditing
+from tests.unit.replication.auditor.auditing import DELAY_S, ROOT, SETTLE_S, Auditing, auditing, metadata
 
+from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import MetadataConflictError
 from bkpy.metadata.bookies.draining import Drains
 from bkpy.metadata.replication.audit_record import AuditRecords
@@ -20,9 +21,12 @@ from bkpy.metadata.store.outcome import Done, Gone
 from bkpy.metadata.store.store import Create, Delete, Put
 from bkpy.protocol.ledger.ledger_metadata import LedgerState
 from bkpy.protocol.repair.lost_bookies import AuditRecord
+from bkpy.replication.auditor.remembered_ledgers import RememberedLedgers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+
+    from tests.unit.replication.auditor.auditing import Clock, Watched
 
     from bkpy.metadata.ledgers.layout import NewId
 
@@ -865,6 +869,49 @@ async def test_without_a_memory_each_loss_takes_a_whole_audit(cluster: Auditing,
     await until_marked(cluster, "b")
     assert await cluster.marked() == {one: {"a"}, two: {"b"}}
     assert auditor.store.ledger_reads == 4
+
+
+class SlowReads:
+    """By this clock, each of the auditor's reads of a ledger takes a minute."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.store: Watched | None = None
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic() + (60.0 * self.store.ledger_reads if self.store else 0.0)
+
+    def time(self) -> float:
+        return self._clock.time()
+
+
+async def test_an_audit_that_takes_longer_than_the_interval_is_not_followed_by_another_at_once(
+    cluster: Auditing, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A cluster with more copies than are remembered would read all its metadata for as long as a bookie is away."""
+    for _ in range(3):
+        await cluster.ledger("a c")
+    slow = SlowReads(cluster.clock)
+    cluster.runtime = dataclasses.replace(cluster.runtime, clock=slow)
+    auditor = await cluster.auditor(audit_follow_interval_s=100.0, audit_remembered_max=1)
+    slow.store = auditor.store
+    await lose(cluster, "a")
+    await until_marked(cluster, "a")
+    await cluster.rounds(5)
+    assert auditor.store.ledger_reads == 3
+    assert "remembers none of them: they are on bookies more than 1 times" in caplog.text
+
+
+def test_the_auditor_remembers_what_bookies_a_million_ledgers_are_on() -> None:
+    """A hundredth of them, of three copies each, in a hundredth of the memory; and that three in ten have records."""
+    memory = RememberedLedgers(RecoverySettings().audit_remembered_max // 100)
+    memory.begin(0.0, 0, (), has_manual_moves=False)
+    for ledger_id in range(10_000):
+        memory.learn(metadata(ledger_id, LedgerState.CLOSED, ("a b c",)))
+    memory.end()
+    memory.add_recorded(range(3_000))
+    assert memory.complete
+    assert len(memory.of("a")) == 10_000
 
 
 async def test_marks_of_others_that_are_announced_make_all_be_read_again(cluster: Auditing) -> None:
