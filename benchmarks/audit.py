@@ -77,19 +77,21 @@ def metadata_of(ledger_id: int, bookies: Collection[str]) -> bytes:
 
 
 async def make_ledgers(cluster: Cluster, count: int, bookies: list[str]) -> None:
-    """Ledgers 0, 1, ..., and the nodes above them."""
+    """Ledgers 0, 1, ..., and the nodes above them; their ids are drawn, so that a listing tells that all are known."""
     ranges = [range(start, min(count, start + MADE_AT_ONCE)) for start in range(0, count, MADE_AT_ONCE)][::-1]
     for above in {parent_of(cluster.catalog.path_of(ledger_id)) for ledger_id in range(count)}:
         made = await ensure_path(cluster.store, above, attempts_max=1)
         assert not isinstance(made, NotDone)
 
-    def node_of(ledger_id: int) -> Create:
+    def nodes_of(ledger_id: int) -> list[Create | Delete]:
         named = [bookies[(ledger_id + place) % len(bookies)] for place in range(COPIES)]
-        return Create(cluster.catalog.path_of(ledger_id), metadata_of(ledger_id, named))
+        drawn = f"{cluster.root}/{LONG_HIERARCHICAL.id_nodes[1]}/{ledger_id}"
+        ledger = Create(cluster.catalog.path_of(ledger_id), metadata_of(ledger_id, named))
+        return [Create(drawn, b""), Delete(drawn), ledger]
 
     async def make() -> None:
         while ranges:
-            await cluster.store.multi([node_of(ledger_id) for ledger_id in ranges.pop()])
+            await cluster.store.multi([node for ledger_id in ranges.pop() for node in nodes_of(ledger_id)])
 
     await asyncio.gather(*(make() for _ in range(MADE_IN_FLIGHT)))
 
