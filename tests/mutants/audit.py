@@ -11,6 +11,7 @@ _LINGERS = "tests/unit/client/write/test_closing_lingers.py"
 _WHENEVER = f"{_LINGERS}::test_whenever_a_call_ends_that_closes_a_ledger_what_bookies_miss_is_recorded"
 _IN_PLACE = "tests/unit/replication/worker/test_repair_in_place.py"
 _AUDITOR = "tests/unit/replication/auditor/test_auditor.py"
+_REMEMBERED = "tests/unit/replication/auditor/test_remembered_ledgers.py"
 _DIRECTORY = "tests/unit/metadata/bookies/test_directory.py"
 _WORKER = "tests/unit/replication/worker/test_worker.py"
 _SHARES = "tests/unit/replication/worker/test_shares.py"
@@ -271,8 +272,8 @@ MUTANTS: list[Mutant] = [
         "batched(sorted({*remembered.open, *also, *worked_off}), ",
         "batched(sorted(remembered.open), ",
         (
-            f"{_AUDITOR}::test_a_ledger_that_comes_to_name_a_lost_bookie_is_marked_later",
-            f"{_AUDITOR}::test_ledgers_that_changed_since_they_were_read_are_read_again",
+            f"{_REMEMBERED}::test_a_ledger_that_comes_to_name_a_lost_bookie_is_marked_later",
+            f"{_REMEMBERED}::test_ledgers_that_changed_since_they_were_read_are_read_again",
         ),
     ),
     Mutant(
@@ -280,7 +281,7 @@ MUTANTS: list[Mutant] = [
         "a ledger that was moved by another's mark is never marked for the bookie that it was moved to",
         "return remembered.complete and fresh and await self._queue.announced() == remembered.announced",
         "return remembered.complete and fresh",
-        (f"{_AUDITOR}::test_marks_of_others_that_are_announced_make_all_be_read_again",),
+        (f"{_REMEMBERED}::test_marks_of_others_that_are_announced_make_all_be_read_again",),
     ),
     Mutant(
         "marks of a bookie that is back are dropped whatever they were for",
@@ -295,16 +296,16 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a cluster of a million ledgers is more than the auditor remembers",
         "it reads the metadata of all of them again, minute after minute, as long as a bookie is away",
-        "        default=20_000_000,  # six million ledgers",
-        "        default=2_000_000,  # six million ledgers",
-        (f"{_AUDITOR}::test_the_auditor_remembers_what_bookies_a_million_ledgers_are_on",),
+        "        default=20_000_000,  # three copies",
+        "        default=2_000_000,  # three copies",
+        (f"{_REMEMBERED}::test_the_auditor_remembers_what_bookies_a_million_ledgers_are_on",),
     ),
     Mutant(
         "the interval between two audits begins with the first of them",
         "where one takes longer, the next follows at once, and ZooKeeper never rests",
         "        self._followed_at = self._runtime.clock.monotonic()  #",
         "        self._followed_at = now  #",
-        (f"{_AUDITOR}::test_an_audit_that_takes_longer_than_the_interval_is_not_followed_by_another_at_once",),
+        (f"{_REMEMBERED}::test_an_audit_that_takes_longer_than_the_interval_is_not_followed_by_another_at_once",),
     ),
     Mutant(
         "marking from memory goes on though it was switched off",
@@ -318,14 +319,14 @@ MUTANTS: list[Mutant] = [
         "a ledger that is stuck on one bookie loses another one, and nobody copies what that had",
         "also=recorded if due else self._some(recorded))",
         "also=recorded if due else ())",
-        (f"{_AUDITOR}::test_a_marked_ledger_that_comes_to_name_another_lost_bookie_is_marked_for_that_one_too",),
+        (f"{_REMEMBERED}::test_a_marked_ledger_that_comes_to_name_another_lost_bookie_is_marked_for_that_one_too",),
     ),
     Mutant(
         "what is moved by hand is said in the first session alone",
         "the auditor relies for a day on what it has learnt of ledgers that were moved since",
         "        if state is SessionState.EXPIRED:\n            self._ended.set()\n",
         "        if state is None:\n            self._ended.set()\n",
-        (f"{_AUDITOR}::test_copies_that_are_moved_by_hand_make_all_be_read_again",),
+        (f"{_REMEMBERED}::test_copies_that_are_moved_by_hand_make_all_be_read_again",),
     ),
     Mutant(
         "one of two losses is acted on as soon as it has settled itself",
@@ -362,21 +363,21 @@ MUTANTS: list[Mutant] = [
         "a ledger that is created behind one with a higher id is not marked for up to a day",
         "        for ledger_id in ids.held:\n",
         "        for ledger_id in ():\n",
-        (f"{_AUDITOR}::test_a_ledger_that_is_created_behind_one_with_a_higher_id_is_marked",),
+        (f"{_REMEMBERED}::test_a_ledger_that_is_created_behind_one_with_a_higher_id_is_marked",),
     ),
     Mutant(
         "an id that a client still holds is forgotten when it has no ledger yet",
         "a ledger that is created two looks later is not marked for up to a day",
         "        if ledger_id not in self._held:\n",
         "        if True:\n",
-        (f"{_AUDITOR}::test_a_ledger_that_is_created_behind_one_with_a_higher_id_is_marked",),
+        (f"{_REMEMBERED}::test_a_ledger_that_is_created_behind_one_with_a_higher_id_is_marked",),
     ),
     Mutant(
         "the next listing begins one id too late",
         "a ledger that is the last one of its partition is never marked",
         "async for ledger_ids in self._catalog.partitions(remembered.settled_to + 1, skipped=self._skipped):",
         "async for ledger_ids in self._catalog.partitions(remembered.settled_to + 2, skipped=self._skipped):",
-        (f"{_AUDITOR}::test_a_ledger_that_is_the_last_of_its_partition_is_marked",),
+        (f"{_REMEMBERED}::test_a_ledger_that_is_the_last_of_its_partition_is_marked",),
     ),
     Mutant(
         "a ledger that may not be read ends the audit",

@@ -15,7 +15,7 @@ _WORKER: Final = "tests/unit/replication/worker/test_worker.py::"
 _INTEGRITY: Final = "tests/unit/replication/test_integrity.py"
 _IN_PLACE: Final = "tests/unit/replication/worker/test_repair_in_place.py::"
 _EDGES: Final = "tests/unit/replication/worker/test_worker_edges.py::"
-_AUDITOR: Final = "tests/unit/replication/auditor/test_auditor.py::"
+_REMEMBERED: Final = "tests/unit/replication/auditor/test_remembered_ledgers.py::"
 
 _BACKLOG: Final = "tests/unit/replication/worker/test_backlog.py::"
 _NODES: Final = "tests/unit/metadata/replication/test_worker_nodes.py::"
@@ -207,7 +207,7 @@ MUTANTS: list[Mutant] = [
         "a ledger of a lost bookie gets no mark",
         "remembered.settle(worked_off.intersection(some) - self._just_added)",
         "remembered.settled_to = max(remembered.settled_to, some[-1])",
-        (_AUDITOR + "test_a_mark_of_somebody_elses_hides_no_new_ledger",),
+        (_REMEMBERED + "test_a_mark_of_somebody_elses_hides_no_new_ledger",),
     ),
     Mutant(
         "a worker sleeps past what it has postponed",

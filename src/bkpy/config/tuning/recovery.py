@@ -39,7 +39,7 @@ class RecoveryTuning(Settings):
         default=64, description="reads and writes of ledger metadata that an audit keeps in flight"
     )
     audit_remembered_max: Size = Field(
-        default=20_000_000,  # six million ledgers of three copies, in up to 160 MB
+        default=20_000_000,  # three copies of 3.7 million ledgers, three in ten of which have records
         description="copies of ledgers that the auditor remembers, 8 bytes each, so that the next loss needs no full "
         "audit; with more, it needs one",
     )

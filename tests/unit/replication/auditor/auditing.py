@@ -19,7 +19,7 @@ from bkpy.metadata.ledgers.layout import IdGenerator, NewId
 from bkpy.metadata.replication.election import Election
 from bkpy.metadata.replication.underreplication import UnderreplicationQueue, UnderreplicationRecord
 from bkpy.metadata.store.memory import MemoryStore
-from bkpy.metadata.store.outcome import Done
+from bkpy.metadata.store.outcome import Done, Gone
 from bkpy.metadata.store.store import Create, Delete, Put
 from bkpy.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bkpy.replication.auditor.auditor import Auditor
@@ -276,3 +276,21 @@ async def auditing(bookies: str = "abcde", layout: str = "long-hierarchical") ->
     for name in bookies:
         made.bookie(name)
     return made
+
+
+async def lose(cluster: Auditing, *bookies: str, for_s: float = DELAY_S) -> None:
+    """These leave; and that time passes, after the auditor has seen it."""
+    cluster.leave(*bookies)
+    await cluster.until(lambda: set(bookies) <= cluster.absent().keys())
+    cluster.clock.now += for_s
+
+
+async def until_marked(cluster: Auditing, *bookies: str) -> None:
+    await cluster.until(lambda: all(cluster.absent().get(bookie, {}).get("marked") for bookie in bookies))
+
+
+async def replicate(cluster: Auditing, ledger_id: int, *ensembles: str) -> None:
+    """What a worker does with a mark: the swap, and then the mark goes."""
+    mark = await cluster.mark(ledger_id)
+    await cluster.rewrite(ledger_id, *ensembles)
+    assert isinstance(await cluster.marks.remove(mark, mark.lost), Gone)

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
-from tests.unit.replication.auditor.auditing import DELAY_S, SETTLE_S, Auditing, auditing
-from tests.unit.replication.auditor.test_auditor import lose
+from tests.unit.replication.auditor.auditing import DELAY_S, SETTLE_S, Auditing, auditing, lose
 
 from bkpy.metadata.bookies.membership import look_at_bookies
 from bkpy.metadata.replication.audit_record import AuditRecords
