@@ -10,15 +10,11 @@ _AT_RISK = f"{_TESTS}/test_at_risk.py"
 _CHECKPOINTS = f"{_TESTS}/checkpoint/test_checkpoints.py"
 _KEPT = f"{_TESTS}/checkpoint/test_kept_batches.py"
 _FULL = f"{_TESTS}/test_full_memory.py"
-_SPACE = f"{_TESTS}/space/test_no_space.py"
-_DELETION = f"{_TESTS}/space/test_deletion.py"
-_COMPACTION = f"{_TESTS}/space/test_compaction.py"
 _MEMTABLE = f"{_TESTS}/memtable/test_memtable.py"
 _MOVING = f"{_TESTS}/test_moving.py"
 _LOSSES = f"{_TESTS}/test_losses.py"
 _SCRUB = f"{_TESTS}/scrub/test_scrub.py"
 _REBUILD = f"{_TESTS}/tools/rebuild/test_rebuild.py"
-_LIVES = f"{_TESTS}/tools/rebuild/test_lives.py"
 _DURABLE = ("tests/unit/runtime/test_runtime.py::test_a_durable_write_is_on_disk_whole_when_it_returns",)
 
 MUTANTS: list[Mutant] = [
@@ -110,60 +106,6 @@ MUTANTS: list[Mutant] = [
         ("tests/unit/storage/journal/test_journal_damage.py::test_a_journal_that_ends_before_a_mark_is_damaged",),
     ),
     Mutant(
-        "a log of which nobody knows what lives in it removed",
-        "a stop in the middle of a count takes away what was acknowledged",
-        "if row is not None and row.living == 0]",
-        "if row is not None and not row.living]",
-        (f"{_DELETION}::test_a_log_that_is_not_counted_yet_is_not_dead",),
-    ),
-    Mutant(
-        "a log that was removed held open",
-        "the disk doesn't get its space back before the bookie ends",
-        "await shard.forget_log(log_id)",
-        "pass",
-        (f"{_DELETION}::test_a_log_that_was_removed_is_not_held_open",),
-    ),
-    Mutant(
-        "a log that is about to be removed closed too early",
-        "a read opens it again, and the disk doesn't get its space back before the bookie ends",
-        """            try:
-                await shard.on_index(self._remove, f"{shard.directory}/{log_name(log_id)}")
-            except OSError as e:
-                stuck = stuck or e
-                continue
-            await shard.forget_log(log_id)
-""",
-        """            await shard.forget_log(log_id)
-            try:
-                await shard.on_index(self._remove, f"{shard.directory}/{log_name(log_id)}")
-            except OSError as e:
-                stuck = stuck or e
-                continue
-""",
-        (f"{_DELETION}::test_a_read_while_a_log_is_removed_does_not_hold_it_open",),
-    ),
-    Mutant(
-        "a deletion forgotten that only a late directory's replay meets",
-        "a deleted ledger is known again, empty",
-        "return self._was_deleted(ledger_id) and sequence < home.row.marks[number].sequence",
-        "return False",
-        (f"{_DELETION}::test_a_deletion_that_one_directory_has_behind_it_is_not_undone_by_another_that_is_late",),
-    ),
-    Mutant(
-        "a ledger that a rebuild found nothing of taken for one that was never here",
-        "what was in a log that is gone is denied",
-        "holds_all(txn, found, bookie_id) if _names(found, bookie_id) else ledger_id not in in_limbo",
-        "True if _names(found, bookie_id) else ledger_id not in in_limbo",
-        (f"{_TESTS}/tools/rebuild/test_rebuild.py::test_what_was_only_in_a_log_that_is_gone_is_not_denied",),
-    ),
-    Mutant(
-        "a log with damage compacted again and again",
-        "the disk is kept busy for nothing",
-        "and log_id not in self._damaged",
-        "",
-        (f"{_COMPACTION}::test_a_damaged_block_is_told_once_and_its_log_stays",),
-    ),
-    Mutant(
         "kept journal file recycled",
         "other bytes are where the index says that a batch is",
         "(file_id, self._files.links(self._path(file_id)) == 1)",
@@ -205,16 +147,6 @@ MUTANTS: list[Mutant] = [
         "journal.retain(min(s.row.marks[number].file_id for s in self.shards))",
         "journal.retain(shard.row.marks[number].file_id)",
         (f"{_CHECKPOINTS}::test_a_journal_keeps_what_only_one_of_two_directories_has_written",),
-    ),
-    Mutant(
-        "failed write to an entry log swallowed",
-        "a mark moves past blocks that were never written",
-        'self._file.write_durably(parts if len(parts) <= _PARTS_MAX else [b"".join(parts)], self._written)',
-        "try:\n"
-        '    self._file.write_durably(parts if len(parts) <= _PARTS_MAX else [b"".join(parts)], self._written)\n'
-        "except OSError:\n"
-        "    pass",
-        (f"{_SPACE}::test_a_log_that_a_checkpoint_refers_to_stays_though_the_next_fails",),
     ),
     Mutant(
         "durable write without the flag that makes it so",
@@ -262,23 +194,6 @@ MUTANTS: list[Mutant] = [
         "    await self._load(missing)",
         "missing = {i for i in wanted if cached(i) is None}\nself.trim()\nawait self._load(missing)",
         (f"{_EVICTED}::test_a_request_never_takes_a_ledger_of_its_own_for_new",),
-    ),
-    Mutant(
-        "ledger deleted while others are looked up",
-        "a writer that was cut off for long is taken for one of a new ledger",
-        "while not (missing := {i for i in wanted if cached(i) is None}) <= self._unseen:",
-        "if not (missing := {i for i in wanted if cached(i) is None}) <= self._unseen:",
-        (
-            "tests/unit/storage/space/test_deletion.py::"
-            "test_who_asks_for_several_ledgers_learns_of_one_that_is_deleted_meanwhile",
-        ),
-    ),
-    Mutant(
-        "what was lost forgotten by a rebuild",
-        "a bookie that lost data denies what it acknowledged",
-        "return Standing(row.at_risk, row.unknown_in_limbo and not row.unasked, row.limbo_to, in_limbo)",
-        'return Standing(b"", False, -1)',
-        (f"{_TESTS}/tools/rebuild/test_rebuild.py::test_limbo_for_what_was_lost_outlives_an_index",),
     ),
     Mutant(
         "missing states found out before waiting for others",
@@ -380,27 +295,6 @@ MUTANTS: list[Mutant] = [
         (f"{_FULL}::test_what_a_checkpoint_lets_go_of_bit_by_bit_is_freed_before_memory_is_at_rest",),
     ),
     Mutant(
-        "journal file that can't be begun stays",
-        "starting again and again eats up the disk",
-        "file.close()\nwith contextlib.suppress(OSError):  # the first error says why\n    self._files.unlink(path)",
-        "file.close()",
-        (f"{_SPACE}::test_a_journal_file_that_cannot_be_begun_goes",),
-    ),
-    Mutant(
-        "entry log that no checkpoint refers to stays",
-        "starting again and again eats up the disk",
-        "for log in self._new_logs:\n    log.remove()",
-        "pass",
-        (f"{_SPACE}::test_entry_logs_that_no_checkpoint_refers_to_go",),
-    ),
-    Mutant(
-        "entry log removed though a commit may refer to it",
-        "acknowledged entries are unknown on this bookie",
-        "if not self._committing:  # else it may have happened",
-        "if True:",
-        (f"{_SPACE}::test_an_entry_log_stays_if_a_commit_that_refers_to_it_may_have_happened",),
-    ),
-    Mutant(
         "newer journal names gone before older ones",
         "a file seems to be lost, and a rebuild of the index takes that for damage",
         "if file_id < first:",
@@ -457,13 +351,6 @@ MUTANTS: list[Mutant] = [
         (f"{_TESTS}/journal/test_journal_being_written.py::test_frames_that_come_while_it_is_read_are_no_damage",),
     ),
     Mutant(
-        "block rows not counted by an inspection",
-        "a ledger that lost entries is shown as sound",
-        "if row is not None and (row.blocks, row.checksum) != (count, checksum):",
-        "if False:",
-        (f"{_TESTS}/tools/inspect/test_inspect.py::test_one_block_row_that_is_gone_is_told",),
-    ),
-    Mutant(
         "keys of an index page that no search would find are let pass",
         "a damaged index denies entries that are in it",
         "if (low is not None and first < low) or (high is not None and last >= high):",
@@ -508,13 +395,6 @@ MUTANTS: list[Mutant] = [
         (f"{_TESTS}/checkpoint/test_many_ledgers.py::test_a_transaction_has_so_many_ledgers",),
     ),
     Mutant(
-        "index not looked through at a start",
-        "a damaged index ends the process, or denies what it holds",
-        "await check_indexes(self._runtime, [directory.path for directory in identity.known])",
-        "pass",
-        (f"{_TESTS}/tools/rebuild/test_rebuild.py::test_everything_is_found_again_and_fenced",),
-    ),
-    Mutant(
         "a look through an index that was killed counts as damage",
         "an operator rebuilds a sound index, and the rebuild forgets what was in limbo in it",
         "if done.returncode < 0 or reason.startswith(_NO_MEMORY):",
@@ -523,70 +403,6 @@ MUTANTS: list[Mutant] = [
             "tests/unit/runtime/test_ordered_store.py::"
             "test_a_look_through_a_store_that_is_ended_from_outside_finds_no_damage",
         ),
-    ),
-    Mutant(
-        "damage in a log forgotten by a rebuild",
-        "entries that were in the damaged bytes are denied",
-        "self.lost = self.lost or scan.lost",
-        "self.lost = self.lost",
-        (f"{_TESTS}/tools/rebuild/test_rebuild.py::test_damaged_logs_lead_to_unknown_entries",),
-    ),
-    Mutant(
-        "old fences forgotten by a rebuild",
-        "a writer that was fenced, or whose ledger was deleted, is let in again",
-        "add_tombstones_up_to(txn, self._catalog.newest_id)",
-        "pass",
-        (f"{_TESTS}/tools/rebuild/test_rebuild.py::test_what_is_not_known_is_fenced_up_to_the_newest_id",),
-    ),
-    Mutant(
-        "rows repointed that changed since they were copied",
-        "compaction brings back what a later block replaced",
-        "if txn.get(source.key) != source.value:\n    continue",
-        "if txn.get(source.key) is None:\n    continue",
-        (f"{_COMPACTION}::test_what_is_replaced_or_deleted_meanwhile_does_not_come_back",),
-    ),
-    Mutant(
-        "compacted blocks named before they are synced",
-        "a power cut after a compaction loses acknowledged entries",
-        "await self._write(self._target.sync)",
-        "pass",
-        (f"{_COMPACTION}::test_a_fault_at_every_operation_of_it_loses_and_revives_nothing",),
-    ),
-    Mutant(
-        "adds after the hiding not looked for",
-        "what a re-replication has just stored is deleted",
-        "disturbed = info.disturbed or shard.holds(info.ledger_id)",
-        "disturbed = False",
-        (f"{_DELETION}::test_what_arrives_after_the_hiding_is_seen_and_nothing_is_deleted",),
-    ),
-    Mutant(
-        "a ledger stored to while hidden left open",
-        "a writer that goes on storing puts the deletion off for ever",
-        "await storage.fence(info.ledger_id, info.key)\nreturn False",
-        "return False",
-        (f"{_DELETION}::test_what_arrives_after_the_hiding_is_seen_and_nothing_is_deleted",),
-    ),
-    Mutant(
-        "a deletion reported before the journal has it",
-        "a power cut brings back a ledger that the collector has counted as gone",
-        'self._record(RecordKind.DELETED, ledger_id, b"", lambda: _settle(self._deleting, ledger_id, done))\n'
-        "await self._durable(done)",
-        'self._record(RecordKind.DELETED, ledger_id, b"", lambda: _settle(self._deleting, ledger_id, done))',
-        (f"{_DELETION}::test_what_the_journal_has_of_a_ledger_that_is_buried_makes_no_ledger_without_a_key",),
-    ),
-    Mutant(
-        "deleted ledgers without tombstones before the marks",
-        "a crash after a checkpoint brings a deleted ledger back",
-        "await self.write_tombstones()\nwhile revived",
-        "while revived",
-        (f"{_DELETION}::test_no_mark_passes_a_deletion_that_is_not_in_the_index",),
-    ),
-    Mutant(
-        "deleted ledger made known again without its fence",
-        "a writer that was cut off for long goes on",
-        "fenced=limbo or with_tombstone,",
-        "fenced=limbo,",
-        (f"{_DELETION}::test_what_recovery_stores_again_is_of_a_second_life_and_fenced",),
     ),
     Mutant(
         "directory not synced after an index has shrunk",
@@ -603,39 +419,11 @@ MUTANTS: list[Mutant] = [
         (f"{_TESTS}/index/test_shrink.py::test_an_exchange_of_a_killed_start_is_durable_before_the_former_index_goes",),
     ),
     Mutant(
-        "a damaged tombstone doesn't put everything in limbo",
-        "a writer of a ledger that was deleted goes on, or no start succeeds",
-        "fences_sound = not damaged_tombstones(txn)",
-        "fences_sound = True",
-        (f"{_DELETION}::test_a_damaged_tombstone_refuses_no_start_and_forgets_no_fence",),
-    ),
-    Mutant(
-        "a damaged tombstone stays as it is",
-        "each start puts everything in limbo again, and new ledgers are refused",
-        "replace_damaged_tombstones(store)",
-        "pass",
-        (f"{_DELETION}::test_a_damaged_tombstone_refuses_no_start_and_forgets_no_fence",),
-    ),
-    Mutant(
-        "a check says nothing of damaged tombstones",
-        "a bookie that is checked and found sound puts all its ledgers in limbo at the next start",
-        "for first in damaged_tombstones(self._txn):",
-        "for first in ():",
-        (f"{_TESTS}/tools/check/test_check.py::test_a_damaged_row_of_deleted_ledgers_is_told",),
-    ),
-    Mutant(
         "pages of recycled journal files thrown out of the page cache",
         "each write to the journal allocates memory that was there before, and takes several times as long",
         "if self._uncaches and size >= self._uncache_bytes_min:",
         "if size >= self._uncache_bytes_min:",
         (f"{_TESTS}/journal/test_journal.py::test_large_writes_to_new_files_do_not_stay_in_the_page_cache",),
-    ),
-    Mutant(
-        "what was stored again after a deletion committed before that is durable",
-        "without a journal, a crash replays the deletion of an earlier life over the later one",
-        "while self._unjournaled and (again := shard.active.dirty & self._deleting.keys()):",
-        "while False and (again := shard.active.dirty & self._deleting.keys()):",
-        (f"{_DELETION}::test_without_a_journal_the_deletion_of_an_earlier_life_never_strikes_a_later_one",),
     ),
     Mutant(
         "a torn frame that was never acknowledged counts as damage",
@@ -666,20 +454,6 @@ MUTANTS: list[Mutant] = [
         ("tests/unit/runtime/test_ordered_store.py::test_the_lock_file_of_another_data_file_is_refused",),
     ),
     Mutant(
-        "logs removed by an index that lost its rows",
-        "an index that shows nothing costs all that it named",
-        "whole = is_whole(txn, self._shard.row.uuid)",
-        "whole = True",
-        (f"{_DELETION}::test_no_log_goes_on_the_word_of_an_index_that_lost_its_rows",),
-    ),
-    Mutant(
-        "a log's file needed to count what lives",
-        "one damaged row of a log that is gone keeps a bookie from reclaiming anything",
-        "except FileNotFoundError:\n    return 0",
-        "except BlockingIOError:\n    return 0",
-        (f"{_DELETION}::test_a_damaged_row_of_a_log_that_is_gone_holds_up_nothing",),
-    ),
-    Mutant(
         "an entry stored where its ledger's earlier life was",
         "a copy that comes back after a collection is acknowledged, and denied at once",
         "self._locate(ledger_id, home)  # an earlier life may have been elsewhere",
@@ -708,111 +482,6 @@ MUTANTS: list[Mutant] = [
         ("tests/unit/storage/journal/test_journal.py::test_a_file_of_zeros_that_the_mark_is_in_is_damage",),
     ),
     Mutant(
-        "a ledger without a key made of what a deleted one left in the journal",
-        "nobody can store it there again until it is collected once more",
-        "if self._was_deleted(ledger_id):\n    return False",
-        "pass",
-        (f"{_DELETION}::test_what_the_journal_has_of_a_ledger_that_is_buried_makes_no_ledger_without_a_key",),
-    ),
-    Mutant(
-        "a recycled journal file told as damage",
-        "an alarm where nothing is wrong, and a read that is answered *unknown*",
-        "reader.check_there(place.log_id)",
-        "pass",
-        (f"{_TESTS}/space/test_kept_files.py::test_a_file_that_the_journal_writes_over_while_it_is_read_is_no_damage",),
-    ),
-    Mutant(
-        "the bookie ended by an error of a log that is compacted",
-        "one bad sector ends the bookie again and again, although nothing depends on the new log",
-        "elif self._is_of_index(e):",
-        "elif True:",
-        (f"{_COMPACTION}::test_a_log_that_cannot_be_written_or_removed_is_told_and_tried_again",),
-    ),
-    Mutant(
-        "kept batches taken in the order of their ids only",
-        "a rebuilt index loses large batches that came out of order",
-        "if batch.entries <= SPAN_MAX:",
-        "if batch.entries <= SPAN_MAX and batch.first > getattr(self._pending.get(ledger_id), 'last', -1):",
-        (f"{_REBUILD}::test_batches_that_stayed_are_found_in_whatever_order_they_came",),
-    ),
-    Mutant(
-        "damage in a kept journal file taken for no loss",
-        "a rebuilt index denies what was in it",
-        "self.lost = self.lost or bool(scan.damages)",
-        "self.lost = self.lost or False",
-        (f"{_REBUILD}::test_batches_that_stayed_in_journal_files_are_found",),
-    ),
-    Mutant(
-        "deletions replayed over what was found in logs",
-        "a later life of a ledger is denied, and deleted",
-        "if shard.number in self._rebuilt or sequence <",
-        "if sequence <",
-        (f"{_LIVES}::test_a_record_of_a_deletion_takes_nothing_that_was_found_in_logs",),
-    ),
-    Mutant(
-        "two lives left in two indexes",
-        "entries are hidden as soon as a directory is added",
-        "for number in sorted(rebuilt):",
-        "for number in ():",
-        (f"{_LIVES}::test_a_ledger_with_blocks_in_two_directories_is_in_one_index",),
-    ),
-    Mutant(
-        "marks of a new index left at the beginning of the journals",
-        "the next start deletes a ledger that the rebuild has found in logs, as an old record says",
-        "if self._rebuilt or not all(s.active",
-        "if not all(s.active",
-        (f"{_REBUILD}::test_a_new_index_is_past_journals_of_which_nothing_is_to_be_stored",),
-    ),
-    Mutant(
-        "a loss forgotten with an index that can not be read",
-        "what was lost before is denied",
-        "bool(state & RunState.DATA_LOST), -1)",
-        "False, -1)",
-        (f"{_REBUILD}::test_a_loss_is_not_forgotten_with_an_index_that_can_not_be_read",),
-    ),
-    Mutant(
-        "journals that say nothing of a loss believed",
-        "what was lost under 0.2.0 is denied",
-        "header.run if header is not None and header.run & RunState.STATED else RunState.DATA_LOST",
-        "header.run if header is not None else RunState.DATA_LOST",
-        (f"{_REBUILD}::test_journals_of_earlier_software_do_not_tell_of_a_loss",),
-    ),
-    Mutant(
-        "logs named by a new index and not synced",
-        "a power cut takes entries whose other copies were given up",
-        "file.fdatasync()\nyield from self._log(log_id, path, file)",
-        "yield from self._log(log_id, path, file)",
-        (f"{_REBUILD}::test_what_a_new_index_names_survives_a_power_cut",),
-    ),
-    Mutant(
-        "a rebuilt index trusted though a journal was damaged",
-        "what was in it is denied",
-        "return not replay.damaged",
-        "return True",
-        (f"{_REBUILD}::test_a_rebuild_that_finds_a_journal_damaged_trusts_nothing",),
-    ),
-    Mutant(
-        "damage of a replay forgotten",
-        "a rebuilt index is trusted over a damaged journal",
-        "self._ledgers.distrust_everything()\nself.damaged = True",
-        "self._ledgers.distrust_everything()",
-        (f"{_REBUILD}::test_a_rebuild_that_finds_a_journal_damaged_trusts_nothing",),
-    ),
-    Mutant(
-        "the newest ledger left out of a rebuild",
-        "all that was lost of it is denied",
-        "if ledger_id <= catalog.newest_id:",
-        "if ledger_id < catalog.newest_id:",
-        (f"{_REBUILD}::test_what_was_only_in_a_log_that_is_gone_is_not_denied",),
-    ),
-    Mutant(
-        "a wrong key kept by a rebuild",
-        "a ledger stays shut to its own writers and recoveries",
-        "if ledger_id not in self._stored or ledger_id not in self._keys:",
-        "if ledger_id not in self._keys:",
-        (f"{_REBUILD}::test_a_key_that_gave_way_does_not_come_back",),
-    ),
-    Mutant(
         "the last id of each step left out of what lacks",
         "limbo never ends",
         "end = min(base + SPAN_MAX - 1, whole.last)",
@@ -834,37 +503,6 @@ MUTANTS: list[Mutant] = [
         (f"{_TESTS}/journal/test_journal.py::test_no_gap_is_left_by_a_power_cut_that_brings_some_removed_names_back",),
     ),
     Mutant(
-        "a fence with a key that gave way comes back with a new index",
-        "a client without the key ends the writer of a ledger",
-        "info.fence_of_limbo = info.limbo  # the fence asked for with the other key goes with it",
-        "pass",
-        ("tests/unit/storage/tools/rebuild/test_rebuild.py::test_a_fence_with_a_key_that_gave_way_does_not_come_back",),
-    ),
-    Mutant(
-        "what was confirmed with a key that gave way comes back with a new index",
-        "a recovery or a reader takes a stranger's last add confirmed for the writer's",
-        'info.explicit_lac = b""  # as does what was confirmed with it',
-        "pass",
-        (
-            "tests/unit/storage/tools/rebuild/test_rebuild.py::"
-            "test_what_was_confirmed_with_a_key_that_gave_way_does_not_come_back",
-        ),
-    ),
-    Mutant(
-        "a new index lets the entries of an ended life speak for a key",
-        "a ledger's own writer, recoveries and copies are refused for good, and a stranger opens it",
-        "self._stored.discard(ledger_id)",
-        "pass",
-        (f"{_LIVES}::test_a_strangers_key_behind_a_deletion_does_not_become_that_of_the_ledger",),
-    ),
-    Mutant(
-        "a new index takes a key that came behind a deletion and has no entries",
-        "entries of an ended life, which are in the logs, are a stranger's",
-        "if ledger_id in self._ended and ledger_id not in self._stored:",
-        "if False:",
-        (f"{_LIVES}::test_a_strangers_key_behind_a_deletion_does_not_become_that_of_the_ledger",),
-    ),
-    Mutant(
         "a replay forgets the fence of a row that is ahead of it",
         "no start succeeds after a power cut in a checkpoint",
         "if row is not None and row.key == key and row.fenced:",
@@ -882,41 +520,6 @@ MUTANTS: list[Mutant] = [
         ("tests/unit/storage/index/test_shrink.py::test_a_system_that_does_not_exchange_names_leaves_it_as_it_is",),
     ),
     Mutant(
-        "limbo ended by a rebuild of what was lost long ago",
-        "a bookie denies what a copier had stored there",
-        "limbo_here = ledger_id <= lost_to or not wanted or not holds_all(txn, found, bookie_id)",
-        "limbo_here = not wanted or not holds_all(txn, found, bookie_id)",
-        (f"{_REBUILD}::test_a_ledger_stays_in_limbo_of_which_something_was_lost_long_ago",),
-    ),
-    Mutant(
-        "what an index has behind it and doesn't know put into it by a rebuild",
-        "entries that only the journal has are dropped",
-        "return min(self._rebuilt)",
-        "return home",
-        (f"{_LIVES}::test_a_ledger_whose_row_was_in_another_index_than_that_of_its_id_is_kept",),
-    ),
-    Mutant(
-        "limbo of single ledgers forgotten by a rebuild",
-        "what was lost is denied once the metadata want nothing of the ledger here",
-        "in_limbo = frozenset() if row is None or row.unknown_in_limbo else _in_limbo(store)",
-        "in_limbo = frozenset()",
-        (f"{_REBUILD}::test_a_loss_that_an_index_knows_of_is_known_to_the_next_one",),
-    ),
-    Mutant(
-        "a ledger that was lost as a whole forgotten by the second rebuild",
-        "it is denied",
-        "else ledger_id not in in_limbo",
-        "else True",
-        (f"{_REBUILD}::test_a_loss_that_an_index_knows_of_is_known_to_the_next_one",),
-    ),
-    Mutant(
-        "limbo that was there before taken for that of ledgers nobody was asked of",
-        "a rebuild without metadata makes the next one forget what was lost",
-        "unasked = sound and not trusted and not self._in_limbo",
-        "unasked = sound and not trusted",
-        (f"{_REBUILD}::test_a_loss_that_an_index_knows_of_is_known_to_the_next_one",),
-    ),
-    Mutant(
         "a journal's last frame left in the page cache",
         "a power cut during a start keeps the bookie from starting, a later one an index from being made anew",
         "write_again(self._files, directory, frame)",
@@ -925,20 +528,6 @@ MUTANTS: list[Mutant] = [
             f"{_TESTS}/journal/test_journal_faults.py::test_a_crash_at_every_operation_of_a_restart",
             f"{_REBUILD}::test_a_frame_that_was_in_the_page_cache_alone_leaves_no_gap",
         ),
-    ),
-    Mutant(
-        "a frame synced whose pages count as written",
-        "after a sync that failed, a power cut leaves a gap in the journal",
-        "file.write_durably([frame.head, frame.body], frame.offset)",
-        "file.fdatasync()",
-        (f"{_REBUILD}::test_a_frame_that_was_in_the_page_cache_alone_leaves_no_gap",),
-    ),
-    Mutant(
-        "the header of a journal file without a frame left in the page cache",
-        "a power cut leaves a journal that begins with what can't be read, and a rebuild takes that for damage",
-        "write_header_again(self._files, path)",
-        "pass",
-        (f"{_REBUILD}::test_a_journal_file_that_was_begun_in_the_page_cache_alone_leaves_no_gap",),
     ),
     Mutant(
         "the name of a cookie that is there taken for synced",
@@ -978,66 +567,11 @@ MUTANTS: list[Mutant] = [
         (f"{_TESTS}/journal/test_journal_faults.py::test_a_mark_names_no_journal_file_whose_name_a_power_cut_takes",),
     ),
     Mutant(
-        "a ledger hidden whose fence is not durable",
-        "without a journal of entries, its deletion is journaled for a life whose fence is under way",
-        "if fence is not None:  # where adds are not journaled, none of them has waited for it",
-        "if False:",
-        (f"{_DELETION}::test_without_a_journal_a_ledger_is_hidden_only_once_its_fence_is_durable",),
-    ),
-    Mutant(
-        "a record's future taken for that of an earlier one of its ledger",
-        "a fence is answered before it is durable, and the storage fails at the next",
-        "done.set_result(None)\nif pending[ledger_id] is done:\n    del pending[ledger_id]",
-        "pending.pop(ledger_id).set_result(None)",
-        (f"{_DELETION}::test_fences_of_two_lives_are_each_answered_when_their_own_record_is_durable",),
-    ),
-    Mutant(
-        "a begun journal file left where that of another journal can't be begun",
-        "starts that fail for want of space on one disk fill another one",
-        "begun.callback(writer.abandon_file)",
-        "pass",
-        (f"{_SPACE}::test_a_start_that_cannot_begin_a_file_of_one_journal_leaves_none_of_another",),
-    ),
-    Mutant(
-        "a start that fails at the index's commit keeps what it has reserved for its journals",
-        "starts that fail for want of space on one disk fill another one",
-        "held.callback(journal.give_back)",
-        "pass",
-        (f"{_SPACE}::test_starts_that_fail_at_a_commit_of_the_index_reserve_nothing_for_good",),
-    ),
-    Mutant(
         "a full index has no name",
         "an operator is told that a disk is full, which isn't",
         "return OSError(errno.ENOSPC, what, self._env.path())",
         "return OSError(errno.ENOSPC, str(error))",
         ("tests/unit/runtime/test_ordered_store.py::test_a_store_that_is_full_names_itself_and_its_limit",),
-    ),
-    Mutant(
-        "a dead log that can't be removed ends the round of reclaiming",
-        "one file that can't be removed keeps all of its directory from being compacted, until the disk is full",
-        "stuck = stuck or e\ncontinue",
-        "raise",
-        (f"{_COMPACTION}::test_a_log_that_cannot_be_removed_holds_up_no_compaction",),
-    ),
-    Mutant(
-        "a log that could not be read once is never compacted until the bookie starts again",
-        "its space does not come back though it is readable, or its damaged block was copied anew",
-        "            self.compactor.forget_damages()\n",
-        "",
-        (
-            "tests/unit/storage/space/test_compaction.py::"
-            "test_a_log_that_could_not_be_read_for_a_while_is_compacted_in_the_next_major_round",
-        ),
-    ),
-    Mutant(
-        "a log that could not be read once is never compacted while the disk stays full",
-        "its space does not come back though it is readable, when it is needed most",
-        "if now >= self._damages_from + settings.compaction_major_interval_s:",
-        "if now >= self._major_from + settings.compaction_major_interval_s:",
-        (
-            "tests/unit/storage/space/test_compaction.py::"
-            "test_a_log_that_could_not_be_read_for_a_while_is_compacted_though_the_disk_stays_full",
-        ),
     ),
     Mutant(
         "a worker calls back on its own thread",

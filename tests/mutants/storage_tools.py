@@ -1,0 +1,225 @@
+"""Defects of the storage's tools: a new index from the files, checks and inspection."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+
+_TESTS = "tests/unit/storage"
+_REBUILD = f"{_TESTS}/tools/rebuild/test_rebuild.py"
+_LIVES = f"{_TESTS}/tools/rebuild/test_lives.py"
+
+MUTANTS: list[Mutant] = [
+    Mutant(
+        "a ledger that a rebuild found nothing of taken for one that was never here",
+        "what was in a log that is gone is denied",
+        "holds_all(txn, found, bookie_id) if _names(found, bookie_id) else ledger_id not in in_limbo",
+        "True if _names(found, bookie_id) else ledger_id not in in_limbo",
+        (f"{_TESTS}/tools/rebuild/test_rebuild.py::test_what_was_only_in_a_log_that_is_gone_is_not_denied",),
+    ),
+    Mutant(
+        "what was lost forgotten by a rebuild",
+        "a bookie that lost data denies what it acknowledged",
+        "return Standing(row.at_risk, row.unknown_in_limbo and not row.unasked, row.limbo_to, in_limbo)",
+        'return Standing(b"", False, -1)',
+        (f"{_TESTS}/tools/rebuild/test_rebuild.py::test_limbo_for_what_was_lost_outlives_an_index",),
+    ),
+    Mutant(
+        "block rows not counted by an inspection",
+        "a ledger that lost entries is shown as sound",
+        "if row is not None and (row.blocks, row.checksum) != (count, checksum):",
+        "if False:",
+        (f"{_TESTS}/tools/inspect/test_inspect.py::test_one_block_row_that_is_gone_is_told",),
+    ),
+    Mutant(
+        "index not looked through at a start",
+        "a damaged index ends the process, or denies what it holds",
+        "await check_indexes(self._runtime, [directory.path for directory in identity.known])",
+        "pass",
+        (f"{_TESTS}/tools/rebuild/test_rebuild.py::test_everything_is_found_again_and_fenced",),
+    ),
+    Mutant(
+        "damage in a log forgotten by a rebuild",
+        "entries that were in the damaged bytes are denied",
+        "self.lost = self.lost or scan.lost",
+        "self.lost = self.lost",
+        (f"{_TESTS}/tools/rebuild/test_rebuild.py::test_damaged_logs_lead_to_unknown_entries",),
+    ),
+    Mutant(
+        "old fences forgotten by a rebuild",
+        "a writer that was fenced, or whose ledger was deleted, is let in again",
+        "add_tombstones_up_to(txn, self._catalog.newest_id)",
+        "pass",
+        (f"{_TESTS}/tools/rebuild/test_rebuild.py::test_what_is_not_known_is_fenced_up_to_the_newest_id",),
+    ),
+    Mutant(
+        "a check says nothing of damaged tombstones",
+        "a bookie that is checked and found sound puts all its ledgers in limbo at the next start",
+        "for first in damaged_tombstones(self._txn):",
+        "for first in ():",
+        (f"{_TESTS}/tools/check/test_check.py::test_a_damaged_row_of_deleted_ledgers_is_told",),
+    ),
+    Mutant(
+        "kept batches taken in the order of their ids only",
+        "a rebuilt index loses large batches that came out of order",
+        "if batch.entries <= SPAN_MAX:",
+        "if batch.entries <= SPAN_MAX and batch.first > getattr(self._pending.get(ledger_id), 'last', -1):",
+        (f"{_REBUILD}::test_batches_that_stayed_are_found_in_whatever_order_they_came",),
+    ),
+    Mutant(
+        "damage in a kept journal file taken for no loss",
+        "a rebuilt index denies what was in it",
+        "self.lost = self.lost or bool(scan.damages)",
+        "self.lost = self.lost or False",
+        (f"{_REBUILD}::test_batches_that_stayed_in_journal_files_are_found",),
+    ),
+    Mutant(
+        "deletions replayed over what was found in logs",
+        "a later life of a ledger is denied, and deleted",
+        "if shard.number in self._rebuilt or sequence <",
+        "if sequence <",
+        (f"{_LIVES}::test_a_record_of_a_deletion_takes_nothing_that_was_found_in_logs",),
+    ),
+    Mutant(
+        "two lives left in two indexes",
+        "entries are hidden as soon as a directory is added",
+        "for number in sorted(rebuilt):",
+        "for number in ():",
+        (f"{_LIVES}::test_a_ledger_with_blocks_in_two_directories_is_in_one_index",),
+    ),
+    Mutant(
+        "marks of a new index left at the beginning of the journals",
+        "the next start deletes a ledger that the rebuild has found in logs, as an old record says",
+        "if self._rebuilt or not all(s.active",
+        "if not all(s.active",
+        (f"{_REBUILD}::test_a_new_index_is_past_journals_of_which_nothing_is_to_be_stored",),
+    ),
+    Mutant(
+        "a loss forgotten with an index that can not be read",
+        "what was lost before is denied",
+        "bool(state & RunState.DATA_LOST), -1)",
+        "False, -1)",
+        (f"{_REBUILD}::test_a_loss_is_not_forgotten_with_an_index_that_can_not_be_read",),
+    ),
+    Mutant(
+        "journals that say nothing of a loss believed",
+        "what was lost under 0.2.0 is denied",
+        "header.run if header is not None and header.run & RunState.STATED else RunState.DATA_LOST",
+        "header.run if header is not None else RunState.DATA_LOST",
+        (f"{_REBUILD}::test_journals_of_earlier_software_do_not_tell_of_a_loss",),
+    ),
+    Mutant(
+        "logs named by a new index and not synced",
+        "a power cut takes entries whose other copies were given up",
+        "file.fdatasync()\nyield from self._log(log_id, path, file)",
+        "yield from self._log(log_id, path, file)",
+        (f"{_REBUILD}::test_what_a_new_index_names_survives_a_power_cut",),
+    ),
+    Mutant(
+        "a rebuilt index trusted though a journal was damaged",
+        "what was in it is denied",
+        "return not replay.damaged",
+        "return True",
+        (f"{_REBUILD}::test_a_rebuild_that_finds_a_journal_damaged_trusts_nothing",),
+    ),
+    Mutant(
+        "damage of a replay forgotten",
+        "a rebuilt index is trusted over a damaged journal",
+        "self._ledgers.distrust_everything()\nself.damaged = True",
+        "self._ledgers.distrust_everything()",
+        (f"{_REBUILD}::test_a_rebuild_that_finds_a_journal_damaged_trusts_nothing",),
+    ),
+    Mutant(
+        "the newest ledger left out of a rebuild",
+        "all that was lost of it is denied",
+        "if ledger_id <= catalog.newest_id:",
+        "if ledger_id < catalog.newest_id:",
+        (f"{_REBUILD}::test_what_was_only_in_a_log_that_is_gone_is_not_denied",),
+    ),
+    Mutant(
+        "a wrong key kept by a rebuild",
+        "a ledger stays shut to its own writers and recoveries",
+        "if ledger_id not in self._stored or ledger_id not in self._keys:",
+        "if ledger_id not in self._keys:",
+        (f"{_REBUILD}::test_a_key_that_gave_way_does_not_come_back",),
+    ),
+    Mutant(
+        "a fence with a key that gave way comes back with a new index",
+        "a client without the key ends the writer of a ledger",
+        "info.fence_of_limbo = info.limbo  # the fence asked for with the other key goes with it",
+        "pass",
+        ("tests/unit/storage/tools/rebuild/test_rebuild.py::test_a_fence_with_a_key_that_gave_way_does_not_come_back",),
+    ),
+    Mutant(
+        "what was confirmed with a key that gave way comes back with a new index",
+        "a recovery or a reader takes a stranger's last add confirmed for the writer's",
+        'info.explicit_lac = b""  # as does what was confirmed with it',
+        "pass",
+        (
+            "tests/unit/storage/tools/rebuild/test_rebuild.py::"
+            "test_what_was_confirmed_with_a_key_that_gave_way_does_not_come_back",
+        ),
+    ),
+    Mutant(
+        "a new index lets the entries of an ended life speak for a key",
+        "a ledger's own writer, recoveries and copies are refused for good, and a stranger opens it",
+        "self._stored.discard(ledger_id)",
+        "pass",
+        (f"{_LIVES}::test_a_strangers_key_behind_a_deletion_does_not_become_that_of_the_ledger",),
+    ),
+    Mutant(
+        "a new index takes a key that came behind a deletion and has no entries",
+        "entries of an ended life, which are in the logs, are a stranger's",
+        "if ledger_id in self._ended and ledger_id not in self._stored:",
+        "if False:",
+        (f"{_LIVES}::test_a_strangers_key_behind_a_deletion_does_not_become_that_of_the_ledger",),
+    ),
+    Mutant(
+        "limbo ended by a rebuild of what was lost long ago",
+        "a bookie denies what a copier had stored there",
+        "limbo_here = ledger_id <= lost_to or not wanted or not holds_all(txn, found, bookie_id)",
+        "limbo_here = not wanted or not holds_all(txn, found, bookie_id)",
+        (f"{_REBUILD}::test_a_ledger_stays_in_limbo_of_which_something_was_lost_long_ago",),
+    ),
+    Mutant(
+        "what an index has behind it and doesn't know put into it by a rebuild",
+        "entries that only the journal has are dropped",
+        "return min(self._rebuilt)",
+        "return home",
+        (f"{_LIVES}::test_a_ledger_whose_row_was_in_another_index_than_that_of_its_id_is_kept",),
+    ),
+    Mutant(
+        "limbo of single ledgers forgotten by a rebuild",
+        "what was lost is denied once the metadata want nothing of the ledger here",
+        "in_limbo = frozenset() if row is None or row.unknown_in_limbo else _in_limbo(store)",
+        "in_limbo = frozenset()",
+        (f"{_REBUILD}::test_a_loss_that_an_index_knows_of_is_known_to_the_next_one",),
+    ),
+    Mutant(
+        "a ledger that was lost as a whole forgotten by the second rebuild",
+        "it is denied",
+        "else ledger_id not in in_limbo",
+        "else True",
+        (f"{_REBUILD}::test_a_loss_that_an_index_knows_of_is_known_to_the_next_one",),
+    ),
+    Mutant(
+        "limbo that was there before taken for that of ledgers nobody was asked of",
+        "a rebuild without metadata makes the next one forget what was lost",
+        "unasked = sound and not trusted and not self._in_limbo",
+        "unasked = sound and not trusted",
+        (f"{_REBUILD}::test_a_loss_that_an_index_knows_of_is_known_to_the_next_one",),
+    ),
+    Mutant(
+        "a frame synced whose pages count as written",
+        "after a sync that failed, a power cut leaves a gap in the journal",
+        "file.write_durably([frame.head, frame.body], frame.offset)",
+        "file.fdatasync()",
+        (f"{_REBUILD}::test_a_frame_that_was_in_the_page_cache_alone_leaves_no_gap",),
+    ),
+    Mutant(
+        "the header of a journal file without a frame left in the page cache",
+        "a power cut leaves a journal that begins with what can't be read, and a rebuild takes that for damage",
+        "write_header_again(self._files, path)",
+        "pass",
+        (f"{_REBUILD}::test_a_journal_file_that_was_begun_in_the_page_cache_alone_leaves_no_gap",),
+    ),
+]
