@@ -9,7 +9,6 @@ import argparse
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from disk import settle
 from kafka import Kafka
 from nats import Nats
 from peer import PeerError
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from peer import Peer, Setting
+    from rest import Rest
 
 PEERS: Final[Mapping[str, type[Peer]]] = {"kafka": Kafka, "nats": Nats}
 WARM_UP: Final = Row("warm-up", "append", 100, 1000)
@@ -42,10 +42,10 @@ def peer_names(text: str) -> tuple[str, ...]:
 class Column:
     """One peer with one setting: what it reached in the rounds of the current row, until a `failure`."""
 
-    def __init__(self, peer: Peer, setting: Setting, plan: Plan, directory: str) -> None:
+    def __init__(self, peer: Peer, setting: Setting, plan: Plan, rest: Rest) -> None:
         self.peer = peer
         self.failure: str | None = None
-        self._directory = directory
+        self._rest = rest
         self.setting = setting
         self._plan = plan
         self._way = ""
@@ -66,10 +66,10 @@ class Column:
 
     async def _measure(self, row: Row, way: str) -> dict[str, Any]:
         await self.peer.open(row, self.setting)
-        settled = await settle(self._directory, IDLE_S)
+        rested = await self._rest.until_idle(IDLE_S)
         async with watched(lambda: [self.peer.client.pid], self.peer.server_pids) as (own, servers):
             answer = await self.peer.append(row, way, self._plan.seconds)
-        return {**answer, **settled.figures(), "client_rss_anon_mb": own.mb, "server_rss_anon_mb": servers.mb}
+        return {**answer, **rested, "client_rss_anon_mb": own.mb, "server_rss_anon_mb": servers.mb}
 
     def result(self, row: Row) -> dict[str, Any]:
         """Medians and rounds of the row."""
@@ -83,10 +83,10 @@ class Column:
 class Further:
     """All further columns. Their servers run all the time, as the first peer's do, unless a round fails."""
 
-    def __init__(self, peers: Sequence[Peer], plan: Plan, directory: str) -> None:
+    def __init__(self, peers: Sequence[Peer], plan: Plan, rest: Rest) -> None:
         self._peers = peers
         self._plan = plan
-        self.columns = [Column(peer, setting, plan, directory) for peer in peers for setting in peer.settings]
+        self.columns = [Column(peer, setting, plan, rest) for peer in peers for setting in peer.settings]
 
     async def start(self) -> None:
         for peer in self._peers:

@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from bookkeeper import JavaCluster, fetch
-from disk import settle
 from peer import HERE, START_TIMEOUT_S, Client, PeerError
 from plan import IDLE_S, PEER_IDLE_S
+from rest import Rest, resting
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -242,7 +242,7 @@ async def _gone(store: MetadataStore, path: str) -> bool:
 # --- one row ----------------------------------------------------------------------------------------------------------
 
 
-async def measure_one(side: Side, data: Data, directory: str, found: dict[str, Any]) -> None:
+async def measure_one(side: Side, data: Data, rest: Rest, found: dict[str, Any]) -> None:
     """What happens to that data in one system, added to `found` as soon as it is known."""
     began = time.monotonic()
     await side.client.command(f"store {data.ledgers} {data.entries} {data.size}", STORE_MAX_S)
@@ -250,13 +250,13 @@ async def measure_one(side: Side, data: Data, directory: str, found: dict[str, A
     ledger_ids = [i async for some in side.layout.partitions(side.store, side.root) for i in some]
     if len(ledger_ids) != data.ledgers:
         raise PeerError(f"{data.ledgers} ledgers were made, and {len(ledger_ids)} are there")
-    found["killed"] = await _event(side, "kill", ledger_ids, directory)
-    found["drained"] = await _event(side, "drain", ledger_ids, directory)
+    found["killed"] = await _event(side, "kill", ledger_ids, rest)
+    found["drained"] = await _event(side, "drain", ledger_ids, rest)
 
 
-async def _event(side: Side, what: str, ledger_ids: list[int], directory: str) -> dict[str, Any]:
+async def _event(side: Side, what: str, ledger_ids: list[int], rest: Rest) -> dict[str, Any]:
     target = await side.add()
-    settled = await settle(directory, side.idle_s)
+    rested = await rest.until_idle(side.idle_s)
     await side.client.command(f"pace {RATE} {SIZE}", STORE_MAX_S)
     await asyncio.sleep(WARM_S)
     await side.client.command("lap", STORE_MAX_S)
@@ -269,7 +269,7 @@ async def _event(side: Side, what: str, ledger_ids: list[int], directory: str) -
     await side.client.command("rest", STORE_MAX_S)
     verified = await side.verify(target)
     print(f"  {type(side).__name__}, {what}: {seconds:.1f} s, {before} {meanwhile} {verified}", file=sys.stderr)
-    return {"seconds": seconds, "before": before, "meanwhile": meanwhile, "verified": verified, **settled.figures()}
+    return {"seconds": seconds, "before": before, "meanwhile": meanwhile, "verified": verified, **rested}
 
 
 async def _healed(side: Side, ledger_ids: list[int], bookie_id: str) -> None:
@@ -290,17 +290,17 @@ async def _healed(side: Side, ledger_ids: list[int], bookie_id: str) -> None:
             raise PeerError(f"{len(left)} ledgers still name {bookie_id} after {HEALED_MAX_S:g} s")
 
 
-async def measure(rows: list[Data], directory: str, class_path: str) -> AsyncIterator[dict[str, Any]]:
+async def measure(rows: list[Data], rest: Rest, class_path: str) -> AsyncIterator[dict[str, Any]]:
     for data in rows:
         print(f"{data.name}:", file=sys.stderr)
         found: dict[str, dict[str, Any]] = {"bkpy": {}, "BookKeeper": {}}
-        with tempfile.TemporaryDirectory(dir=directory) as own:
+        with tempfile.TemporaryDirectory(dir=rest.directory) as own:
             async with Ours.running(Path(own)) as ours:
-                await measure_one(ours, data, directory, found["bkpy"])
-        with tempfile.TemporaryDirectory(dir=directory) as own:
+                await measure_one(ours, data, rest, found["bkpy"])
+        with tempfile.TemporaryDirectory(dir=rest.directory) as own:
             try:
                 async with Theirs.running(Path(own) / "bookkeeper", class_path) as theirs:
-                    await measure_one(theirs, data, directory, found["BookKeeper"])
+                    await measure_one(theirs, data, rest, found["BookKeeper"])
             except PeerError as error:
                 found["BookKeeper"]["failure"] = str(error)
         yield {"name": data.name, **vars(data), **found}
@@ -341,8 +341,9 @@ def save(file: Path, header: dict[str, Any], row: dict[str, Any]) -> None:
 
 
 async def _run(rows: list[Data], directory: str, class_path: str, done: Callable[[dict[str, Any]], None]) -> None:
-    async for row in measure(rows, directory, class_path):
-        done(row)
+    async with resting(directory) as rest:
+        async for row in measure(rows, rest, class_path):
+            done(row)
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """One round of a row: of Java's client on bookies of either kind, or of `bkpy bench`.
 
-Before each round the disk is idle: what a system still had to write is not written into the other one's round.
+Before each round the disk is idle, and no memory is the host's: what a system still had to write is not written in
+the other one's round, and pages that it freed are not had from the host there.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from disk import settle, until_freed
+from disk import until_freed
 from peer import PeerError
 from plan import COLD_S, IDLE_S, PEER_COLLECTS_S, PEER_IDLE_S, fits
 from processes import cpu_s
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from peer import Client
     from plan import Plan
+    from rest import Rest
     from rows import Row
 
 OUR_TIMEOUT_S: Final = 180.0  # for one `bkpy bench`, beyond the seconds that are measured
@@ -44,10 +46,10 @@ class Driven(Protocol):
 
 
 class Rounds:
-    """Rounds with files in `directory`, as long as the plan says, or the row."""
+    """Rounds as long as the plan says, or the row."""
 
-    def __init__(self, directory: str, plan: Plan) -> None:
-        self._directory = directory
+    def __init__(self, rest: Rest, plan: Plan) -> None:
+        self._rest = rest
         self._plan = plan
         self._idle_s = IDLE_S
 
@@ -80,7 +82,7 @@ class Rounds:
         else:
             await cluster.command("open", row.ledgers)  # and delete those of the round before: the disk is finite
             words = ("append", way, row.size, row.outstanding, seconds or self._length(row))
-        settled = await settle(self._directory, self._idle_s)
+        rested = await self._rest.until_idle(self._idle_s)
         client = cluster.client
         assert client is not None
         pids = cluster.bookie_pids()
@@ -92,7 +94,7 @@ class Rounds:
         self._idle_s = cluster.rest_s
         return {
             **answer,
-            **settled.figures(),
+            **rested,
             **used,
             "client_rss_anon_mb": own.mb,
             "bookie_rss_anon_mb": bookies.mb,
@@ -101,7 +103,7 @@ class Rounds:
     async def clear(self, cluster: Driven) -> None:
         """Have the cluster delete what it stores: with a minute of another system it would fill the disk."""
         await cluster.command("close")
-        await until_freed(self._directory, PEER_COLLECTS_S)
+        await until_freed(self._rest.directory, PEER_COLLECTS_S)
 
     async def ours(
         self, row: Row, api: str, entries: int, *, ceiling: bool = False, connect: str | None = None
@@ -112,12 +114,12 @@ class Rounds:
         """
         seconds = self._length(row)
         command = [sys.executable, "-m", "bkpy", *(PATIENCE if connect else ()), "bench", "--json"]
-        command += ["--seconds", str(seconds), "--dir", self._directory, *row.our_arguments(api, entries)]
+        command += ["--seconds", str(seconds), "--dir", self._rest.directory, *row.our_arguments(api, entries)]
         command += [*(["--ceiling"] if ceiling else []), *(["--connect", connect] if connect else [])]
-        settled = await settle(self._directory, self._idle_s)
+        rested = await self._rest.until_idle(self._idle_s)
         answer = await output(command, OUR_TIMEOUT_S + 3 * seconds)
         self._idle_s = PEER_IDLE_S if connect else IDLE_S
-        return {**answer, **settled.figures()}
+        return {**answer, **rested}
 
     def _length(self, row: Row) -> float:
         return row.seconds or self._plan.seconds

@@ -26,6 +26,7 @@ from further import Further, further_header, further_peers, peer_names
 from peer import Peer, PeerError
 from plan import FULL, QUICK, Plan
 from report import comparisons, further_table, summary, tables
+from rest import Rest, resting
 from rich.console import Console
 from rounds import Rounds, fill, in_time, warm_up_cold
 from rows import ROWS, Row
@@ -41,12 +42,12 @@ if TYPE_CHECKING:
 class Comparison:
     """Runs rows on all systems. `cold` is whether the peer's servers have yet to compile their code."""
 
-    def __init__(self, plan: Plan, theirs: JavaCluster, further: Further, directory: str) -> None:
+    def __init__(self, plan: Plan, theirs: JavaCluster, further: Further, rest: Rest) -> None:
         self._plan = plan
         self._theirs = theirs
         self._further = further
-        self._directory = directory
-        self._rounds = Rounds(directory, plan)
+        self._rest = rest
+        self._rounds = Rounds(rest, plan)
         self._cold = True
 
     async def row(self, row: Row) -> dict[str, Any]:
@@ -100,7 +101,7 @@ class Comparison:
 
     async def _start_anew(self, error: PeerError) -> str:
         """Go on with fresh servers; what the row says of the error."""
-        left_gb = free_bytes(self._directory) / 1e9
+        left_gb = free_bytes(self._rest.directory) / 1e9
         await self._theirs.start_anew()
         self._cold = True
         return f"{error} ({left_gb:.0f} GB of the disk are free)"
@@ -126,19 +127,20 @@ async def measure(
     `PeerError` if the time isn't enough, and the plan leaves out none.
     """
     theirs = JavaCluster(Path(directory) / "bookkeeper", class_path)
-    further = Further(peers, plan, directory)
-    time_max_s = plan.time_max_s + len(further.columns) * plan.setting_time_max_s
-    ends = time.monotonic() + time_max_s
-    try:
-        async with asyncio.timeout(None if plan.leaves_out else time_max_s):
-            await theirs.start()
-            await further.start()
-            comparison = Comparison(plan, theirs, further, directory)
-            return await in_time(rows, comparison.row, save, ends=ends if plan.leaves_out else None)
-    except TimeoutError:
-        raise PeerError(f"not all rows were measured within {time_max_s:g} s") from None
-    finally:
-        await asyncio.gather(theirs.kill(), further.kill())
+    async with resting(directory) as rest:
+        further = Further(peers, plan, rest)
+        time_max_s = plan.time_max_s + len(further.columns) * plan.setting_time_max_s
+        ends = time.monotonic() + time_max_s
+        try:
+            async with asyncio.timeout(None if plan.leaves_out else time_max_s):
+                await theirs.start()
+                await further.start()
+                comparison = Comparison(plan, theirs, further, rest)
+                return await in_time(rows, comparison.row, save, ends=ends if plan.leaves_out else None)
+        except TimeoutError:
+            raise PeerError(f"not all rows were measured within {time_max_s:g} s") from None
+        finally:
+            await asyncio.gather(theirs.kill(), further.kill())
 
 
 def arguments() -> argparse.Namespace:

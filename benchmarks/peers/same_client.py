@@ -24,6 +24,7 @@ from peer import ANSWER_TIMEOUT_S, Client, PeerError
 from plan import FULL, IDLE_S, QUICK, Plan
 from processes import peak_resident_mb
 from report import same_client_comparisons, same_client_tables, summary
+from rest import Rest, resting
 from rich.console import Console
 from rounds import Rounds, fill, in_time, warm_up_cold
 from rows import SAME_CLIENT_ROWS, Row
@@ -77,11 +78,11 @@ class BkpyCluster:
 class SameClient:
     """Runs rows on both kinds of bookies, `java` and `bkpy`, and with both clients on Java's."""
 
-    def __init__(self, plan: Plan, java: JavaCluster, bkpy: BkpyCluster, directory: str) -> None:
+    def __init__(self, plan: Plan, java: JavaCluster, bkpy: BkpyCluster, rest: Rest) -> None:
         self._plan = plan
         self._java = java
         self._kinds: dict[str, Driven] = {"java": java, "bkpy": bkpy}
-        self._rounds = Rounds(directory, plan)
+        self._rounds = Rounds(rest, plan)
 
     async def row(self, row: Row) -> dict[str, Any]:
         """The figures of one row: by the bookies' kind and the client's call, medians and rounds."""
@@ -132,18 +133,19 @@ async def measure(
     """
     java = JavaCluster(Path(directory) / "bookkeeper", class_path)
     bkpy = BkpyCluster(Path(directory) / "bkpy", class_path)
-    ends = time.monotonic() + plan.time_max_s
-    try:
-        async with asyncio.timeout(None if plan.leaves_out else plan.time_max_s):
-            for cluster in (java, bkpy):
-                await cluster.start()
-                await warm_up_cold(cluster, plan, reads=False)
-            same_client = SameClient(plan, java, bkpy, directory)
-            return await in_time(rows, same_client.row, save, ends=ends if plan.leaves_out else None)
-    except TimeoutError:
-        raise PeerError(f"not all rows were measured within {plan.time_max_s:g} s") from None
-    finally:
-        await asyncio.gather(java.kill(), bkpy.kill())
+    async with resting(directory) as rest:
+        ends = time.monotonic() + plan.time_max_s
+        try:
+            async with asyncio.timeout(None if plan.leaves_out else plan.time_max_s):
+                for cluster in (java, bkpy):
+                    await cluster.start()
+                    await warm_up_cold(cluster, plan, reads=False)
+                same_client = SameClient(plan, java, bkpy, rest)
+                return await in_time(rows, same_client.row, save, ends=ends if plan.leaves_out else None)
+        except TimeoutError:
+            raise PeerError(f"not all rows were measured within {plan.time_max_s:g} s") from None
+        finally:
+            await asyncio.gather(java.kill(), bkpy.kill())
 
 
 def add_to(file: Path, found: dict[str, Any]) -> None:

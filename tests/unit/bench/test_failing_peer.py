@@ -58,6 +58,17 @@ class NoFurther:
         return {}
 
 
+def at_rest(peers: Any, directory: str = ".") -> Any:
+    """What needn't be waited for."""
+    rest = peers("rest").Rest(directory, None)
+
+    async def at_once(idle_s: float) -> dict[str, Any]:
+        return {}
+
+    rest.until_idle = at_once
+    return rest
+
+
 def measured(
     monkeypatch: pytest.MonkeyPatch, peers: Any, fails_at: int, *, ours_fails_at: int = -1, name: str = LARGE
 ) -> tuple[dict[str, Any], Theirs]:
@@ -69,7 +80,7 @@ def measured(
     calls = our_calls = 0
 
     class Rounds:
-        def __init__(self, directory: str, plan: Any) -> None: ...
+        def __init__(self, rest: Any, plan: Any) -> None: ...
 
         async def warm_up(self, cluster: Theirs, row: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
             await self.java(cluster, row, "chain", refill=False)
@@ -103,7 +114,7 @@ def measured(
     monkeypatch.setattr(run, "fill", fill)
     row = next(row for row in peers("rows").ROWS if row.name == name)
     theirs = Theirs(row.group_wait_ms)
-    comparison = run.Comparison(dataclasses.replace(plan.QUICK, rounds=3), theirs, NoFurther(), ".")
+    comparison = run.Comparison(dataclasses.replace(plan.QUICK, rounds=3), theirs, NoFurther(), at_rest(peers))
     return asyncio.run(comparison.row(row)), theirs
 
 
@@ -150,7 +161,7 @@ def test_a_sustained_row_is_warmed_up_by_short_rounds(monkeypatch: pytest.Monkey
         return FIGURES
 
     monkeypatch.setattr(rounds.Rounds, "java", java)
-    asyncio.run(rounds.Rounds(".", plan).warm_up(None, sustained))
+    asyncio.run(rounds.Rounds(at_rest(peers), plan).warm_up(None, sustained))
     assert asked == [(way, plan.seconds) for way in peers("rows").DRIVES]
 
 
@@ -223,14 +234,10 @@ def test_a_further_peer_that_fails_in_a_row_has_the_next_one_with_fresh_servers(
     async def unwatched(*pids: Any) -> AsyncIterator[tuple[Any, Any]]:
         yield argparse.Namespace(mb=None), argparse.Namespace(mb=None)
 
-    async def at_once(directory: str, idle_s: float) -> Any:
-        return argparse.Namespace(figures=dict)
-
     monkeypatch.setattr(further, "watched", unwatched)
-    monkeypatch.setattr(further, "settle", at_once)
     monkeypatch.setattr(further, "CLOSED_S", 0.0)
     one = Fails(tmp_path / "it")
-    columns = further.Further([one], plan.QUICK, str(tmp_path))
+    columns = further.Further([one], plan.QUICK, at_rest(peers))
 
     async def measure() -> list[dict[str, Any]]:
         await columns.start()
@@ -283,7 +290,7 @@ def test_a_row_of_healing_has_what_the_peer_did_before_it_failed(
     class Theirs(Side):
         pass
 
-    async def measure_one(side: Side, data: Any, directory: str, found: dict[str, Any]) -> None:
+    async def measure_one(side: Side, data: Any, rest: Any, found: dict[str, Any]) -> None:
         found["killed"] = event
         if isinstance(side, Theirs):
             raise error
@@ -293,7 +300,7 @@ def test_a_row_of_healing_has_what_the_peer_did_before_it_failed(
         monkeypatch.setattr(healing, name, value)
 
     async def rows() -> list[dict[str, Any]]:
-        return [row async for row in healing.measure([healing.ROWS[0]], str(tmp_path), "")]
+        return [row async for row in healing.measure([healing.ROWS[0]], at_rest(peers, str(tmp_path)), "")]
 
     (row,) = asyncio.run(rows())
     assert row["bkpy"].keys() == {"killed", "drained"}
