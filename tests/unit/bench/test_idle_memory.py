@@ -17,7 +17,7 @@ PEERS = Path(__file__).parents[3] / "benchmarks" / "peers"
 
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """benchmarks/peers/idle_memory.py with pieces of a page and a hundred of them free, less than which is too little."""
+    """benchmarks/peers/idle_memory.py with pieces of a page: ten have to be free, and less than five are too few."""
     monkeypatch.syspath_prepend(str(PEERS))
     module = __import__("idle_memory")
     for name, value in (("PIECE_BYTES", 4096), ("FREE_BYTES", 40960), ("LOW_BYTES", 20480), ("LOOK_S", 0.001)):
