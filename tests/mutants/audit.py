@@ -301,6 +301,37 @@ MUTANTS: list[Mutant] = [
         (f"{_REMEMBERED}::test_the_auditor_remembers_what_bookies_a_million_ledgers_are_on",),
     ),
     Mutant(
+        "which ledgers have records is not known while nothing is remembered",
+        "each audit writes all records again; then no loss is ever worked off, and the next one suspends repairs",
+        """        return self._listed[at : at + 1] == array("q", [ledger_id]) or ledger_id in self._just_added\n""",
+        """        return at < 0 or ledger_id in self._just_added\n""",
+        (
+            f"{_REMEMBERED}::test_records_that_are_there_are_not_written_again_by_an_auditor_that_remembers_nothing",
+            f"{_REMEMBERED}::test_losses_are_worked_off_by_an_auditor_that_remembers_nothing",
+        ),
+    ),
+    Mutant(
+        "remembered ledgers on two lost bookies recorded twice",
+        "their workers begin again",
+        "if ledger_id > last and bookie not in",
+        "if bookie not in",
+        (f"{_REMEMBERED}::test_remembered_ledgers_on_several_lost_bookies_have_one_record_of_all",),
+    ),
+    Mutant(
+        "remembered ledgers in the order in which they were read",
+        "those between two parts of the search have no record when their bookie is lost",
+        'return np.sort(np.frombuffer(ids, np.int64) if ids else np.empty(0, np.int64), kind="stable")',
+        "return np.array(np.frombuffer(ids, np.int64) if ids else np.empty(0, np.int64))",
+        (f"{_REMEMBERED}::test_remembered_ledgers_are_in_order_however_they_were_read",),
+    ),
+    Mutant(
+        "a ledger that another worker has repaired counted again",
+        "the cluster seems to heal faster than it does, and to be done sooner",
+        "            self.ledgers_done += ended.record is not None  #",
+        "            self.ledgers_done += 1  #",
+        (f"{_SHARES}::test_workers_count_a_repaired_ledger_once",),
+    ),
+    Mutant(
         "the interval between two audits begins with the first of them",
         "where one takes longer, the next follows at once, and ZooKeeper never rests",
         "        self._followed_at = self._runtime.clock.monotonic()  #",
@@ -310,8 +341,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "marking from memory goes on though it was switched off",
         "somebody who works on many bookies has them copied all the same",
-        "batched(sorted(of), self._settings.audit_reads_at_once):  # between them marking may be disabled",
-        "(sorted(of),):",
+        "            last = int(part[-1])\n            if not await self._queue.enabled():\n                return False\n",
+        "            last = int(part[-1])\n",
         (f"{_AUDITOR}::test_switched_off_while_it_marks_from_memory_it_ends_as_well",),
     ),
     Mutant(

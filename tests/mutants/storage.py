@@ -428,9 +428,29 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a torn frame that was never acknowledged counts as damage",
         "each kill in the middle of a write raises a critical alarm",
-        "report = self._observer.damage if self._lost else self._observer.cut",
+        "report = self._observer.cut if sure else self._observer.damage",
         "report = self._observer.damage",
         ("tests/unit/storage/journal/test_journal_damage.py::test_of_what_starts_cut_off_only_the_newest_copies_stay",),
+    ),
+    Mutant(
+        "a torn frame that a checkpoint has seen was never acknowledged",
+        "the loss of what was acknowledged is told as the usual end of a kill",
+        "sure = not self._lost and journal.end.sequence >= furthest.sequence",
+        "sure = not self._lost",
+        (
+            "tests/unit/storage/journal/test_journal_damage.py::"
+            "test_a_torn_frame_that_a_checkpoint_has_seen_was_perhaps_acknowledged",
+        ),
+    ),
+    Mutant(
+        "a torn frame said to be cut before it is",
+        "on a full disk each start names a copy that isn't there",
+        "            copies_max = self._settings.journal_max_backups\n"
+        "            cut_torn_frame(self._files, path, offset, read_bytes=read_bytes, copies_max=copies_max)\n",
+        "            copies_max = self._settings.journal_max_backups\n"
+        '            self._observer.cut("was cut", path)\n'
+        "            cut_torn_frame(self._files, path, offset, read_bytes=read_bytes, copies_max=copies_max)\n",
+        ("tests/unit/storage/journal/test_journal_damage.py::test_nothing_is_said_to_be_cut_before_it_is",),
     ),
     Mutant(
         "copies of torn frames kept for ever",

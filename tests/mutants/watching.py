@@ -200,4 +200,18 @@ MUTANTS: list[Mutant] = [
         'except ZeroDivisionError:\n    raise BookKeeperError("the ceiling',
         (f"{_CEILING}test_a_process_that_fails_is_an_error",),
     ),
+    Mutant(
+        "a ceiling whose log has failed is measured to its end",
+        "the figure is too low, or zero, and nothing says why",
+        "    finally:\n        sock.shutdown(socket.SHUT_RDWR)\n\n\ndef write_log(",
+        "    finally:\n        pass\n\n\ndef write_log(",
+        ("tests/unit/bench/test_ceiling.py::test_a_full_disk_is_an_error_at_once",),
+    ),
+    Mutant(
+        "a process of a ceiling that doesn't come is no error of bkpy's",
+        "the user sees a bare TimeoutError",
+        '        except (ConnectionError, TimeoutError):\n            raise BookKeeperError("the ceiling',
+        '        except ConnectionError:\n            raise BookKeeperError("the ceiling',
+        ("tests/unit/bench/test_ceiling.py::test_a_process_that_does_not_come_is_an_error",),
+    ),
 ]

@@ -36,7 +36,8 @@ STORED_BYTES_MAX: Final = 64 << 20  # what is kept in memory, as a memtable does
 LOG_WRITE_BYTES: Final = 1 << 20  # what one write to the second file covers
 LOG_BYTES_MAX: Final = 1 << 30  # then it is removed, and a new one begun: a bookie's stay, and a minute's fill a disk
 _LOG_WRITES_MAX: Final = 16  # that may wait: they stay in memory until they are written
-_LOG_TIMEOUT_S: Final = 10.0  # a log that takes nothing for so long has failed: there is no figure then
+LOG_TIMEOUT_S: Final = 10.0  # a log that takes nothing for so long has failed: there is no figure then
+CONNECT_TIMEOUT_S: Final = 30.0
 _COUNT: Final = struct.Struct("<q")
 
 
@@ -44,7 +45,7 @@ def appends(
     directory: str, window_bytes: int, copies: int, ack_quorum: int, seconds: float, *, stored: bool = False
 ) -> float:
     """MB/s of user data that `ack_quorum` of `copies` receivers made durable. `BookKeeperError` if one fails."""
-    with _receivers(_receive_and_store if stored else receive_and_sync, directory, copies) as sockets:
+    with _receivers(receive_and_store if stored else receive_and_sync, directory, copies) as sockets:
         chunk = memoryview(bytes(min(window_bytes, CHUNK_BYTES_MAX)))
         sent = [0] * copies
         durable = [0] * copies
@@ -135,7 +136,7 @@ def _receivers(target: Any, directory: str, copies: int) -> Iterator[list[socket
     processes = []
     with tempfile.TemporaryDirectory(dir=directory, prefix="ceiling-") as scratch, contextlib.ExitStack() as stack:
         server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        server.settimeout(30)
+        server.settimeout(CONNECT_TIMEOUT_S)
         try:
             for i in range(copies):
                 process = context.Process(
@@ -147,7 +148,7 @@ def _receivers(target: Any, directory: str, copies: int) -> Iterator[list[socket
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 sockets.append(sock)
             yield sockets
-        except ConnectionError:
+        except (ConnectionError, TimeoutError):
             raise BookKeeperError("the ceiling can't be measured: one of its processes has failed, see above") from None
         finally:
             for sock in sockets:
@@ -165,23 +166,23 @@ def connect(port: int) -> socket.socket:
 
 
 def receive_and_sync(port: int, path: str) -> None:
-    fd = _journal(path)
     view = memoryview(bytearray(RECEIVE_BYTES_MAX))
     total = offset = 0
     with contextlib.suppress(ConnectionError), connect(port) as sock:
+        fd = _journal(path)
         while got := _receive(sock, view):
             offset = _sync(fd, view[:got], offset)
             total += got
             sock.sendall(_COUNT.pack(total))
 
 
-def _receive_and_store(port: int, path: str) -> None:
-    fd = _journal(path)
+def receive_and_store(port: int, path: str) -> None:
     memory = memoryview(bytearray(STORED_BYTES_MAX))
     log: queue.Queue[memoryview] = queue.Queue(_LOG_WRITES_MAX)
-    threading.Thread(target=write_log, args=(f"{path}.log", log), daemon=True).start()
     total = offset = at = unwritten = 0
     with contextlib.suppress(ConnectionError), connect(port) as sock:
+        fd = _journal(path)
+        threading.Thread(target=_write_log, args=(f"{path}.log", log, sock), daemon=True).start()
         while got := _receive(sock, memory[at : at + RECEIVE_BYTES_MAX]):
             part = memory[at : at + got]
             crc32c(part)  # the frame's
@@ -192,10 +193,18 @@ def _receive_and_store(port: int, path: str) -> None:
             at += got
             round_again = at + RECEIVE_BYTES_MAX > len(memory)
             if at - unwritten >= LOG_WRITE_BYTES or round_again:
-                log.put(memory[unwritten:at], timeout=_LOG_TIMEOUT_S)
+                log.put(memory[unwritten:at], timeout=LOG_TIMEOUT_S)
                 unwritten = at
             if round_again:
                 at = unwritten = 0
+
+
+def _write_log(path: str, log: queue.Queue[memoryview], sock: socket.socket) -> None:
+    """A failure ends the connection as well: the receiver may be waiting for room in the queue, and says nothing."""
+    try:
+        write_log(path, log)
+    finally:
+        sock.shutdown(socket.SHUT_RDWR)
 
 
 def write_log(path: str, log: queue.Queue[memoryview]) -> None:

@@ -1,9 +1,9 @@
 """Replays the journals at a start: fills the shards with the records behind their marks, and checkpoints them.
 
 Invariants: a frame goes to the shards whose marks lie before it; limbo is durable before a mark moves past the damage
-that is its reason; no mark moves past a frame that is not on the disk; a journal is changed only by cutting off a frame
-that was never acknowledged; a directory whose index is rebuilt keeps everything found in its logs, because that may
-include a later life of a deleted ledger.
+that is its reason; no mark moves past a frame that is not on the disk; a journal is changed only by cutting off a torn
+frame, which was never acknowledged unless everything is in limbo; a directory whose index is rebuilt keeps everything
+found in its logs, because that may include a later life of a deleted ledger.
 """
 
 from __future__ import annotations
@@ -126,11 +126,12 @@ class Replay:
         self.ends[number] = max(journal.end, furthest, key=lambda mark: mark.sequence)
         if journal.torn is not None:
             path, offset = journal.torn
-            standing = "perhaps acknowledged" if self._lost else "never acknowledged"
-            report = self._observer.damage if self._lost else self._observer.cut
-            report(f"a torn frame at offset {offset}, {standing}, was cut; a copy is in {path}.broken", path)
             copies_max = self._settings.journal_max_backups
             cut_torn_frame(self._files, path, offset, read_bytes=read_bytes, copies_max=copies_max)
+            sure = not self._lost and journal.end.sequence >= furthest.sequence  # no checkpoint has relied on it
+            standing = "never acknowledged" if sure else "perhaps acknowledged"
+            report = self._observer.cut if sure else self._observer.damage
+            report(f"a torn frame at offset {offset}, {standing}, was cut; a copy is in {path}.broken", path)
         for path in journal.unfinished:  # an earlier start found no space and left them
             self._files.unlink(path)
         self._observer.replayed(frames, size)

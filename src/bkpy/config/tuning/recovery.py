@@ -41,7 +41,7 @@ class RecoveryTuning(Settings):
     audit_remembered_max: Size = Field(
         default=20_000_000,  # three copies of 3.7 million ledgers, three in ten of which have records
         description="copies of ledgers that the auditor remembers, 8 bytes each, so that the next loss needs no full "
-        "audit; with more, it needs one",
+        "audit; with more, it needs one. A ledger that is open or has a record takes as much as eight copies",
     )
     marks_look_interval_s: Seconds = Field(
         default=60.0,

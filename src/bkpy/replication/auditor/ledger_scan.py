@@ -26,6 +26,8 @@ import logging
 from array import array
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from bkpy.batching import batched, batched_async
 from bkpy.errors import BookKeeperError, MetadataConflictError, NoSuchLedgerError
 from bkpy.metadata.ledgers.all_ledgers import UNREADABLE
@@ -65,7 +67,7 @@ class LedgerScan:
         self.named: set[str] = set()  # bookies that ledgers name which were read
         self.added = 0  # records, of ledgers that had none as far as is known
         self.removed = 0  # ledgers that had a record at one scan, and none at the next
-        self._listed = array("q")  # ledgers with records at the end of the last scan
+        self._listed = array("q")  # ledgers with records at the end of the last scan, or the beginning of this one
         self._catalog = catalog
         self._queue = queue
         self._remembered = remembered
@@ -198,8 +200,9 @@ class LedgerScan:
         self._metrics.whole(self._now() - began)
         if self._remembered.full:
             log.warning(
-                "the auditor has looked at all ledgers, in %.1f s, and remembers none of them: they are on bookies "
-                "more than %d times. Each further look takes as long",
+                "the auditor has looked at all ledgers, in %.1f s, and remembers none of them: that takes more than "
+                "the %d places of audit_remembered_max, one for each copy of a closed ledger, and eight for one that "
+                "is open or has a record. Each further look takes as long",
                 self._now() - began,
                 self._settings.audit_remembered_max,
             )
@@ -216,14 +219,23 @@ class LedgerScan:
 
     async def _by_memory(self, lost: Mapping[str, LostBookie]) -> bool:
         """Record closed ledgers that are known to name one of these; False if re-replication was disabled meanwhile."""
-        of: dict[int, list[str]] = {}
-        for bookie in sorted(lost):
-            for ledger_id in self._remembered.of(bookie):
-                of.setdefault(ledger_id, []).append(bookie)
-        for some in batched(sorted(of), self._settings.audit_reads_at_once):  # between them marking may be disabled
+        by_bookie = {bookie: self._remembered.of(bookie) for bookie in sorted(lost)}
+        if not by_bookie:
+            return True
+        all_ids = np.sort(np.concatenate([*by_bookie.values()]), kind="stable")
+        size, last = self._settings.audit_reads_at_once, -1
+        for begin in range(0, len(all_ids), size):  # between two parts marking may be disabled
+            part = all_ids[begin : begin + size]
+            of: dict[int, list[str]] = {}
+            for bookie, ids in by_bookie.items():
+                first, end = np.searchsorted(ids, part[0]), np.searchsorted(ids, part[-1], side="right")
+                for ledger_id in ids[first:end].tolist():
+                    if ledger_id > last and bookie not in (names := of.setdefault(ledger_id, [])):
+                        names.append(bookie)
+            last = int(part[-1])
             if not await self._queue.enabled():
                 return False
-            await self._add_all({ledger_id: of[ledger_id] for ledger_id in some}, lost)
+            await self._add_all(of, lost)
         return True
 
     async def _changed(self, lost: Mapping[str, LostBookie], recorded: array[int], also: Iterable[int]) -> bool:
@@ -285,10 +297,15 @@ class LedgerScan:
         A worker may still remove that record, if it looked before the ledger came to name a bookie: then the auditor
         reads the ledger again.
         """
-        if not self._remembered.has_record(ledger_id) or self._due & lost.keys():
+        if not self._is_recorded(ledger_id) or self._due & lost.keys():
             return False
         record = await self._queue.read(ledger_id)
         return record is not None and lost.keys() <= record.lost.keys()
+
+    def _is_recorded(self, ledger_id: int) -> bool:
+        """Whether the ledger had a record at this scan's beginning, or was given one by it."""
+        at = bisect.bisect_left(self._listed, ledger_id)
+        return self._listed[at : at + 1] == array("q", [ledger_id]) or ledger_id in self._just_added
 
     async def _add_all(self, of: Mapping[int, Sequence[str]], lost: Mapping[str, LostBookie]) -> None:
         """Add records: most ledgers have none yet, and a transaction costs little more than a write."""
@@ -302,7 +319,7 @@ class LedgerScan:
         async def add(ledger_id: int) -> None:
             await self._add(ledger_id, lost)
 
-        new = [ledger_id for ledger_id in ledger_ids if not self._remembered.has_record(ledger_id)]
+        new = [ledger_id for ledger_id in ledger_ids if not self._is_recorded(ledger_id)]
         if new and await self._queue.add_new(new, lost):
             for ledger_id in new:
                 self._count_added(ledger_id)
@@ -319,7 +336,7 @@ class LedgerScan:
         self._count_added(ledger_id)
 
     def _count_added(self, ledger_id: int) -> None:
-        self.added += not self._remembered.has_record(ledger_id)
+        self.added += not self._is_recorded(ledger_id)
         self._remembered.add_recorded([ledger_id])
         self._just_added.add(ledger_id)
         self._unannounced = True

@@ -17,6 +17,8 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from bkpy.protocol.ledger.ledger_metadata import LedgerState
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
     from bkpy.metadata.ledgers.catalog import IdsGiven
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
+
+    Ids = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 _IN_A_SET = 8  # times the memory of an id in an array
 
@@ -118,17 +122,15 @@ class RememberedLedgers:
         """Ledgers that had records and are not among `recorded` any more."""
         return self._recorded.difference(recorded)
 
-    def has_record(self, ledger_id: int) -> bool:
-        """Whether it had one when that was known last."""
-        return ledger_id in self._recorded
-
     def settle(self, ledger_ids: Iterable[int]) -> None:
         """These were read again after the removal of their records."""
         self._recorded.difference_update(ledger_ids)
 
-    def of(self, bookie: str) -> set[int]:
-        """The closed ledgers that name it, or did."""
-        return set(self._of.get(bookie, ()))
+    def of(self, bookie: str) -> Ids:
+        """The closed ledgers that name it, or did, ascending, perhaps more than once each."""
+        ids = self._of.get(bookie)
+        # Of millions this takes a tenth of a second, on the event loop: they come nearly in order, in long runs.
+        return np.sort(np.frombuffer(ids, np.int64) if ids else np.empty(0, np.int64), kind="stable")
 
     @property
     def open(self) -> set[int]:

@@ -466,7 +466,7 @@ class ReplicationWorker:
         if ended.how is RepairOutcome.DONE:
             self._postponed.pop(ledger_id, None)
             self._backlog.drop(ledger_id)
-            self.ledgers_done += 1
+            self.ledgers_done += ended.record is not None  # else another worker has repaired it, and counts it
             return
         self._postpone(ledger_id, ended, signature)
 

@@ -200,7 +200,65 @@ async def test_an_audit_that_takes_longer_than_the_interval_is_not_followed_by_a
     await until_marked(cluster, "a")
     await cluster.rounds(5)
     assert auditor.store.ledger_reads == 3
-    assert "remembers none of them: they are on bookies more than 1 times" in caplog.text
+    assert "remembers none of them: that takes more than the 1 places of audit_remembered_max" in caplog.text
+
+
+async def test_records_that_are_there_are_not_written_again_by_an_auditor_that_remembers_nothing(
+    cluster: Auditing,
+) -> None:
+    """Their workers would begin again, and all others look at all of them, at each audit."""
+    ids = [await cluster.ledger("a c") for _ in range(3)]
+    await cluster.auditor(audit_remembered_max=1)
+    await lose(cluster, "a")
+    await until_marked(cluster, "a")
+
+    async def state() -> list[int]:
+        return [*[(await cluster.mark(ledger_id)).node_version for ledger_id in ids], await cluster.marks.announced()]
+
+    before = await state()
+    await cluster.rounds(5)
+    assert await state() == before
+
+
+async def test_losses_are_worked_off_by_an_auditor_that_remembers_nothing(cluster: Auditing) -> None:
+    """Else one ledger that nobody can repair keeps them among the absent: with the next loss these are most bookies."""
+    stuck, other = await cluster.ledger("a b"), await cluster.ledger("c d")
+    await cluster.auditor(audit_remembered_max=1)
+    await lose(cluster, "a", "b", for_s=SETTLE_S)
+    await until_marked(cluster, "a", "b")
+    for _ in range(4):
+        cluster.clock.now += 25 * DELAY_S
+        await cluster.rounds(3)
+    await lose(cluster, "c")
+    await until_marked(cluster, "c")
+    assert await cluster.marked() == {stuck: {"a", "b"}, other: {"c"}}
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 100])
+async def test_remembered_ledgers_on_several_lost_bookies_have_one_record_of_all(
+    cluster: Auditing, at_once: int
+) -> None:
+    on = ["a c", "a b", "b c", "c d", "a b", "b a", "a d", "d b"]
+    ids = [await cluster.ledger(ensemble) for ensemble in on]
+    auditor = await cluster.auditor(audit_reads_at_once=at_once, audit_follow_interval_s=1000.0)
+    await lose(cluster, "e")
+    await until_marked(cluster, "e")
+    reads = auditor.store.ledger_reads
+    await lose(cluster, "a", "b")
+    await until_marked(cluster, "a", "b")
+    expected = {i: {*names.split()} & {"a", "b"} for i, names in zip(ids, on, strict=True)}
+    assert await cluster.marked() == {i: names for i, names in expected.items() if names}
+    assert [(await cluster.mark(i)).node_version for i in ids if expected[i]] == [0] * 7
+    assert auditor.store.ledger_reads == reads
+
+
+def test_remembered_ledgers_are_in_order_however_they_were_read() -> None:
+    memory = RememberedLedgers(1000)
+    memory.begin(0.0, 0, (), has_manual_moves=False)
+    for ledger_id in (3, 1, 2, 5, 4, 1):
+        memory.learn(metadata(ledger_id, LedgerState.CLOSED, ("a b",)))
+    assert memory.of("a").tolist() == [1, 1, 2, 3, 4, 5]
+    assert memory.of("nobody").tolist() == []
 
 
 def test_the_auditor_remembers_what_bookies_a_million_ledgers_are_on() -> None:

@@ -147,6 +147,20 @@ async def test_a_worker_with_nothing_left_looks_at_what_others_do_not_repair(fou
         assert one.worker.ledgers_done == LEDGERS
 
 
+async def test_workers_count_a_repaired_ledger_once(four: InProcess) -> None:
+    """The speed of all of them together is shown, and how long the rest takes at that."""
+    async with sharers(four, 4, repair_lookers=4) as all_of_them:
+        ids = await marked(four, all_of_them[0])
+        named = [i for i in ids if "b" in (await all_of_them[0].client.ledger_metadata(i)).fragments[0].bookies]
+        for one in all_of_them:
+            one.start()
+        await all_of_them[0].unmarked()
+        await eventually(lambda: not any(one.worker.status()["queued"] for one in all_of_them), "nobody has any left")
+        await asyncio.sleep(3 * LOOK_S)
+        assert sum(one.worker.count.fragments for one in all_of_them) == len(named) > 10
+        assert sum(one.worker.ledgers_done for one in all_of_them) == len(ids)
+
+
 async def test_a_worker_with_nothing_left_waits_a_moment_before_it_looks_further(four: InProcess) -> None:
     """When a bookie is lost all workers are idle: at once, they would all reach for the first records."""
     pause_s = 5.0

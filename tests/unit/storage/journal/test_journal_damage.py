@@ -11,7 +11,7 @@ from tests.unit.storage.support import KEY, Batch, Host, Stall, add, read_all
 from tests.unit.storage.support import settings as bookie_settings
 from tests.waiting import turns
 
-from bkpy.errors import CorruptDataError
+from bkpy.errors import CorruptDataError, StorageFailedError
 from bkpy.storage.journal.format import PAGE_BYTES, decode_file_header, decode_frame_header
 
 
@@ -107,6 +107,43 @@ async def test_of_what_starts_cut_off_only_the_newest_copies_stay(backups: int) 
     directory = host.settings.journal_directories[0]
     copies = [name for name in host.disk.listdir(directory) if name.endswith(".broken")]
     assert len(copies) == max(1, backups)
+
+
+async def test_a_torn_frame_that_a_checkpoint_has_seen_was_perhaps_acknowledged() -> None:
+    """Another ledger directory's checkpoint has moved its mark behind the frame: somebody has synced it."""
+    host = Host(settings=bookie_settings(ledgers=2, journal_damage="limbo"))
+    storage = await host.boot()
+    await add(storage, Batch(0, 0), Batch(1, 0, payload=b"the last frame"))
+    await storage.checkpoint_shard(storage.shards[0])
+    host.disk.crash()
+    path = host.journal_files()[-1]
+    host.disk.flip(path, host.disk.contents(path).index(b"the last frame"))
+    storage = await host.boot()
+    assert host.reports.cuts == []
+    assert [what.split(" the journal")[-1] for what, _ in host.reports.damages] == [
+        " are gone: a checkpoint had seen them",
+        f"a torn frame at offset {PAGE_BYTES}, perhaps acknowledged, was cut; a copy is in {path}.broken",
+    ]
+    assert await read_all(storage, 1, 0, 0) == ({}, {0})
+
+
+async def test_nothing_is_said_to_be_cut_before_it_is() -> None:
+    """Frames are torn where a disk is full: then there may be no space for the copy either."""
+    host = Host(settings=bookie_settings())
+    storage = await host.boot()
+    await add(storage, Batch(1, 0, payload=b"the last frame"))
+    host.disk.crash()
+    path = host.journal_files()[-1]
+    host.disk.flip(path, host.disk.contents(path).index(b"the last frame"))
+    before, capacity = host.disk.contents(path), host.disk.capacity_bytes
+    host.disk.capacity_bytes = host.disk.used_bytes()
+    with pytest.raises(StorageFailedError, match="No space left"):
+        await host.boot()
+    assert (host.reports.cuts, host.disk.contents(path)) == ([], before)
+    host.disk.crash()
+    host.disk.capacity_bytes = capacity
+    await host.boot()
+    assert len(host.reports.cuts) == 1
 
 
 @pytest.mark.thorough
