@@ -341,8 +341,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "marking from memory goes on though it was switched off",
         "somebody who works on many bookies has them copied all the same",
-        "            last = int(part[-1])\n            if not await self._queue.enabled():\n                return False\n",
-        "            last = int(part[-1])\n",
+        "            last = int(part[-1])\n            if not await self._queue.enabled():\n",
+        "            last = int(part[-1])\n            if False:\n",
         (f"{_AUDITOR}::test_switched_off_while_it_marks_from_memory_it_ends_as_well",),
     ),
     Mutant(
