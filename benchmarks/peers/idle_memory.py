@@ -1,94 +1,77 @@
-"""Holds the machine's idle memory between two rounds, so that no round is the first to use a page of it.
+"""Fills the machine's idle memory with page cache before a round, so that no round is the first to use a page of it.
 
 A virtual machine may give free pages back to its host (free page reporting, e.g. Firecracker's balloon). One that was
 free for two seconds costs its next user 30 to 55 us then, and what is written to a file through such pages goes at 60
-to 130 MB/s. Deleted files and processes that ended leave gigabytes of them to the next round.
+to 130 MB/s. Deleted files and processes that ended leave gigabytes of them to the next round. What is in the page cache
+the kernel keeps, and takes from there as a round needs it: these pages are the machine's own.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import mmap
+import os
 import time
-from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
 
-PIECE_BYTES: Final = 64 << 20
-FREE_BYTES: Final = 1 << 30  # stays free: less and the kernel drops what is in the page cache
-LOW_BYTES: Final = FREE_BYTES // 2  # as soon as less is free, pieces are released
-LOOK_S: Final = 0.02  # writes of a gigabyte a second use 20 MB in that time
-TAKE_MAX_S: Final = 120.0
+PIECE_BYTES: Final = 32 << 20
+FILL_MAX_S: Final = 120.0
 
 
 @dataclass(frozen=True)
-class Held:
-    """How the memory was taken: seconds for what was free, which is 8 to 15 for a gigabyte that the host had."""
+class Filled:
+    """How the memory was filled: seconds for what was free, which are 8 to 15 for a gigabyte that the host had."""
 
     took_s: float
-    taken_mb: int
+    filled_mb: int
 
-    def __add__(self, other: Held) -> Held:
-        return Held(round(self.took_s + other.took_s, 1), self.taken_mb + other.taken_mb)
+    def __add__(self, other: Filled) -> Filled:
+        return Filled(round(self.took_s + other.took_s, 1), self.filled_mb + other.filled_mb)
 
     def figures(self) -> dict[str, Any]:
-        return {"memory_took_s": self.took_s, "memory_taken_mb": self.taken_mb}
+        return {"memory_took_s": self.took_s, "memory_filled_mb": self.filled_mb}
 
 
 def free_memory() -> int:
     """Bytes that nobody uses, not even the page cache."""
-    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemFree:"))
+    return _number_of("/proc/meminfo", "MemFree:") << 10
+
+
+def reclaimed_pages() -> int:
+    """Pages that the kernel has taken from the page cache since the start, because too few were free."""
+    return _number_of("/proc/vmstat", "pgsteal_kswapd") + _number_of("/proc/vmstat", "pgsteal_direct")
+
+
+def _number_of(path: str, name: str) -> int:
+    lines = Path(path).read_text(encoding="ascii").splitlines()
+    return next(int(words[1]) for words in map(str.split, lines) if words[0] == name)
 
 
 class IdleMemory:
-    """What nobody uses. It is released in pieces as soon as somebody does."""
+    """Page cache of a sparse file at `path`, as long as the machine's memory, which needs no disk."""
 
-    def __init__(self, free: Callable[[], int] = free_memory) -> None:
+    def __init__(
+        self, path: str, free: Callable[[], int] = free_memory, reclaimed: Callable[[], int] = reclaimed_pages
+    ) -> None:
         self._free = free
-        self._pieces: deque[mmap.mmap] = deque()
+        self._reclaimed = reclaimed
+        self._size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.truncate(self._fd, self._size)
 
-    @property
-    def held_bytes(self) -> int:
-        return len(self._pieces) * PIECE_BYTES
+    async def fill(self, max_s: float = FILL_MAX_S) -> Filled:
+        """Read of the file what isn't in memory, until the kernel has to reclaim pages for it, or for `max_s`."""
+        began, free, reclaimed = time.monotonic(), self._free(), self._reclaimed()
+        for at in range(0, self._size, PIECE_BYTES):
+            if self._reclaimed() > reclaimed or time.monotonic() - began >= max_s:
+                break
+            # Unlike a read it leaves the pages that are there where they are: the first ones to be reclaimed.
+            await asyncio.to_thread(os.posix_fadvise, self._fd, at, PIECE_BYTES, os.POSIX_FADV_WILLNEED)
+        return Filled(round(time.monotonic() - began, 1), max(0, free - self._free()) >> 20)
 
-    async def take(self, max_s: float = TAKE_MAX_S) -> Held:
-        """Use all that is free, but for `FREE_BYTES`, or as much of it as can be had in `max_s`."""
-        began, taken = time.monotonic(), 0
-        while self._free() > FREE_BYTES + PIECE_BYTES and time.monotonic() - began < max_s:
-            self._pieces.append(await asyncio.to_thread(_touched))
-            taken += PIECE_BYTES
-        return Held(round(time.monotonic() - began, 1), taken >> 20)
-
-    def release(self) -> None:
-        """Give others enough, if less than `LOW_BYTES` are free."""
-        if self._free() < LOW_BYTES:
-            for _ in range(min(len(self._pieces), (FREE_BYTES - LOW_BYTES) // PIECE_BYTES)):
-                self._pieces.popleft().close()
-
-    @contextlib.asynccontextmanager
-    async def released_in_time(self) -> AsyncIterator[None]:
-        """Release what others need, as long as this is open, and all that is left at its end."""
-        releasing = asyncio.create_task(self._release())
-        try:
-            yield
-        finally:
-            releasing.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await releasing
-            while self._pieces:
-                self._pieces.popleft().close()
-
-    async def _release(self) -> None:
-        while True:
-            await asyncio.sleep(LOOK_S)
-            self.release()
-
-
-def _touched() -> mmap.mmap:
-    return mmap.mmap(-1, PIECE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)
+    def close(self) -> None:
+        os.close(self._fd)

@@ -23,16 +23,15 @@ class Rest:
 
     async def until_idle(self, idle_s: float) -> dict[str, Any]:
         """Return once the disk was idle for so long; the figures of how it came to that."""
-        freed = await self._memory.take()  # at once: the host takes it in two seconds
+        freed = await self._memory.fill()  # at once: the host takes it in two seconds
         settled = await settle(self.directory, idle_s)
-        rest = await self._memory.take()
+        rest = await self._memory.fill()
         return {**settled.figures(), **(freed + rest).figures()}
 
 
 @contextlib.asynccontextmanager
 async def resting(directory: str) -> AsyncIterator[Rest]:
-    """`Rest` with all idle memory, which is everybody's again at the end."""
-    memory = IdleMemory()
-    async with memory.released_in_time():
-        await memory.take(FIRST_MAX_S)
+    """`Rest` that has filled all idle memory."""
+    with contextlib.closing(IdleMemory(f"{directory}/idle-memory")) as memory:
+        await memory.fill(FIRST_MAX_S)
         yield Rest(directory, memory)

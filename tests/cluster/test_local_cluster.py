@@ -290,6 +290,47 @@ def test_a_bookies_settings_name_its_directories_whatever_they_are_called(tmp_pa
     assert settings.ledger_directories == [str(tmp_path / name / "bookie-1" / "ledgers")]
 
 
+@pytest.mark.parametrize("given", ["one,two", "one, two", ["one", "two"]])
+def test_directories_are_a_list_or_have_commas_between_them(tmp_path: Path, given: str | list[str]) -> None:
+    """As texts were, each letter was a directory: of an absolute path the first is /."""
+    cluster = LocalCluster(tmp_path, 1, {"journal_directories": given, "ledger_directories": "x"})
+    bookie = LocalBookie(cluster, "bookie-1", 3181)
+    settings = load_bookie_settings(str(cluster.write_config(bookie)), {}, {})
+    expected = [[str(bookie.directory / name) for name in names] for names in (["one", "two"], ["x"])]
+    assert [settings.journal_directories, settings.ledger_directories] == expected
+    assert [str(path) for path in cluster.directories_of(bookie)] == [*expected[0], *expected[1]]
+
+
+@pytest.mark.parametrize(("full", "named"), [("cluster.json.new", "cluster.json"), ("zookeeper/zoo.cfg",) * 2])
+async def test_a_full_disk_is_told_with_the_file(tmp_path: Path, full: str, named: str) -> None:
+    (tmp_path / "zookeeper").mkdir()
+    (tmp_path / full).symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left") as raised:
+        await LocalCluster(tmp_path).start()
+    assert raised.value.filename == str(tmp_path / named)
+
+
+def test_a_full_disk_is_told_with_the_file_of_the_bookies_settings(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path, 1)
+    bookie = LocalBookie(cluster, "bookie-1", 3181)
+    bookie.directory.mkdir()
+    bookie.config_path.symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left") as raised:
+        cluster.write_config(bookie)
+    assert raised.value.filename == str(bookie.config_path)
+
+
+@pytest.mark.parametrize("name", ["journal_directories", "ledger_directories"])
+def test_a_directory_that_all_bookies_would_share_is_refused(tmp_path: Path, name: str) -> None:
+    shared = str(tmp_path / "shared")
+    cluster = LocalCluster(tmp_path / "cluster", 2, {name: shared})
+    cluster.bookies[:] = [LocalBookie(cluster, f"bookie-{i}", 3180 + i) for i in (1, 2)]
+    with pytest.raises(ConfigError, match=f"config: {name} has {shared}, which all bookies would share"):
+        cluster.write_config(cluster.bookies[0])
+    del cluster.bookies[1]
+    assert shared in cluster.write_config(cluster.bookies[0]).read_text()
+
+
 @pytest.mark.parametrize("content", ["", "\0" * 80, '{"zookeeper_port": 11001, "boo'])
 async def test_a_damaged_file_of_ports_is_refused_with_what_to_do(tmp_path: Path, content: str) -> None:
     """As a power cut may have left it."""

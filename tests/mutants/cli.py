@@ -319,4 +319,32 @@ MUTANTS: list[Mutant] = [
         "except ImportError as e:\n    raise ConfigError(\n        f\"the file of the cluster's ports is damaged",
         (f"{LOCAL}test_a_damaged_file_of_ports_is_refused_with_what_to_do",),
     ),
+    Mutant(
+        "directories of a local cluster's bookies given as text are a list of letters",
+        "the journal of /fast/disk is in /, and four more are made",
+        "if isinstance(text := self._config.get(name), str):",
+        "if isinstance(text := self._config.get(name), bytes):",
+        ("tests/cluster/test_local_cluster.py::test_directories_are_a_list_or_have_commas_between_them",),
+    ),
+    Mutant(
+        "all bookies of a local cluster in one directory",
+        "all but one refuse to start, and blame another process",
+        "if os.path.isabs(directory) and len(self.bookies) > 1:",
+        "if os.path.isabs(directory) and len(self.bookies) > 9:",
+        ("tests/cluster/test_local_cluster.py::test_a_directory_that_all_bookies_would_share_is_refused",),
+    ),
+    Mutant(
+        "a full disk without a file",
+        "nobody knows which of the disks is full",
+        "raise OSError(e.errno, e.strerror, str(path)) from e",
+        "raise",
+        ("tests/unit/runtime/test_os_errors.py::test_a_write_that_fails_names_its_file",),
+    ),
+    Mutant(
+        "a process of the demonstration that was killed makes no progress",
+        "its user waits for what is dead",
+        'how = "makes no progress" if process.running else how_it_ended(process.exit_status)',
+        'how = "makes no progress"',
+        ("tests/unit/demo/test_flights_of_the_demo.py::test_a_process_that_was_killed_is_not_said_to_be_slow",),
+    ),
 ]

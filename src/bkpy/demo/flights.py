@@ -17,14 +17,16 @@ import sys
 import time
 import zipfile
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import uvloop
+
 import bkpy
 from bkpy.errors import BookKeeperError, ConfigError, WouldBlock
-from bkpy.local.process import ManagedProcess, poll
+from bkpy.local.process import ManagedProcess, how_it_ended, poll
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -288,13 +290,34 @@ async def kill_writer(uri: str, total: int, log_path: Path) -> tuple[int, int]:
             return not process.running or said(log_path).get("acknowledged", 0) >= total // 3
 
         await poll(far_enough, _WRITER_TIMEOUT_S)
+        if said(log_path).get("acknowledged", 0) < total // 3:
+            raise unfinished("the writer", process)
     finally:
         await process.kill()
     words = said(log_path)
     ledger_id, acknowledged = words.get("ledger"), words.get("acknowledged", 0)
     if process.exit_status != -signal.SIGKILL or ledger_id is None or not 0 < acknowledged < total:
-        raise BookKeeperError(f"the writer could not be killed while it wrote; its last words:\n{process.log_tail()}")
+        raise BookKeeperError(f"the writer had ended before it could be killed; its last words:\n{process.log_tail()}")
     return ledger_id, acknowledged
+
+
+def unfinished(what: str, process: ManagedProcess) -> BookKeeperError:
+    """Why a process of the demonstration isn't as far as it should be: it has ended, or goes on without progress."""
+    how = "makes no progress" if process.running else how_it_ended(process.exit_status)
+    return BookKeeperError(f"{what} {how}; its last words:\n{process.log_tail()}")
+
+
+def run_to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Run a process of the demonstration: an error of bkpy's is one line of its last words."""
+    try:
+        uvloop.run(work)
+    except Exception as error:
+        first: BaseException = error
+        while isinstance(first, ExceptionGroup):
+            first = first.exceptions[0]
+        if not isinstance(first, BookKeeperError):
+            raise
+        raise SystemExit(str(first)) from None
 
 
 def said(log_path: Path) -> dict[str, int]:

@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import sys
 
-import uvloop
-
 import bkpy
 from bkpy.demo.events import LOG, flight_events, replay
-from bkpy.demo.flights import load_flights
+from bkpy.demo.flights import load_flights, run_to_its_end
 
 ROLL_ENTRIES = 50_000  # so that a year is several ledgers
 
@@ -36,4 +34,4 @@ async def serve(uri: str, days_per_second: float, of_each_month: int | None) -> 
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(sys.argv[1], float(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else None))
+    run_to_its_end(serve(sys.argv[1], float(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else None))

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import bkpy
 from bkpy.demo.delays import delays_by_origin, stored_windows
 from bkpy.demo.events import LOG
-from bkpy.demo.flights import said
+from bkpy.demo.flights import said, unfinished
 from bkpy.errors import BookKeeperError
 from bkpy.local.process import ManagedProcess, poll
 
@@ -174,7 +174,7 @@ async def _serve(pipeline: Pipeline, tell: Tell, log: _LogState) -> Takeover:
     killed_at = time.monotonic()
     acknowledged = first.said("acknowledged")
     if first.exit_status != -signal.SIGKILL or not total // 3 <= acknowledged < total:
-        raise BookKeeperError(f"the service could not be killed while it wrote; its last words:\n{first.last_words()}")
+        raise BookKeeperError(f"the service had ended before it could be killed; its last words:\n{first.last_words()}")
     second = _Service(pipeline, "service-2.log", tell)
     try:
         await second.until("from", 0)
@@ -218,7 +218,7 @@ class _Service:
 
         there = await poll(far_enough, _PATIENCE_S)
         if not there or self.said(what) < number:
-            raise BookKeeperError(f"the service makes no progress; its last words:\n{self.last_words()}")
+            raise unfinished("the service", self._process)
 
     async def end(self) -> None:
         """Return when it has ended by itself."""
@@ -227,7 +227,7 @@ class _Service:
             return not self._process.running
 
         if not await poll(ended, _PATIENCE_S) or self.exit_status != 0:
-            raise BookKeeperError(f"the service has not ended well; its last words:\n{self.last_words()}")
+            raise unfinished("the service", self._process)
 
     async def kill(self) -> None:
         await self._process.kill()

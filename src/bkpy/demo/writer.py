@@ -12,10 +12,8 @@ from __future__ import annotations
 import asyncio
 import sys
 
-import uvloop
-
 import bkpy
-from bkpy.demo.flights import ACK_QUORUM, ENSEMBLE_SIZE, WRITE_QUORUM, batched, load_flights
+from bkpy.demo.flights import ACK_QUORUM, ENSEMBLE_SIZE, WRITE_QUORUM, batched, load_flights, run_to_its_end
 
 BATCHES_AT_ONCE = 8  # so that there is something in flight whenever it dies
 
@@ -42,4 +40,4 @@ async def write(uri: str) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(write(sys.argv[1]))
+    run_to_its_end(write(sys.argv[1]))

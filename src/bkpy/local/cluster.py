@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bkpy.bookie.cookie import storage_part
-from bkpy.config.loading import ENVIRONMENT_PREFIX, check_bookie_names
+from bkpy.config.bookie import BookieSettings
+from bkpy.config.loading import ENVIRONMENT_PREFIX, check_bookie_names, parse_text
 from bkpy.config.shared import MetadataSettings
 from bkpy.errors import BookieUnavailableError, ConfigError, NoSuchClusterError
 from bkpy.local.process import (
@@ -37,6 +38,7 @@ from bkpy.metadata.bookies.retired import read_retired
 from bkpy.metadata.cluster import init_cluster, new_instance_id, open_cluster
 from bkpy.metadata.connect import connect_store
 from bkpy.metadata.store.store import MetadataStore, NoNode
+from bkpy.runtime.os_errors import naming
 from bkpy.runtime.process import process_runtime
 from bkpy.storage.identity import COOKIE_NAME, Cookie, decode_cookie
 
@@ -190,8 +192,9 @@ class LocalCluster:
 
     A directory that was used before keeps its bookies, except for decommissioned ones, and gets more of them if there
     are fewer than `bookies`. ZooKeeper listens at `port`; without one, at its former port, or at any free one. `config`
-    has settings of all bookies by name (relative directories are the bookie's own; None: the default). An unknown one,
-    and one that the cluster decides on, is a `ConfigError`. With `rebuild`, a bookie whose directories were deleted
+    has settings of all bookies by name (directories are relative to the bookie's own, in a list or with commas between
+    them; None: the default). An unknown one, one that the cluster decides on, and a directory that several bookies
+    would share, is a `ConfigError`. With `rebuild`, a bookie whose directories were deleted
     copies back what it held from the others, and `rebuild` is called with a line about that; without, such a bookie
     doesn't start. Use it as `async with LocalCluster(...) as cluster`, or call `start` and `stop`. No part of it is
     bound to an event loop, and its bookies are the same objects when it is stopped and started again.
@@ -227,6 +230,9 @@ class LocalCluster:
         self._port = port
         self._bookies_wanted = bookies
         self._config = {name: value for name, value in (config or {}).items() if value is not None}
+        for name in _DIRECTORIES:
+            if isinstance(text := self._config.get(name), str):
+                self._config[name] = parse_text(BookieSettings, name, text, "config")
         if bookies < 0:
             raise ConfigError(f"a cluster can't have {bookies} bookies")
         if port is not None and not 0 < port < 65536:
@@ -345,6 +351,12 @@ class LocalCluster:
             "metadata_uri": self.connect_string,
         }
         for name in _DIRECTORIES:
+            for directory in settings[name]:
+                if os.path.isabs(directory) and len(self.bookies) > 1:
+                    raise ConfigError(
+                        f"config: {name} has {directory}, which all bookies would share; name it relative to each "
+                        "bookie's directory"
+                    )
             settings[name] = [str(bookie.directory / directory) for directory in settings[name]]
         bookie.directory.mkdir(parents=True, exist_ok=True)
         bookie.directory.chmod(0o700)
@@ -352,7 +364,8 @@ class LocalCluster:
         # A JSON string, number, or list of strings is also a TOML one, but for escaped pairs of surrogates.
         lines = (f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in settings.items())
         text = "".join(lines).replace("\x7f", "\\u007f")  # which JSON may have as it is, and TOML may not
-        path.write_text(text, encoding="utf-8", errors="surrogateescape")
+        with naming(path):
+            path.write_text(text, encoding="utf-8", errors="surrogateescape")
         return path
 
     def directories_of(self, bookie: LocalBookie) -> list[Path]:
@@ -456,7 +469,7 @@ class LocalCluster:
         }
         path = self.directory / _STATE_NAME
         unfinished = path.with_suffix(".json.new")
-        with unfinished.open("w") as file:
+        with naming(path), unfinished.open("w") as file:
             file.write(json.dumps(state, indent=2) + "\n")
             file.flush()
             os.fsync(file.fileno())  # otherwise a power cut may leave an empty file under the name

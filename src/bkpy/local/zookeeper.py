@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from bkpy.errors import ConfigError, MetadataUnavailableError
 from bkpy.local.java import find_java
 from bkpy.local.process import ManagedProcess, free_port, full_disk_note, how_it_ended, poll
+from bkpy.runtime.os_errors import naming
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -137,7 +138,8 @@ class ZooKeeperServer:
             main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
             settings += self._membership.members
             (data / "myid").write_text(f"{self._membership.number}\n")
-        config.write_text(settings)
+        with naming(config):
+            config.write_text(settings)
         java = find_java()
         self._process.spawn(
             [str(java.executable), *_JVM_OPTIONS, "-cp", _classpath(), main, str(config.absolute())],

@@ -1,8 +1,9 @@
-"""What the comparison holds of the machine's memory between two rounds, and who has it when."""
+"""What the comparison fills of the machine's memory before a round."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,89 +14,92 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 PEERS = Path(__file__).parents[3] / "benchmarks" / "peers"
+PIECE_BYTES = 1 << 20
 
 
 @pytest.fixture
-def memory(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """benchmarks/peers/idle_memory.py with pieces of a page: ten have to be free, and less than five are too few."""
+def idle_memory(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """benchmarks/peers/idle_memory.py with small pieces."""
     monkeypatch.syspath_prepend(str(PEERS))
     module = __import__("idle_memory")
-    for name, value in (("PIECE_BYTES", 4096), ("FREE_BYTES", 40960), ("LOW_BYTES", 20480), ("LOOK_S", 0.001)):
-        monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(module, "PIECE_BYTES", PIECE_BYTES)
     return module
 
 
 class Machine:
-    """So much memory that `idle` and others use some of."""
+    """So many pieces of memory are free, and the kernel reclaims pages when there are no more."""
 
-    def __init__(self, memory: Any, size: int) -> None:
-        self.others = 0
-        self._size = size
-        self.idle = memory.IdleMemory(self.free)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, pieces: int) -> None:
+        self.pieces = pieces
+        self.read: list[tuple[int, int]] = []
+        monkeypatch.setattr(os, "posix_fadvise", self.advised)
+
+    def advised(self, fd: int, at: int, size: int, advice: int) -> None:
+        assert advice == os.POSIX_FADV_WILLNEED
+        self.read.append((at, size))
+        self.pieces -= 1
 
     def free(self) -> int:
-        return self._size - self.others - self.idle.held_bytes
+        return max(0, self.pieces) * PIECE_BYTES
+
+    def reclaimed(self) -> int:
+        return max(0, -self.pieces)
 
 
-def test_all_idle_memory_is_taken_but_for_what_others_need_at_once(memory: Any) -> None:
-    machine = Machine(memory, 409600)
-    held = asyncio.run(machine.idle.take())
-    assert machine.idle.held_bytes == 409600 - 40960 - 4096
-    assert machine.free() == 40960 + 4096
-    assert held.taken_mb == machine.idle.held_bytes >> 20
-    assert asyncio.run(machine.idle.take()).taken_mb == 0
-    assert machine.free() == 40960 + 4096
-
-
-def test_taking_ends_in_time(memory: Any) -> None:
-    machine = Machine(memory, 409600)
-    asyncio.run(machine.idle.take(0.0))
-    assert machine.idle.held_bytes <= 4096
-
-
-def test_memory_is_released_as_others_use_it_and_all_at_the_end(memory: Any) -> None:
-    async def use() -> None:
-        machine = Machine(memory, 409600)
-        async with machine.idle.released_in_time():
-            await machine.idle.take()
-            for others in range(0, 409600, 10240):
-                machine.others = others
-                await asyncio.sleep(0.01)
-                assert machine.idle.held_bytes == 0 or machine.free() >= 20480
-            assert machine.idle.held_bytes == 0
-            machine.others = 0
-            await machine.idle.take()
-            assert machine.idle.held_bytes > 0
-        assert machine.idle.held_bytes == 0
-
-    asyncio.run(use())
-
-
-def test_memory_is_taken_before_the_disk_is_waited_for_and_what_was_freed_behind_it(
-    memory: Any, monkeypatch: pytest.MonkeyPatch
+def test_idle_memory_is_filled_until_the_kernel_reclaims_pages(
+    idle_memory: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    rest = __import__("rest")
-    machine = Machine(memory, 819200)
-    held: list[int] = []
+    machine = Machine(monkeypatch, 10)
+    with contextlib.closing(idle_memory.IdleMemory(str(tmp_path / "it"), machine.free, machine.reclaimed)) as memory:
+        filled = asyncio.run(memory.fill())
+        assert machine.read == [(i * PIECE_BYTES, PIECE_BYTES) for i in range(11)]
+        assert filled.figures()["memory_filled_mb"] == 10
+        machine.read.clear()
+        assert asyncio.run(memory.fill()).filled_mb == 0
+        assert len(machine.read) == 1
+
+
+def test_filling_ends_in_time_and_with_the_machines_memory(
+    idle_memory: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    machine = Machine(monkeypatch, 1 << 40)
+    size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    monkeypatch.setattr(idle_memory, "PIECE_BYTES", size // 4)
+    with contextlib.closing(idle_memory.IdleMemory(str(tmp_path / "it"), machine.free, machine.reclaimed)) as memory:
+        asyncio.run(memory.fill(0.0))
+        assert machine.read == []
+        asyncio.run(memory.fill())
+        assert len(machine.read) in (4, 5)
+
+
+def test_the_file_is_in_memory_and_not_on_the_disk(idle_memory: Any, tmp_path: Path) -> None:
+    path, before = tmp_path / "it", idle_memory.reclaimed_pages()
+    calls = iter([before] * 8)
+    with contextlib.closing(
+        idle_memory.IdleMemory(str(path), idle_memory.free_memory, lambda: next(calls, before + 1))
+    ) as memory:
+        asyncio.run(memory.fill())
+        assert path.stat().st_blocks == 0
+        assert path.stat().st_size == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        assert 0 < idle_memory.free_memory() < path.stat().st_size
+
+
+def test_memory_is_filled_before_the_disk_is_waited_for_and_again_behind_it(
+    idle_memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rest, order = __import__("rest"), []
+
+    class Memory:
+        async def fill(self) -> Any:
+            order.append("memory")
+            return idle_memory.Filled(0.5, 3)
 
     async def settle(directory: str, idle_s: float) -> Any:
-        held.append(machine.idle.held_bytes)
-        machine.others = 0
+        order.append("disk")
         return __import__("disk").Settled(idle_s, 0.0, idle=True)
 
-    async def wait() -> dict[str, Any]:
-        machine.others = 409600
-        figures: dict[str, Any] = await rest.Rest(".", machine.idle).until_idle(2.0)
-        held.append(machine.idle.held_bytes)
-        return figures
-
     monkeypatch.setattr(rest, "settle", settle)
-    figures = asyncio.run(wait())
-    assert held == [409600 - 40960 - 4096, 819200 - 40960 - 4096]
-    assert figures["disk_waited_s"] == 2.0
-    assert {"memory_took_s", "memory_taken_mb", "disk_idle"} <= figures.keys()
-
-
-def test_free_memory_is_that_of_the_machine(memory: Any) -> None:
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    assert 0 < memory.free_memory() < total
+    figures = asyncio.run(rest.Rest(".", Memory()).until_idle(2.0))
+    assert order == ["memory", "disk", "memory"]
+    expected = {"disk_waited_s": 2.0, "memory_took_s": 1.0, "memory_filled_mb": 6}
+    assert figures.items() >= expected.items()

@@ -11,8 +11,20 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bkpy.cli.demo import compare, fresh_directory
-from bkpy.demo.flights import Account, Numbers, Pauses, account, count, digest, load_flights
+from bkpy.demo.flights import (
+    Account,
+    Numbers,
+    Pauses,
+    account,
+    count,
+    digest,
+    load_flights,
+    run_to_its_end,
+    said,
+    unfinished,
+)
 from bkpy.errors import ConfigError
+from bkpy.local.process import ManagedProcess, poll
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,6 +33,40 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="module")
 def flights() -> dict[int, list[bytes]]:
     return load_flights()
+
+
+async def test_a_process_that_was_killed_is_not_said_to_be_slow(tmp_path: Path) -> None:
+    process = ManagedProcess(tmp_path / "log")
+    process.spawn([sys.executable, "-c", "import time; print('acknowledged 5', flush=True); time.sleep(60)"])
+
+    async def has_spoken() -> bool:
+        return said(process.log_path) == {"acknowledged": 5}
+
+    await poll(has_spoken, 30)
+    assert str(unfinished("the service", process)) == "the service makes no progress; its last words:\nacknowledged 5"
+    await process.kill()
+    assert str(unfinished("the service", process)) == (
+        "the service was ended by SIGKILL; its last words:\nacknowledged 5"
+    )
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_the_last_words_of_a_process_are_one_line(grouped: bool) -> None:
+    error: Exception = ConfigError("there is no ZooKeeper")
+
+    async def fails() -> None:
+        raise ExceptionGroup("several", [ExceptionGroup("of them", [error])]) if grouped else error
+
+    with pytest.raises(SystemExit, match=r"^there is no ZooKeeper$"):
+        run_to_its_end(fails())
+
+
+def test_a_defect_shows_where_it_is() -> None:
+    async def fails() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run_to_its_end(fails())
 
 
 @pytest.mark.thorough

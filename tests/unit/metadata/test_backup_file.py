@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 import tracemalloc
@@ -63,6 +64,17 @@ async def test_memory_does_not_grow_with_the_cluster(tmp_path: Path) -> None:
 async def test_an_error_while_it_is_written_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(TypeError):
         await written(tmp_path / "backup", size="none")  # type: ignore[arg-type]
+    assert runtime_here().files.listdir(str(tmp_path)) == []
+
+
+async def test_a_full_disk_is_that_of_the_backup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwritev", full)
+    with pytest.raises(OSError, match="No space left") as raised:
+        await written(tmp_path / "backup")
+    assert raised.value.filename == str(tmp_path / "backup")
     assert runtime_here().files.listdir(str(tmp_path)) == []
 
 

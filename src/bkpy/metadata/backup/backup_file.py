@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bkpy.errors import ConfigError, CorruptDataError, UnsupportedVersionError
 from bkpy.metadata.backup.sealed_lines import SealedLines
+from bkpy.runtime.os_errors import naming
 from bkpy.stored_json import parsed
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ class BackupNode(NamedTuple):
 class BackupWriter:
     """Writes one backup; made by `writing`."""
 
-    def __init__(self, file: File, worker: Worker) -> None:
+    def __init__(self, path: str, file: File, worker: Worker) -> None:
+        self._path = path
         self._file = file
         self._worker = worker
         self._lines = SealedLines()
@@ -84,7 +86,8 @@ class BackupWriter:
         end = BackupEnd(self.nodes, ledgers, newest_high, self._lines.checksum)
         await self._line({"end": end._asdict()})
         await self._write(last=True)
-        await self._worker.run(self._file.fdatasync)
+        with naming(self._path):
+            await self._worker.run(self._file.fdatasync)
         return end
 
     async def _line(self, value: Any) -> None:
@@ -94,7 +97,8 @@ class BackupWriter:
 
     async def _write(self, *, last: bool = False) -> None:
         pack = self._lines.finish if last else self._lines.take
-        self._offset += await self._worker.run(_write, self._file, pack, self._offset)
+        with naming(self._path):
+            self._offset += await self._worker.run(_write, self._file, pack, self._offset)
 
 
 def _write(file: File, pack: Callable[[], bytes], offset: int) -> int:
@@ -115,7 +119,7 @@ async def writing(files: Files, path: str) -> AsyncIterator[BackupWriter]:
         file = await worker.run(_emptied, files, temporary)
         try:
             try:
-                yield BackupWriter(file, worker)
+                yield BackupWriter(path, file, worker)
             finally:
                 file.close()
         except BaseException:
