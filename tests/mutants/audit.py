@@ -320,8 +320,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "remembered ledgers in the order in which they were read",
         "those between two parts of the search have no record when their bookie is lost",
-        'return np.sort(np.frombuffer(ids, np.int64) if ids else np.empty(0, np.int64), kind="stable")',
-        "return np.array(np.frombuffer(ids, np.int64) if ids else np.empty(0, np.int64))",
+        'bookie: np.sort(np.frombuffer(self._of[bookie], np.int64), kind="stable")',
+        "bookie: np.array(np.frombuffer(self._of[bookie], np.int64))",
         (f"{_REMEMBERED}::test_remembered_ledgers_are_in_order_however_they_were_read",),
     ),
     Mutant(
@@ -341,8 +341,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "marking from memory goes on though it was switched off",
         "somebody who works on many bookies has them copied all the same",
-        "            last = int(part[-1])\n            if not await self._queue.enabled():\n",
-        "            last = int(part[-1])\n            if False:\n",
+        "if not await self._queue.enabled():  # between two parts marking may be disabled",
+        "if False:",
         (f"{_AUDITOR}::test_switched_off_while_it_marks_from_memory_it_ends_as_well",),
     ),
     Mutant(

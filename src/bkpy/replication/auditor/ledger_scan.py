@@ -26,8 +26,6 @@ import logging
 from array import array
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from bkpy.batching import batched, batched_async
 from bkpy.errors import BookKeeperError, MetadataConflictError, NoSuchLedgerError
 from bkpy.metadata.ledgers.all_ledgers import UNREADABLE
@@ -219,21 +217,8 @@ class LedgerScan:
 
     async def _by_memory(self, lost: Mapping[str, LostBookie]) -> bool:
         """Record closed ledgers that are known to name one of these; False if re-replication was disabled meanwhile."""
-        by_bookie = {bookie: self._remembered.of(bookie) for bookie in sorted(lost)}
-        if not by_bookie:
-            return True
-        all_ids = np.sort(np.concatenate([*by_bookie.values()]), kind="stable")
-        size, last = self._settings.audit_reads_at_once, -1
-        for begin in range(0, len(all_ids), size):  # between two parts marking may be disabled
-            part = all_ids[begin : begin + size]
-            of: dict[int, list[str]] = {}
-            for bookie, ids in by_bookie.items():
-                first, end = np.searchsorted(ids, part[0]), np.searchsorted(ids, part[-1], side="right")
-                for ledger_id in ids[first:end].tolist():
-                    if ledger_id > last and bookie not in (names := of.setdefault(ledger_id, [])):
-                        names.append(bookie)
-            last = int(part[-1])
-            if not await self._queue.enabled():
+        for of in self._remembered.on(sorted(lost), self._settings.audit_reads_at_once):
+            if not await self._queue.enabled():  # between two parts marking may be disabled
                 return False
             await self._add_all(of, lost)
         return True

@@ -7,8 +7,8 @@ read, ids whose ledgers may still be created, ids above `settled_to`, and ledger
 Ids are drawn in order, but their ledgers are created in any order. A listing therefore settles only the ids that were
 drawn before it began. A client that still holds one of those may create its ledger later: such an id counts as open.
 
-Invariant: as long as `complete`, a ledger that names a bookie is among `of(bookie)`, or is `open`, or has or had a
-record, or has an id above `settled_to`. A ledger in `of(bookie)` may not name it any more. The memory is bounded: when
+Invariant: as long as `complete`, a ledger that names a bookie is among those `on` it, or is `open`, or has or had a
+record, or has an id above `settled_to`. A ledger among them may not name it any more. The memory is bounded: when
 it is full, all is forgotten.
 """
 
@@ -17,17 +17,13 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from bkpy.protocol.ledger.ledger_metadata import LedgerState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Sequence
 
     from bkpy.metadata.ledgers.catalog import IdsGiven
     from bkpy.protocol.ledger.ledger_metadata import LedgerMetadata
-
-    Ids = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 _IN_A_SET = 8  # times the memory of an id in an array
 
@@ -126,11 +122,33 @@ class RememberedLedgers:
         """These were read again after the removal of their records."""
         self._recorded.difference_update(ledger_ids)
 
-    def of(self, bookie: str) -> Ids:
-        """The closed ledgers that name it, or did, ascending, perhaps more than once each."""
-        ids = self._of.get(bookie)
-        # Of millions this takes a tenth of a second, on the event loop: they come nearly in order, in long runs.
-        return np.sort(np.frombuffer(ids, np.int64) if ids else np.empty(0, np.int64), kind="stable")
+    def on(self, bookies: Sequence[str], size: int) -> Iterator[dict[int, list[str]]]:
+        """The closed ledgers that name some of these, or did, each once: in parts of at most `size`, with these names.
+
+        Of millions the first part takes tenths of a second, on the event loop: the ids come nearly in order.
+        """
+        if not any(bookie in self._of for bookie in bookies):
+            return
+        import numpy as np  # takes memory, which most bookies never need
+
+        by_bookie = {
+            bookie: np.sort(np.frombuffer(self._of[bookie], np.int64), kind="stable")
+            for bookie in bookies
+            if bookie in self._of
+        }
+        all_ids = np.sort(np.concatenate([*by_bookie.values()]), kind="stable")
+        last = -1
+        for begin in range(0, len(all_ids), size):
+            part = all_ids[begin : begin + size]
+            of: dict[int, list[str]] = {}
+            for bookie, ids in by_bookie.items():
+                first, end = np.searchsorted(ids, part[0]), np.searchsorted(ids, part[-1], side="right")
+                for ledger_id in ids[first:end].tolist():
+                    if ledger_id > last and bookie not in (names := of.setdefault(ledger_id, [])):
+                        names.append(bookie)
+            last = int(part[-1])
+            if of:
+                yield of
 
     @property
     def open(self) -> set[int]:

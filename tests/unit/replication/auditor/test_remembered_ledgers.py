@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -252,13 +254,20 @@ async def test_remembered_ledgers_on_several_lost_bookies_have_one_record_of_all
     assert auditor.store.ledger_reads == reads
 
 
+def test_a_bookie_without_losses_does_not_load_numpy() -> None:
+    """It would take as much memory as a small bookie's memtable, in each of them."""
+    look = "import sys, bkpy.bookie.node, bkpy.replication.auto_recovery; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", look], check=False).returncode == 0
+
+
 def test_remembered_ledgers_are_in_order_however_they_were_read() -> None:
     memory = RememberedLedgers(1000)
     memory.begin(0.0, 0, (), has_manual_moves=False)
     for ledger_id in (3, 1, 2, 5, 4, 1):
         memory.learn(metadata(ledger_id, LedgerState.CLOSED, ("a b",)))
-    assert memory.of("a").tolist() == [1, 1, 2, 3, 4, 5]
-    assert memory.of("nobody").tolist() == []
+    parts = [list(part) for part in memory.on(["a", "nobody"], 2)]
+    assert parts == [[1], [2, 3], [4, 5]]
+    assert list(memory.on(["nobody"], 2)) == []
 
 
 def test_the_auditor_remembers_what_bookies_a_million_ledgers_are_on() -> None:
@@ -270,7 +279,7 @@ def test_the_auditor_remembers_what_bookies_a_million_ledgers_are_on() -> None:
     memory.end()
     memory.add_recorded(range(3_000))
     assert memory.complete
-    assert len(memory.of("a")) == 10_000
+    assert sum(len(part) for part in memory.on(["a"], 64)) == 10_000
 
 
 async def test_marks_of_others_that_are_announced_make_all_be_read_again(cluster: Auditing) -> None:
