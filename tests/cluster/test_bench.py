@@ -479,11 +479,18 @@ def further_row(monkeypatch: pytest.MonkeyPatch, directory: Path) -> dict[str, A
         async def kill_servers(self) -> None:
             return None
 
+    class Memory:
+        """Other tests use it as well."""
+
+        async def fill(self) -> Any:
+            return script(monkeypatch, "idle_memory").Filled(0.0, 0)
+
     monkeypatch.setattr(further, "IDLE_S", 0.0)  # other tests use the disk
+    rest = script(monkeypatch, "rest").Rest(str(directory), Memory())
 
     async def measured() -> dict[str, Any]:
         peers = [Fast(directory / "fast")]
-        columns = further.Further(peers, dataclasses.replace(plan.QUICK, seconds=0.1), str(directory))
+        columns = further.Further(peers, dataclasses.replace(plan.QUICK, seconds=0.1), rest)
         try:
             await columns.start()
             found = {**further.further_header(peers), "rows": []}
