@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PIECE_BYTES: Final = 32 << 20
+ADVICE_BYTES: Final = 128 << 10  # what the kernel reads for one advice, whatever was asked for: a disk's readahead
 FILL_MAX_S: Final = 120.0
 
 
@@ -70,8 +71,12 @@ class IdleMemory:
             if self._reclaimed() > reclaimed or time.monotonic() - began >= max_s:
                 break
             # Unlike a read it leaves the pages that are there where they are: the first ones to be reclaimed.
-            await asyncio.to_thread(os.posix_fadvise, self._fd, at, PIECE_BYTES, os.POSIX_FADV_WILLNEED)
+            await asyncio.to_thread(self._read, at, min(at + PIECE_BYTES, self._size))
         return Filled(round(time.monotonic() - began, 1), max(0, free - self._free()) >> 20)
+
+    def _read(self, at: int, end: int) -> None:
+        for begin in range(at, end, ADVICE_BYTES):
+            os.posix_fadvise(self._fd, begin, ADVICE_BYTES, os.POSIX_FADV_WILLNEED)
 
     def close(self) -> None:
         os.close(self._fd)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
+import mmap
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +25,7 @@ def idle_memory(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(PEERS))
     module = __import__("idle_memory")
     monkeypatch.setattr(module, "PIECE_BYTES", PIECE_BYTES)
+    monkeypatch.setattr(module, "ADVICE_BYTES", PIECE_BYTES)
     return module
 
 
@@ -65,6 +68,7 @@ def test_filling_ends_in_time_and_with_the_machines_memory(
     machine = Machine(monkeypatch, 1 << 40)
     size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     monkeypatch.setattr(idle_memory, "PIECE_BYTES", size // 4)
+    monkeypatch.setattr(idle_memory, "ADVICE_BYTES", size // 4)
     with contextlib.closing(idle_memory.IdleMemory(str(tmp_path / "it"), machine.free, machine.reclaimed)) as memory:
         asyncio.run(memory.fill(0.0))
         assert machine.read == []
@@ -72,16 +76,30 @@ def test_filling_ends_in_time_and_with_the_machines_memory(
         assert len(machine.read) in (4, 5)
 
 
-def test_the_file_is_in_memory_and_not_on_the_disk(idle_memory: Any, tmp_path: Path) -> None:
-    path, before = tmp_path / "it", idle_memory.reclaimed_pages()
-    calls = iter([before] * 8)
+def resident(path: Path, size: int) -> float:
+    """The part of the file's first `size` bytes that is in the page cache."""
+    pages = size // mmap.PAGESIZE
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), size) as mapped:
+        seen = (ctypes.c_ubyte * pages)()
+        view = ctypes.c_char.from_buffer(mapped)
+        assert ctypes.CDLL(None).mincore(ctypes.c_void_p(ctypes.addressof(view)), ctypes.c_size_t(size), seen) == 0
+        del view
+    return sum(page & 1 for page in seen) / pages
+
+
+def test_all_of_the_file_is_in_memory_and_not_on_the_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(PEERS))
+    idle_memory, path = __import__("idle_memory"), tmp_path / "it"
+    calls = iter([0, 0, 0])  # two pieces, each more than the kernel reads for one advice
     with contextlib.closing(
-        idle_memory.IdleMemory(str(path), idle_memory.free_memory, lambda: next(calls, before + 1))
+        idle_memory.IdleMemory(str(path), idle_memory.free_memory, lambda: next(calls, 1))
     ) as memory:
         asyncio.run(memory.fill())
+        assert resident(path, 2 * idle_memory.PIECE_BYTES) > 0.9
         assert path.stat().st_blocks == 0
         assert path.stat().st_size == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        assert 0 < idle_memory.free_memory() < path.stat().st_size
+    assert 0 < idle_memory.free_memory() < path.stat().st_size
+    assert idle_memory.reclaimed_pages() >= 0
 
 
 def test_memory_is_filled_before_the_disk_is_waited_for_and_again_behind_it(
