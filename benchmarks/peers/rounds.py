@@ -7,6 +7,7 @@ the other one's round, and pages that it freed are not had from the host there.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
 import time
@@ -22,7 +23,7 @@ from bkpy.bench.memory import watched
 from bkpy.bench.workloads import READ_LEDGER_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from peer import Client
     from plan import Plan
@@ -123,6 +124,16 @@ class Rounds:
 
     def _length(self, row: Row) -> float:
         return row.seconds or self._plan.seconds
+
+
+@contextlib.asynccontextmanager
+async def within(plan: Plan, time_max_s: float) -> AsyncIterator[float | None]:
+    """When the time is over for rows that the plan leaves out then. If it leaves out none, that is a `PeerError`."""
+    try:
+        async with asyncio.timeout(None if plan.leaves_out else time_max_s):
+            yield time.monotonic() + time_max_s if plan.leaves_out else None
+    except TimeoutError:
+        raise PeerError(f"not all rows were measured within {time_max_s:g} s") from None
 
 
 async def in_time(

@@ -16,7 +16,6 @@ import datetime
 import json
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,7 @@ from plan import FULL, QUICK, Plan
 from report import comparisons, further_table, summary, tables
 from rest import Rest, resting
 from rich.console import Console
-from rounds import Rounds, fill, in_time, warm_up_cold
+from rounds import Rounds, fill, in_time, warm_up_cold, within
 from rows import ROWS, Row
 
 from bkpy.bench.machine import machine, versions
@@ -129,16 +128,12 @@ async def measure(
     theirs = JavaCluster(Path(directory) / "bookkeeper", class_path)
     async with resting(directory) as rest:
         further = Further(peers, plan, rest)
-        time_max_s = plan.time_max_s + len(further.columns) * plan.setting_time_max_s
-        ends = time.monotonic() + time_max_s
         try:
-            async with asyncio.timeout(None if plan.leaves_out else time_max_s):
+            async with within(plan, plan.time_max_s + len(further.columns) * plan.setting_time_max_s) as ends:
                 await theirs.start()
                 await further.start()
                 comparison = Comparison(plan, theirs, further, rest)
-                return await in_time(rows, comparison.row, save, ends=ends if plan.leaves_out else None)
-        except TimeoutError:
-            raise PeerError(f"not all rows were measured within {time_max_s:g} s") from None
+                return await in_time(rows, comparison.row, save, ends=ends)
         finally:
             await asyncio.gather(theirs.kill(), further.kill())
 

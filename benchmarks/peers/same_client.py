@@ -15,7 +15,6 @@ import datetime
 import json
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +25,7 @@ from processes import peak_resident_mb
 from report import same_client_comparisons, same_client_tables, summary
 from rest import Rest, resting
 from rich.console import Console
-from rounds import Rounds, fill, in_time, warm_up_cold
+from rounds import Rounds, fill, in_time, warm_up_cold, within
 from rows import SAME_CLIENT_ROWS, Row
 
 from bkpy.bench.machine import machine, versions
@@ -134,16 +133,13 @@ async def measure(
     java = JavaCluster(Path(directory) / "bookkeeper", class_path)
     bkpy = BkpyCluster(Path(directory) / "bkpy", class_path)
     async with resting(directory) as rest:
-        ends = time.monotonic() + plan.time_max_s
         try:
-            async with asyncio.timeout(None if plan.leaves_out else plan.time_max_s):
+            async with within(plan, plan.time_max_s) as ends:
                 for cluster in (java, bkpy):
                     await cluster.start()
                     await warm_up_cold(cluster, plan, reads=False)
                 same_client = SameClient(plan, java, bkpy, rest)
-                return await in_time(rows, same_client.row, save, ends=ends if plan.leaves_out else None)
-        except TimeoutError:
-            raise PeerError(f"not all rows were measured within {plan.time_max_s:g} s") from None
+                return await in_time(rows, same_client.row, save, ends=ends)
         finally:
             await asyncio.gather(java.kill(), bkpy.kill())
 
