@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.command import PRELOADED, environment
@@ -22,9 +22,6 @@ from bkpy.errors import BookieUnavailableError, ConfigError, IdentityError, NotE
 from bkpy.local import LocalCluster
 from bkpy.local.cluster import LocalBookie
 from bkpy.local.process import accepts_connections, poll, port_is_free
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PATIENCE_S = 60.0
 
@@ -290,8 +287,8 @@ def test_a_bookies_settings_name_its_directories_whatever_they_are_called(tmp_pa
     assert settings.ledger_directories == [str(tmp_path / name / "bookie-1" / "ledgers")]
 
 
-@pytest.mark.parametrize("given", ["one,two", "one, two", ["one", "two"]])
-def test_directories_are_a_list_or_have_commas_between_them(tmp_path: Path, given: str | list[str]) -> None:
+@pytest.mark.parametrize("given", ["one,two", "one, two", ["one", "two"], (Path("one"), "two")])
+def test_directories_are_a_list_or_have_commas_between_them(tmp_path: Path, given: object) -> None:
     """As texts were, each letter was a directory: of an absolute path the first is /."""
     cluster = LocalCluster(tmp_path, 1, {"journal_directories": given, "ledger_directories": "x"})
     bookie = LocalBookie(cluster, "bookie-1", 3181)
@@ -299,6 +296,12 @@ def test_directories_are_a_list_or_have_commas_between_them(tmp_path: Path, give
     expected = [[str(bookie.directory / name) for name in names] for names in (["one", "two"], ["x"])]
     assert [settings.journal_directories, settings.ledger_directories] == expected
     assert [str(path) for path in cluster.directories_of(bookie)] == [*expected[0], *expected[1]]
+
+
+@pytest.mark.parametrize("given", [5, {"a": "b"}, ["a", 5]])
+def test_what_is_no_list_of_directories_is_refused(tmp_path: Path, given: object) -> None:
+    with pytest.raises(ConfigError, match="config: ledger_directories must be a list of directories, not"):
+        LocalCluster(tmp_path, 1, {"ledger_directories": given})
 
 
 @pytest.mark.parametrize(("full", "named"), [("cluster.json.new", "cluster.json"), ("zookeeper/zoo.cfg",) * 2])

@@ -322,8 +322,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "directories of a local cluster's bookies given as text are a list of letters",
         "the journal of /fast/disk is in /, and four more are made",
-        "if isinstance(text := self._config.get(name), str):",
-        "if isinstance(text := self._config.get(name), bytes):",
+        'self._config[name] = parse_text(BookieSettings, name, given, "config")',
+        "self._config[name] = list(given)",
         ("tests/cluster/test_local_cluster.py::test_directories_are_a_list_or_have_commas_between_them",),
     ),
     Mutant(

@@ -231,8 +231,11 @@ class LocalCluster:
         self._bookies_wanted = bookies
         self._config = {name: value for name, value in (config or {}).items() if value is not None}
         for name in _DIRECTORIES:
-            if isinstance(text := self._config.get(name), str):
-                self._config[name] = parse_text(BookieSettings, name, text, "config")
+            given = self._config.get(name, [])
+            if isinstance(given, str):
+                self._config[name] = parse_text(BookieSettings, name, given, "config")
+            elif not isinstance(given, list | tuple) or not all(isinstance(one, str | os.PathLike) for one in given):
+                raise ConfigError(f"config: {name} must be a list of directories, not {given!r}")
         if bookies < 0:
             raise ConfigError(f"a cluster can't have {bookies} bookies")
         if port is not None and not 0 < port < 65536:
