@@ -290,7 +290,7 @@ class LedgerScan:
     def _is_recorded(self, ledger_id: int) -> bool:
         """Whether the ledger had a record at this scan's beginning, or was given one by it."""
         at = bisect.bisect_left(self._listed, ledger_id)
-        return self._listed[at : at + 1] == array("q", [ledger_id]) or ledger_id in self._just_added
+        return self._listed[at : at + 1].count(ledger_id) > 0 or ledger_id in self._just_added
 
     async def _add_all(self, of: Mapping[int, Sequence[str]], lost: Mapping[str, LostBookie]) -> None:
         """Add records: most ledgers have none yet, and a transaction costs little more than a write."""
